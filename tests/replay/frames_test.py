@@ -9,8 +9,6 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
 from tests.replay import encoded
@@ -113,60 +111,6 @@ class FramesTest(parameterized.TestCase):
         episodes[0].reward.tolist() + episodes[2].reward.tolist(),
     )
 
-  @parameterized.parameters(
-      (None, [4, 7]),
-      (np.array([b'a', b'\xff'], object), ['a', '\\xff']),
-      (np.array([8, 9], np.uint32), [8, 9]),
-  )
-  def test_several_episodes_in_a_block(self, episode_ids, expected):
-    source = frames.make_frame_source(golden.stacked(_episodes()), _PAIRS)
-    fields = ()
-    if episode_ids is not None:
-      source = source._replace(
-          options=options_lib.ConversionOptions(episode_id='name')
-      )
-      fields = {'name': episode_ids}
-    joined = next(source.blocks.batch(1).as_numpy_iterator())
-    rows = tf.nest.map_structure(lambda leaf: leaf[0], joined.frames)
-    block = joined._replace(
-        frames=rows,
-        episode_ids=np.array([4, 7]),
-        step=np.int64(0),
-        row_splits=np.array([0, 2, 5]),
-        fields=fields,
-    )
-    source = source._replace(blocks=tf.data.Dataset.from_tensors(block))
-    (found,) = source.frames()
-    self.assertEqual(found.episode_ids, expected)
-    self.assertEqual(found.row_splits.tolist(), [0, 2, 5])
-    self.assertEqual(found.step, 0)
-    self.assertEqual(found.frames.reward.tolist(), rows.reward.tolist())
-
-  def test_rules_and_report(self):
-    data = golden.stacked(_episodes())
-    report = report_lib.ConversionReport()
-    found = {}
-    for where in ('step', 'transition'):
-      source = frames.make_frame_source(
-          data,
-          [_PAIRS],
-          options=options_lib.ConversionOptions(
-              rules=rules_lib.ConversionRules(terminal_discount=where),
-              report=report if where == 'step' else None,
-          ),
-      )
-      self.assertEqual(source.settings['terminal_discount'], where)
-      found[where] = [
-          discount
-          for block in source.segments()
-          for discount in (block.frames.discount == 0).tolist()
-      ]
-    self.assertEqual(found['step'], [0, 0, 0, 0, 1, 1, 0, 0, 1])
-    self.assertEqual(found['transition'], [0, 0, 0, 1, 1, 1, 0, 1, 1])
-    self.assertEqual(list(report.bootstrapped_terminals), [0, 2])
-    default = frames.make_frame_source(data, _PAIRS).settings
-    self.assertEqual(default['terminal_discount'], 'step')
-
   def test_sequences(self):
     data = sequences.convert_rlds_to_sequences(
         golden.stacked(_episodes()), windows_lib.Windows(2)
@@ -183,28 +127,6 @@ class FramesTest(parameterized.TestCase):
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
     self.assertEqual(_rewards(blocks), expected.tolist())
     self.assertEqual(expected.size, 2 * (4 + 2))
-
-  @parameterized.parameters(
-      (dict(rules=rules_lib.ConversionRules(nan='invalid')),),
-      (dict(report=report_lib.ConversionReport()),),
-      (dict(chunk_length=2),),
-      (dict(episode_id='name'),),
-      (dict(policy_info_fn=lambda current, following: ()),),
-  )
-  def test_what_does_not_go_with_sequences(self, settings):
-    data = sequences.convert_rlds_to_sequences(
-        golden.stacked(_episodes()), windows_lib.Windows(2)
-    )
-    with self.assertRaisesRegex(ValueError, 'go with RLDS data alone'):
-      frames.make_frame_source(
-          data, _PAIRS, options_lib.ConversionOptions(**settings)
-      )
-
-  def test_a_wrong_keyword_is_an_error_of_the_function(self):
-    with self.assertRaisesRegex(TypeError, 'make_frame_source.*terminal'):
-      frames.make_frame_source(
-          golden.stacked(_episodes()), _PAIRS, terminal_discount='step'
-      )
 
   def test_items_that_cross_episodes_under_an_episode_id(self):
     with self.assertRaisesRegex(ValueError, 'depend on the order'):

@@ -292,48 +292,6 @@ class LayoutTest(parameterized.TestCase):
       ]
       self.assertLen(found, count)
 
-  @parameterized.parameters(1, 4)
-  def test_nothing_of_an_episode_at_fault(self, size):
-    rng = np.random.default_rng(7)
-    episodes = [encoded.episode(rng, length) for length in (10, 3, 11, 2)]
-    bad = episodes[2]
-    bad.reward[4] = np.nan
-    pairs = items.TableItems('pairs')
-    for table, ids, message in (
-        (
-            items.TableItems('whole', None, max_sequence_length=10),
-            None,
-            'Episode 2 has more frames than the 10',
-        ),
-        (
-            items.TableItems('b', priority=lambda item: abs(item.reward[0])),
-            None,
-            "number from 0 up, but that of an item of table 'b' is nan",
-        ),
-        (
-            items.TableItems('c'),
-            ['a', 'b', 'b', 'c'],
-            "Two episodes have the episode_id 'b'",
-        ),
-    ):
-      source = encoded.source(
-          encoded.batched(episodes, size, ids), [pairs, table], 'data'
-      )
-      batches = []
-      with self.assertRaisesRegex(ValueError, message):
-        for batch in layout.Layout(source).batches():
-          batches.append(batch)
-      columns_of = {}
-      for batch in batches:
-        columns_of.update(encoded.read_chunks(batch))
-      found = [
-          encoded.content(item, columns_of)
-          for item in sum(map(encoded.read_items, batches), [])
-          if item.table == 'pairs'
-      ]
-      expected = [item for _, item in _expected(episodes[:2], pairs)]
-      self.assertEqual(found, expected)
-
   def test_tables_that_do_not_go_together(self):
     for tables, message in (
         ([], 'must be a table'),

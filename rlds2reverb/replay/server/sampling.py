@@ -32,9 +32,11 @@ def sample_reverb_servers(
   """Samples a table of one server, or one that is spread over several servers.
 
   The elements are those of TF-Agents' `ReverbReplayBuffer.as_dataset`. An item
-  is drawn from a server with probability proportional to the size of its table,
-  which the servers are asked for twice a second, and there by the table's own
-  sampler. So uniform tables of 100 and 300 items are sampled as one of 400.
+  is drawn from a server with probability proportional to the size that its
+  table has when the data set is made, and there by the table's own sampler. So
+  uniform tables of 100 and 300 items are sampled as one of 400. If tables grow,
+  make the data set again; where several servers are all empty at first, each is
+  drawn equally often, so each must get items.
 
   Where `as_dataset` waits for ever or ends silently, this data set raises an
   error: if a server died, if no item reaches the table, if a rate limiter lets
@@ -42,11 +44,9 @@ def sample_reverb_servers(
 
   The data set of a table that removes what was sampled (of kind `"queue"` or
   `"one_pass"`) ends when each server has given nothing for `timeout`
-  seconds, one after the other: a pass over recorded data wants a short one. The
-  servers are drawn in proportion to the sizes that their tables have when the
-  data set is made. Several trainers may share such a table: each item goes to
-  one of them. Items that were fetched but not yet given are lost with the
-  iterator.
+  seconds, one after the other: a pass over recorded data wants a short one.
+  Several trainers may share such a table: each item goes to one of them. Items
+  that were fetched but not yet given are lost with the iterator.
 
   Args:
     servers: a server: its address, `host:port`, a client of it, or itself; or
@@ -98,13 +98,14 @@ def sample_reverb_servers(
       _sample_server(watch, server, signature, batch_size, needed, timeout)
       for server in range(len(addresses))
   ]
-  weights = tf.Variable(
-      watch.first_weights(), trainable=False, dtype=tf.float64
-  )
+  weights = tf.constant(watch.sizes())
   samples = parts[0]
   if len(parts) > 1:
+    draws = tf.data.Dataset.counter().map(
+        lambda step: mixtures.draw_sources(weights, _DRAWS, (seed, step))
+    )
     samples = tf.data.Dataset.choose_from_datasets(
-        parts, _draws(watch, weights, seed), stop_on_empty_dataset=False
+        parts, draws.unbatch(), stop_on_empty_dataset=False
     )
   samples = _batch(samples, batch_size or 1, drop_remainder)
   dimensions = [batch_size if drop_remainder else None, sequence_length]
@@ -121,7 +122,7 @@ def sample_reverb_servers(
     )
     return data, info
 
-  samples = watching.guard(samples, watch, weights).map(finish)
+  samples = watching.guard(samples, watch).map(finish)
   return samples if batch_size is not None else samples.unbatch()
 
 
@@ -234,27 +235,6 @@ def _with_length(data, dimensions, table_name):
     return tf.nest.map_structure(
         lambda leaf: tf.ensure_shape(leaf, dimensions + leaf.shape[2:]), data
     )
-
-
-def _draws(watch, weights, seed):
-  """Returns indices of servers, drawn by the current weights."""
-
-  def draw(since, step):
-    def some():
-      draws = mixtures.draw_sources(weights, _DRAWS, (seed, step))
-      return tf.zeros_like(since), draws
-
-    def none():
-      waiting = tf.numpy_function(watch.pause, [since], since.dtype)
-      return tf.ensure_shape(waiting, []), tf.zeros([0], tf.int64)
-
-    return tf.cond(tf.reduce_sum(weights) > 0, some, none)
-
-  return (
-      tf.data.Dataset.counter()
-      .scan(tf.constant(0.0, tf.float64), draw)
-      .unbatch()
-  )
 
 
 def _info_of_all(info, server, watch, weights):

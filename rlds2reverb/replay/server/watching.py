@@ -7,7 +7,7 @@ asked.
 """
 
 import time
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +17,6 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
 _ANSWER_SECONDS = 1
-_PAUSE_SECONDS = 0.2
 # Freeing an iterator lasts up to three ticks. The servers are asked at every
 # tenth one.
 _TICK_MICROSECONDS = 50_000
@@ -57,17 +56,19 @@ class TableWatch:
         info.max_times_sampled > 0 for info in self.infos
     )
 
-  def first_weights(self) -> np.ndarray:
-    """Returns how often to sample each server at first, float64 `[S]`.
+  def sizes(self) -> np.ndarray:
+    """Returns how many items each server had at first, float64 `[S]`.
 
-    Where items are removed when they are sampled, these weights stay: what was
-    fetched from a server is to come out even when nothing is left there.
+    Where no table can be sampled yet, or items are removed when they are
+    sampled, an empty table counts as one item: what comes later is to come out.
     """
-    if self.removes_sampled:
-      return np.maximum([float(info.current_size) for info in self.infos], 1.0)
-    return np.array([_sampled_size(info) for info in self.infos])
+    sizes = np.array([_sampled_size(info) for info in self.infos])
+    if self.removes_sampled or not sizes.any():
+      sizes = np.array([float(info.current_size) for info in self.infos])
+      sizes = np.maximum(sizes, 1.0)
+    return sizes
 
-  def poll(self, silent_since: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+  def poll(self, silent_since: np.ndarray) -> np.ndarray:
     """Asks each server once.
 
     Args:
@@ -75,21 +76,20 @@ class TableWatch:
         it did the last time, float64 `[S]`.
 
     Returns:
-      How many items can be sampled from each, or -1 if it did not answer; and
-      these times, float64 `[S]` both.
+      These times now, float64 `[S]`.
 
     Raises:
       ConnectionError: if a server has been silent for too long.
       ValueError: if a server does not have the table any more.
     """
-    sizes, times = [], []
-    for client, since in zip(self._clients, silent_since.tolist()):
+    times = np.zeros(len(self._clients))
+    for server, client in enumerate(self._clients):
       begin = time.monotonic()
       try:
-        sizes.append(_sampled_size(self._ask(client, _ANSWER_SECONDS)))
-        times.append(0.0)
+        self._ask(client, _ANSWER_SECONDS)
       except ConnectionError:
-        silent = time.monotonic() - (since or begin)
+        times[server] = silent_since[server] or begin
+        silent = time.monotonic() - times[server]
         if silent >= self._timeout:
           raise ConnectionError(
               f'The Reverb server at {client.server_address} died while its'
@@ -97,27 +97,7 @@ class TableWatch:
               f' it has not answered for {silent:.0f} seconds. Start it again,'
               ' and then the data set.'
           ) from None
-        sizes.append(-1.0)
-        times.append(since or begin)
-    return np.array(sizes), np.array(times)
-
-  def pause(self, since: np.ndarray) -> np.ndarray:
-    """Waits a moment where no server has an item.
-
-    Args:
-      since: the time at which this began, or 0, float64 `[]`.
-
-    Returns:
-      That time.
-
-    Raises:
-      ValueError: if it has lasted for too long.
-    """
-    now = time.monotonic()
-    if since and now - since > self._timeout:
-      raise ValueError(self._describe_empty(self._ask_all()))
-    time.sleep(_PAUSE_SECONDS)
-    return np.float64(since or now)
+    return times
 
   def check_end(self, server: int, batch_size: int) -> None:
     """Raises an error unless a table that gave nothing for long has ended.
@@ -176,37 +156,25 @@ class TableWatch:
     )
 
 
-def guard(
-    samples: tf.data.Dataset, watch: TableWatch, weights: tf.Variable
-) -> tf.data.Dataset:
+def guard(samples: tf.data.Dataset, watch: TableWatch) -> tf.data.Dataset:
   """Returns samples, and an error if a server dies meanwhile.
 
   Args:
     samples: batches of samples of a table.
     watch: asks the servers, twice a second.
-    weights: how often to sample each server, float64 `[S]`, which becomes the
-      number of items that can be sampled from it.
 
   Returns:
     The same batches, whose leading dimension is not static.
   """
   num_servers = len(watch.addresses)
 
-  def poll(silent_since):
-    sizes, silent_since = tf.numpy_function(
-        watch.poll, [silent_since], [tf.float64, tf.float64]
-    )
-    sizes = tf.ensure_shape(sizes, [num_servers])
-    if not watch.removes_sampled:
-      weights.assign(tf.where(sizes < 0, weights, sizes))
-    return tf.ensure_shape(silent_since, [num_servers])
-
   def tick(silent_since, index):
-    is_time = (index + 1) % _TICKS_PER_POLL == 0
     silent_since = tf.cond(
-        is_time, lambda: poll(silent_since), lambda: silent_since
+        (index + 1) % _TICKS_PER_POLL == 0,
+        lambda: tf.numpy_function(watch.poll, [silent_since], tf.float64),
+        lambda: silent_since,
     )
-    return silent_since, tf.constant(_POLL)
+    return tf.ensure_shape(silent_since, [num_servers]), tf.constant(_POLL)
 
   # This sleeps in a thread of tf.data, under the lock that its cancellation
   # takes. If its input called a function, as `counter` does, freeing the

@@ -62,21 +62,6 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       with self.subTest(str(arguments)):
         self._check_batched(expected, **arguments)
 
-  def test_short_episodes_with_columns_of_large_rows(self):
-    expected = [
-        {
-            **steps,
-            'observation': {
-                'state': steps['observation'],
-                'image': np.tile(
-                    np.reshape(steps['reward'], [-1, 1]), [1, 300]
-                ),
-            },
-        }
-        for steps in checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
-    ]
-    self._check_batched(expected)
-
   def _check_batched(self, expected, **arguments):
     path = self.new()
     write.write_reverb_checkpoint(

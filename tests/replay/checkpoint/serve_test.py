@@ -2,17 +2,11 @@
 
 import os
 import re
-import shutil
 import socket
-import tempfile
 
-from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -21,58 +15,8 @@ from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
-_TABLES = [
-    checkpoints.PAIRS,
-    items.TableItems(checkpoints.OTHER, windows_lib.Windows(5)),
-]
-
 
 class ServeTest(checkpoints.CheckpointTestCase):
-
-  # Checkpoints that no test changes, by whether they are written here or by a
-  # server.
-  _intact = {}
-
-  def intact(self, own):
-    if own not in self._intact:
-      path = self.write(checkpoints.episodes([30, 7]), _TABLES)
-      if not own:
-        path = self.serve(path).checkpoint()
-      folder = tempfile.TemporaryDirectory()
-      self.addClassCleanup(folder.cleanup)
-      self._intact[own] = shutil.copytree(
-          path, os.path.join(folder.name, 'checkpoint')
-      )
-    return self._intact[own]
-
-  @parameterized.product(
-      file=checkpoints.FILES, size=(None, 0, 1, 0.5), own=(True, False)
-  )
-  @pytest.mark.few(6)
-  def test_a_file_that_is_cut(self, file, size, own):
-    path = self.intact(own)
-    damaged = self.copy(path)
-    name = os.path.join(damaged, file)
-    if size is None:
-      os.remove(name)
-    else:
-      whole = os.path.getsize(name)
-      os.truncate(name, int(size * whole) if isinstance(size, float) else size)
-    with self.assertRaisesRegex(records.CheckpointError, damaged):
-      serve.restore_reverb_server(damaged)
-    merged = self.new()
-    with self.assertRaisesRegex(records.CheckpointError, damaged):
-      merge.merge_reverb_checkpoints([path, damaged], merged)
-    self.assertEmpty(os.listdir(os.path.dirname(merged)))
-
-  @parameterized.parameters(*checkpoints.FILES)
-  def test_records_that_are_missing(self, file):
-    path = self.write(checkpoints.episodes([30, 70]), _TABLES)
-    checkpoints.rewrite(path, file, checkpoints.records_of(path, file)[:-1])
-    with self.assertRaisesRegex(records.CheckpointError, path):
-      merge.merge_reverb_checkpoints([path], self.new())
-    with self.assertRaisesRegex(records.CheckpointError, path):
-      serve.restore_reverb_server(path)
 
   def test_a_table_that_items_were_removed_from(self):
     # What a server writes when it has evicted, sampled away and deleted items.

@@ -24,7 +24,6 @@ from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
-_OTHER = 'other_table'
 _MAX_SIZE = 10_000
 _STREAM = rules_lib.ConversionRules(validation='tf_agents')
 
@@ -353,55 +352,12 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_all_same(_all_written_in_bulk(data, names), expected)
     self._assert_all_same(self._all_restored(data, names), expected)
 
-  @parameterized.parameters('length_3_stride_2_tile', 'cross_2')
-  def test_images_are_there_once_under_an_identity(self, name):
-    _, _, table = _SETTINGS[name]
-    data = _image_data()
-    expected = _written_in_bulk(data, table)
-    tables = [table, dataclasses.replace(table, table_name=_OTHER)]
-    names = (testing.TABLE, _OTHER)
-    with testing.reverb_server(
-        _spec(data), max_size=_MAX_SIZE, tables=names
-    ) as client:
-      # However they are stored.
-      for chunk_length, written in (
-          (2, tables[0]),
-          (None, tables),
-          (None, tables[1]),
-          (64, tables[0]),
-      ):
-        insert.write_rlds_to_reverb(
-            data,
-            client,
-            written,
-            options=options_lib.ConversionOptions(
-                policy_info_fn=_policy_info,
-                identity='images',
-                chunk_length=chunk_length,
-            ),
-        )
-      for each in names:
-        self.assertCountEqual(
-            testing.contents(client, each).items, expected.items
-        )
-
   def test_thousands_of_steps(self):
     names = ('length_3_stride_2_drop', 'length_80_stride_7_tile')
     data = _rich_data((3000, 1, 700))
     expected = _written_by_observers(data, names)
     self._assert_all_same(_all_written_in_bulk(data, names), expected)
     self._assert_all_same(self._all_restored(data, names), expected)
-
-  def test_small_steps(self):
-    names = ('length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2')
-    rng = np.random.default_rng(5)
-    # Longer than what is laid out at once.
-    episodes = [_rich_episode(rng, length) for length in (4300, 1, 70)]
-    for episode in episodes:
-      del episode['observation']['text']
-    data = golden.stacked(episodes)
-    expected = _written_by_observers(data, names)
-    self._assert_all_same(_all_written_in_bulk(data, names), expected)
 
   @parameterized.parameters(
       'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2', 'episodes'
@@ -435,86 +391,6 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     counts = merge.merge_reverb_checkpoints(shards, merged)
     self.assertEqual(counts, {testing.TABLE: len(expected.items)})
     self._assert_same(self._restored(merged), expected)
-
-  def test_several_tables_in_one_pass(self):
-    data = _rich_data()
-    tables = [
-        items.TableItems(testing.TABLE),
-        items.TableItems(
-            _OTHER, windows_lib.Windows(80, 40, 'pad'), priority=2.0
-        ),
-    ]
-    signature = tensor_spec.add_outer_dim(_spec(data))
-    directory = os.path.join(self.create_tempdir().full_path, 'both')
-    counts = write.write_reverb_checkpoint(
-        data,
-        directory,
-        tables,
-        options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
-        reverb_tables=[
-            testing.make_table(signature=signature, name=table.table_name)
-            for table in tables
-        ],
-    )
-    names = (testing.TABLE, _OTHER)
-    with testing.reverb_server(_spec(data), tables=names) as client:
-      in_bulk = insert.write_rlds_to_reverb(
-          data,
-          client,
-          tables,
-          options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
-      )
-      found = [testing.contents(client, name) for name in names]
-    server = serve.restore_reverb_server(directory)
-    restored = [
-        testing.contents(server.localhost_client(), name) for name in names
-    ]
-    server.stop()
-    self.assertEqual(
-        in_bulk, {name: (count, 0) for name, count in counts.items()}
-    )
-    for index, name in enumerate(
-        ('length_2_stride_1_drop', 'length_80_stride_40_pad')
-    ):
-      observer_class, settings, _ = _SETTINGS[name]
-      settings = {**settings, 'priority': index + 1}
-      expected = _written_by_observer(data, observer_class, settings)
-      self.assertLen(expected.items, counts[names[index]])
-      self._assert_same(found[index], expected)
-      self._assert_same(restored[index], expected)
-
-  @parameterized.parameters(4, None)
-  def test_priority_of_each_item(self, chunk_length):
-    data = _rich_data((3, 1, 70))
-
-    def priority(trajectory):
-      return tf.reduce_max(tf.abs(trajectory.reward))
-
-    table = items.TableItems(
-        testing.TABLE, windows_lib.Windows(3, 2, 'tile'), priority=priority
-    )
-    found = _written_in_bulk(data, table, chunk_length=chunk_length)
-    self.assertNotEmpty(found.items)
-    for item_priority, columns in found.items:
-      rewards = [
-          np.frombuffer(content, np.float32)
-          for dtype, shape, content in columns
-          if dtype == '<f4' and shape == (3,)
-      ]
-      self.assertLen(rewards, 2)  # reward, then discount
-      self.assertAlmostEqual(item_priority, float(np.max(np.abs(rewards[0]))))
-    self.assertEqual(
-        [columns for _, columns in found.items],
-        [
-            columns
-            for _, columns in _written_in_bulk(
-                data,
-                items.TableItems(
-                    testing.TABLE, windows_lib.Windows(3, 2, 'tile')
-                ),
-            ).items
-        ],
-    )
 
 
 if __name__ == '__main__':

@@ -1,6 +1,5 @@
 """Tests of what goes wrong: servers, disks, tables, data, and interrupts."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -20,14 +19,12 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
-from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -92,16 +89,6 @@ counts = insert.write_rlds_to_reverb(
     items.TableItems(sys.argv[1]), timeout=10)
 print('WROTE', counts[sys.argv[1]].new, flush=True)
 server.stop()
-"""
-
-_SAMPLE = """
-import reverb
-import sys
-dataset = reverb.TrajectoryDataset.from_table_signature(
-    sys.argv[1], sys.argv[2], max_in_flight_samples_per_worker=2)
-for sample in dataset.take(5):
-  data = sample.data
-  print('SAMPLE', *data.observation.shape, *data.reward.numpy(), flush=True)
 """
 
 
@@ -215,13 +202,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(server.kill)
     return server
 
-  @contextlib.contextmanager
-  def _restored(self, directory):
-    server = serve.restore_reverb_server(directory)
-    try:
-      yield server
-    finally:
-      server.stop()
 
   def _sorted_contents(self, client):
     return sorted(testing.contents(client).items)
@@ -353,23 +333,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         insert.write_rlds_to_reverb(data, client, _PAIRS)
       self.assertNotIn('is too small', str(warning.call_args_list))
       self.assertEqual(testing.size(client), count)
-
-  def test_checkpoint_of_a_table_that_is_too_small(self):
-    parent = self._parent()
-    data = golden.stacked(_episodes(20))
-    spec = specs.create_trajectory_data_spec(data)
-    with self.assertRaisesRegex(ValueError, 'its max_size is 10'):
-      write.write_reverb_checkpoint(
-          data,
-          os.path.join(parent, 'checkpoint'),
-          _PAIRS,
-          reverb_tables=[
-              testing.make_table(
-                  signature=tensor_spec.add_outer_dim(spec), max_size=10
-              )
-          ],
-      )
-    self.assertEmpty(os.listdir(parent))
 
   def test_rate_limiter_that_blocks_for_ever(self):
     table = reverb.Table(
@@ -661,67 +624,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       )
       self.assertEqual(counts, {testing.TABLE: (0, 3)})
 
-  def test_mappings_are_of_an_identity(self):
-    data = golden.stacked([golden.COMPLETE])
-    with testing.reverb_server() as client:
-      for mapping, counts in (
-          (step_mapping.StepMapping(action='action'), (3, 0)),
-          (step_mapping.StepMapping(action='other'), (3, 0)),
-          (step_mapping.StepMapping(action='action'), (0, 3)),
-      ):
-        found = insert.write_rlds_to_reverb(
-            data,
-            client,
-            _PAIRS,
-            options=options_lib.ConversionOptions(
-                identity=[_IDENTITY, mapping]
-            ),
-        )
-        self.assertEqual(found, {testing.TABLE: counts})
-      with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
-        insert.write_rlds_to_reverb(
-            data,
-            client,
-            _PAIRS,
-            options=options_lib.ConversionOptions(identity=lambda x: x),
-        )
-      self.assertEqual(testing.size(client), 6)
-
-  def test_items_that_cross_episodes_go_by_their_order(self):
-    data = _with_ids(_episodes(3), [1, 2, 3])
-    with self.assertRaisesRegex(ValueError, 'depend on the order'):
-      insert.write_rlds_to_reverb(
-          data,
-          'localhost:1',
-          [
-              _PAIRS,
-              items.TableItems(_OTHER, windows_lib.Windows(2, end='cross')),
-          ],
-          options=options_lib.ConversionOptions(
-              identity=_IDENTITY, episode_id='name'
-          ),
-      )
-
-  @pytest.mark.long
-  def test_data_in_another_order(self):
-    episodes = _episodes(30)
-    ids = [f'episode {index}' for index in range(30)]
-    data = _with_ids(episodes, ids)
-    reversed_data = _with_ids(episodes[::-1], ids[::-1])
-    settings = options_lib.ConversionOptions(
-        identity=_IDENTITY, episode_id='name'
-    )
-    with _server(data) as client:
-      insert.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
-      self.assertEqual(testing.size(client), _num_pairs(episodes))
-      insert.write_rlds_to_reverb(
-          reversed_data, client, _PAIRS, options=settings
-      )
-      found = self._sorted_contents(client)
-    with _server(data) as client:
-      insert.write_rlds_to_reverb(data, client, _PAIRS)
-      self.assertEqual(found, self._sorted_contents(client))
-
   @parameterized.parameters(([4, 5, 4],), ([5, 4, 4],))
   def test_two_episodes_of_one_id(self, ids):
     episodes = _episodes(3)
@@ -751,67 +653,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         )
       self.assertEqual(testing.size(client), _num_pairs(episodes[:2]))
 
-  def test_the_same_again_needs_no_room(self):
-    episodes = _episodes(3)
-    data = golden.stacked(episodes)
-    size = _num_pairs(episodes)
-    with _server(data, max_size=size) as client:
-      insert.write_rlds_to_reverb(
-          data,
-          client,
-          _PAIRS,
-          options=options_lib.ConversionOptions(identity=_IDENTITY),
-      )
-      with mock.patch.object(logging, 'warning') as warning:
-        insert.write_rlds_to_reverb(
-            data,
-            client,
-            _PAIRS,
-            options=options_lib.ConversionOptions(identity=_IDENTITY),
-        )
-      self.assertNotIn('is too small', str(warning.call_args_list))
-      self.assertEqual(testing.size(client), size)
-
-  def test_unknown_episode_id(self):
-    data = _with_ids(_episodes(3), [1, 2, 3])
-    parent = self._parent()
-    message = "episode_id must be a field of the episodes, but is 'other'"
-    settings = options_lib.ConversionOptions(
-        identity=_IDENTITY, episode_id='other'
-    )
-    with self.assertRaisesRegex(ValueError, message):
-      write.write_reverb_checkpoint(
-          data, os.path.join(parent, 'checkpoint'), _PAIRS, options=settings
-      )
-    self.assertEmpty(os.listdir(parent))
-    with _server(data) as client:
-      with self.assertRaisesRegex(ValueError, message):
-        insert.write_rlds_to_reverb(data, client, _PAIRS, options=settings)
-      self.assertEqual(testing.size(client), 0)
-
   # The data.
-
-  def test_invalid_seventh_of_ten_episodes(self):
-    case = golden.INVALID_CASES['discount_above_one']
-    valid = _episodes(9)
-    data = golden.stacked(valid[:6] + [case.episode] + valid[6:])
-    with _server(data) as client:
-      with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'episode 6'
-      ) as raised:
-        insert.write_rlds_to_reverb(data, client, _PAIRS)
-      self.assertIn(case.sentence, str(raised.exception))
-      found = self._sorted_contents(client)
-    self.assertLen(found, _num_pairs(valid[:6]))
-    with _server(data) as client:
-      insert.write_rlds_to_reverb(golden.stacked(valid[:6]), client, _PAIRS)
-      self.assertEqual(found, self._sorted_contents(client))
-    parent = self._parent()
-    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'episode 6'):
-      write.write_reverb_checkpoint(
-          data, os.path.join(parent, 'checkpoint'), _PAIRS
-      )
-    self.assertEmpty(os.listdir(parent))
 
   @parameterized.named_parameters(
       (
@@ -913,79 +755,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'must be a checkpoint'):
       merge.merge_reverb_checkpoints([], merged)
     self.assertEmpty(os.listdir(parent))
-
-  @pytest.mark.long
-  def test_overlapping_shards(self):
-    episodes = _episodes(12)
-    ids = list(range(12))
-    data = _with_ids(episodes, ids)
-    # A table that gives each item once, with room for more.
-    signature = tensor_spec.add_outer_dim(_spec(data))
-    shards = [
-        self._write(
-            _with_ids(episodes[begin:end], ids[begin:end]),
-            reverb_tables=[testing.make_table(signature=signature)],
-            identity=_IDENTITY,
-            episode_id='name',
-        )
-        for begin, end in ((0, 7), (4, 12), (2, 5))
-    ]
-    merged = os.path.join(self._parent(), 'merged')
-    counts = merge.merge_reverb_checkpoints(shards, merged)
-    self.assertEqual(counts, {testing.TABLE: _num_pairs(episodes)})
-    with _server(data) as client:
-      insert.write_rlds_to_reverb(data, client, _PAIRS)
-      expected = self._sorted_contents(client)
-    with self._restored(merged) as server:
-      client = server.localhost_client()
-      # What is pushed under the same identity is there already.
-      insert.write_rlds_to_reverb(
-          data,
-          client,
-          _PAIRS,
-          options=options_lib.ConversionOptions(
-              identity=_IDENTITY, episode_id='name'
-          ),
-      )
-      self.assertEqual(testing.size(client), len(expected))
-      self.assertEqual(self._sorted_contents(client), expected)
-
-  def test_samples_of_a_restored_server(self):
-    episodes = _episodes(20)
-    path = self._write(golden.stacked(episodes))
-    rewards = {
-        tuple(episode['reward'][step : step + 2].tolist())
-        for episode in episodes
-        for step in range(golden.length_of(episode) - 1)
-    }
-    with self._restored(path) as server:
-      client = server.localhost_client()
-      self.assertEqual(testing.size(client), _num_pairs(episodes))
-      samples = list(
-          client.sample(
-              testing.TABLE,
-              num_samples=5,
-              emit_timesteps=False,
-              unpack_as_table_signature=True,
-          )
-      )
-      self.assertLen(samples, 5)
-      for sample in samples:
-        self.assertIn(tuple(sample.data.reward.tolist()), rewards)
-      replay_buffer = server_replay_buffer.ServerReplayBuffer(
-          server, testing.TABLE, sequence_length=2
-      )
-      dataset = replay_buffer.as_dataset(sample_batch_size=2, num_steps=2)
-      for data, _ in dataset.take(5):
-        self.assertEqual(data.observation.shape, (2, 2, 2))
-        for reward in data.reward.numpy().tolist():
-          self.assertIn(tuple(reward), rewards)
-      lines = _run(_SAMPLE, f'localhost:{server.port}', testing.TABLE)
-      lines = [line.split()[1:] for line in lines if line[:6] == 'SAMPLE']
-      self.assertLen(lines, 5)
-      for line in lines:
-        self.assertEqual(line[:2], ['2', '2'])
-        self.assertIn(tuple(map(float, line[2:])), rewards)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,5 @@
 """Tests of pushing RLDS data into a real Reverb server."""
 
-from absl import logging
 from absl.testing import parameterized
 import numpy as np
 import pytest
@@ -19,9 +18,11 @@ from tests import testing
 
 _ROW_OF_THREE = golden.CASES['truncated_single_complete'].episodes
 
+_ADD = reverb_utils.ReverbAddTrajectoryObserver
+_EPISODES = reverb_utils.ReverbAddEpisodeObserver
+_SEQUENCES = reverb_utils.ReverbTrajectorySequenceObserver
 _SKIP = rules_lib.ConversionRules(invalid_episodes='skip')
 _STREAM = rules_lib.ConversionRules(validation='tf_agents')
-_TRANSITION = rules_lib.ConversionRules(terminal_discount='transition')
 
 
 def _pair_observer(client, **kwargs):
@@ -99,78 +100,58 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       frames = frames[length:]
 
   @parameterized.named_parameters(
-      ('pairs', dict(sequence_length=2), 6),
-      ('padded_pairs', dict(sequence_length=2, pad_end_of_episodes=True), 7),
-      ('single_steps', dict(sequence_length=1), 9),
+      ('pairs', _ADD, dict(sequence_length=2), [4, 0, 4], 2),
+      ('single_steps', _ADD, dict(sequence_length=1), [4, 1, 4], 1),
+      ('crossing', _SEQUENCES, dict(sequence_length=2), [9], 2),
+      ('episodes', _EPISODES, dict(max_sequence_length=4), [4, 1, 4], None),
+      (
+          'bypassed',
+          _EPISODES,
+          dict(max_sequence_length=3, bypass_partial_episodes=True),
+          [0, 1, 0],
+          None,
+      ),
   )
-  def test_items_of_the_trajectory_observer(self, settings, num_items):
+  def test_items_of_observers(self, observer_class, settings, runs, length):
+    # What an item is cut from: runs of the 9 frames of truncated(4), single(1)
+    # and complete(4).
     data = golden.stacked(_ROW_OF_THREE)
+    frames = golden.expected_frames(_ROW_OF_THREE)
+    sizes = [9] if runs == [9] else [4, 1, 4]
+    expected, begin = [], 0
+    for run, size in zip(runs, sizes):
+      if run:
+        expected += _windows(frames[begin : begin + size], length or size)
+      begin += size
     with _server(data) as client:
-      observer = reverb_utils.ReverbAddTrajectoryObserver(
-          client, testing.TABLE, **settings
-      )
+      observer = observer_class(client, testing.TABLE, **settings)
       self.assertEqual(self._push(data, observer), 9)
-      items = testing.drain(client)
-      self.assertLen(items, num_items)
-      if 'pad_end_of_episodes' in settings:
-        single = items[3]
-        self.assertEqual([frame.step_type for frame in single], [2, 2])
-        self.assertEqual([frame.next_step_type for frame in single], [2, 0])
-        self.assertAllEqual(single[1].observation, [0, 0])
+      self._assert_items(client, expected)
       observer.close()
 
-  def test_items_of_the_episode_observer(self):
+  def test_padded_items(self):
     data = golden.stacked(_ROW_OF_THREE)
     with _server(data) as client:
-      observer = reverb_utils.ReverbAddEpisodeObserver(
-          client, testing.TABLE, max_sequence_length=4
-      )
+      observer = _pair_observer(client, pad_end_of_episodes=True)
       self.assertEqual(self._push(data, observer), 9)
-      self._assert_items(client, list(self._frames_by_episode(_ROW_OF_THREE)))
+      items = testing.drain(client)
+      self.assertLen(items, 7)
+      first, second = items[3]
+      self.assertEqual([first.step_type, second.step_type], [2, 2])
+      self.assertEqual([first.next_step_type, second.next_step_type], [2, 0])
+      self.assertAllEqual(second.observation, [0, 0])
       observer.close()
 
   def test_episode_observer_raises_and_can_be_used_again(self):
-    data = golden.stacked(_ROW_OF_THREE)
-    single = golden.stacked([golden.SINGLE_TERMINAL])
-    with _server(data) as client:
-      observer = reverb_utils.ReverbAddEpisodeObserver(
-          client, testing.TABLE, max_sequence_length=3
-      )
+    single = [golden.SINGLE_TERMINAL]
+    with _server(golden.stacked(single)) as client:
+      observer = _EPISODES(client, testing.TABLE, max_sequence_length=3)
       with self.assertRaisesRegex(ValueError, 'max_sequence_length'):
-        self._push(data, observer)
+        self._push(golden.stacked(_ROW_OF_THREE), observer)
       observer.reset()
       self.assertEqual(testing.size(client), 0)
-      self._push(single, observer)
-      self._assert_items(
-          client, [golden.expected_frames([golden.SINGLE_TERMINAL])]
-      )
-      observer.close()
-
-  def test_episode_observer_bypasses_long_episodes(self):
-    data = golden.stacked(_ROW_OF_THREE)
-    with _server(data) as client:
-      observer = reverb_utils.ReverbAddEpisodeObserver(
-          client,
-          testing.TABLE,
-          max_sequence_length=3,
-          bypass_partial_episodes=True,
-      )
-      self.assertEqual(self._push(data, observer), 9)
-      self._assert_items(
-          client, [golden.expected_frames([golden.SINGLE_TERMINAL])]
-      )
-      observer.close()
-
-  def test_items_of_the_sequence_observer_cross_episodes(self):
-    data = golden.stacked(_ROW_OF_THREE)
-    with _server(data) as client:
-      observer = reverb_utils.ReverbTrajectorySequenceObserver(
-          client, testing.TABLE, sequence_length=2
-      )
-      self.assertEqual(self._push(data, observer), 9)
-      self._assert_items(
-          client, _windows(golden.expected_frames(_ROW_OF_THREE), 2)
-      )
+      self._push(golden.stacked(single), observer)
+      self._assert_items(client, [golden.expected_frames(single)])
       observer.close()
 
   @parameterized.parameters(*golden.FORMS)
@@ -281,52 +262,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           0,
       )
       observer.close()
-
-  def _warnings(self, data, max_size=1000, **kwargs):
-    with _server(data, max_size=max_size) as client:
-      observer = _pair_observer(client)
-      with self.assertLogs(level='WARNING') as logs:
-        logging.warning('(so that there is one)')
-        self._push(data, observer, **kwargs)
-      observer.close()
-    # The last steps of the golden episodes have rewards.
-    return [line for line in logs.output[1:] if 'last step has' not in line]
-
-  def test_says_that_the_table_is_too_small(self):
-    data = golden.stacked([golden.TRUNCATED] * 4)
-    lines = self._warnings(data, max_size=5)
-    self.assertLen(lines, 1)
-    self.assertIn("Table 'experience' is too small: 12 items", lines[0])
-    self.assertIn('max_size is 5, so 7 items were removed', lines[0])
-    self.assertEmpty(self._warnings(data, max_size=12))
-
-  def test_says_that_terminals_are_bootstrapped(self):
-    data = golden.stacked([golden.TRUNCATED, golden.COMPLETE, golden.COMPLETE])
-    lines = self._warnings(data)
-    self.assertLen(lines, 1)
-    self.assertIn('In 2 terminal episodes (the first is episode 1)', lines[0])
-    self.assertEmpty(
-        self._warnings(data, options=options_lib.ConversionOptions(_TRANSITION))
-    )
-
-  def test_says_that_there_is_nan(self):
-    episode = dict(
-        golden.TRUNCATED,
-        observation=np.array([[1, 2], [np.nan, 0], [3, np.nan], [4, 5]], 'f'),
-    )
-    lines = self._warnings(golden.stacked([golden.TRUNCATED, episode]))
-    self.assertLen(lines, 1)
-    self.assertIn('2 in observation', lines[0])
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError,
-        'episode 1, step 1: .*NaN in observation',
-    ):
-      self._warnings(
-          golden.stacked([golden.TRUNCATED, episode]),
-          options=options_lib.ConversionOptions(
-              rules_lib.ConversionRules(nan='invalid')
-          ),
-      )
 
   @parameterized.named_parameters(
       (

@@ -86,41 +86,6 @@ class TablesTest(parameterized.TestCase):
     (info,) = tables.table_infos(client, [testing.TABLE], 10).values()
     self.assertTrue(tables.blocks_after(info))
 
-  def test_a_rate_limiter_that_lets_no_more_in(self):
-    table = reverb.Table(
-        testing.TABLE,
-        sampler=reverb.selectors.Fifo(),
-        remover=reverb.selectors.Fifo(),
-        max_size=10,
-        rate_limiter=reverb.rate_limiters.Queue(2),
-    )
-    server = reverb.Server([table])
-    self.addCleanup(server.stop)
-    client = reverb.Client(f'localhost:{server.port}')
-    _insert(client, 1)
-    self.assertNotIn(
-        'rate limiter', tables.describe_contents(client, [testing.TABLE])
-    )
-    _insert(client, 1)
-    self.assertRegex(
-        tables.describe_contents(client, [testing.TABLE]),
-        'holds 2 items. Its rate limiter lets no more in .* 2 items inserted'
-        ' and 0 sampled',
-    )
-
-  def test_a_table_that_is_not_there(self):
-    with testing.reverb_server() as client:
-      with self.assertRaisesRegex(ValueError, "no table 'other'.*'experience'"):
-        tables.table_infos(client, [testing.TABLE, 'other'], 10)
-
-  def test_a_server_that_is_not_there(self):
-    with self.assertRaisesRegex(ConnectionError, 'no answer .* localhost:1'):
-      tables.table_infos(reverb.Client('localhost:1'), [testing.TABLE], 1)
-    self.assertIn(
-        'no answer',
-        tables.describe_contents(reverb.Client('localhost:1'), [testing.TABLE]),
-    )
-
 
 if __name__ == '__main__':
   absltest.main()
