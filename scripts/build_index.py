@@ -10,7 +10,7 @@ options of the format:
     open_batches(sources, '/data/indexes', ...)
 
 The images stay where they are, and the program says if they cannot. Where it is
-stopped, the same command goes on.
+stopped, the same command starts from the beginning.
 """
 
 from absl import app

@@ -102,7 +102,7 @@ def _open_batches(at):
 
 # What writes files that no library writes to a URL.
 _LOCAL_WRITERS = {
-    'build_index': (_build_index, 'new/random_access.json'),
+    'build_index': (_build_index, 'new/store.json'),
     'save_torchrl': (_save_torchrl, 'new/meta.json'),
     'open_run': (_train, 'new/settings.json'),
     'train': (_train, 'new/policy/saved_model.pb'),

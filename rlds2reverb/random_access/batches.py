@@ -2,24 +2,21 @@
 
 import hashlib
 import sys
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tree
 
 from rlds2reverb.arrays import augmentation
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import draws
-from rlds2reverb.random_access import augmenting
-from rlds2reverb.random_access import batch_iterator
-from rlds2reverb.random_access import item_weights
 from rlds2reverb.random_access import items as items_lib
-from rlds2reverb.random_access import mixed_items
+from rlds2reverb.store import batches as batches_lib
+from rlds2reverb.store import samplers
 
 Augment = Mapping[str, augmentation.Augmentation]
 
 
-class Batches:
+class Batches(batches_lib.Batches):
   """Batches of random items, an endless sequence: `batches[i]` is number `i`.
 
   A batch depends on the data, the seed and its number alone. So the number of
@@ -44,6 +41,8 @@ class Batches:
     items: the items, as `MixedItems`.
     batch_size: the number of items of a batch, of all processes together.
   """
+
+  num_threads = 2  # They decode images.
 
   def __init__(
       self,
@@ -84,8 +83,10 @@ class Batches:
       ValueError: if an argument is not valid, or there are too few items.
     """
     checks.check_positive('batch_size', batch_size)
-    self.items = mixed_items.mixed(items)
-    self.batch_size = batch_size
+    if not isinstance(items, items_lib.MixedItems):
+      items = items if isinstance(items, Mapping) else {'': items}
+      items = items_lib.MixedItems(items)
+    self.items, self.batch_size = items, batch_size
     self._index, self._count = process
     if not 0 <= self._index < self._count or batch_size % self._count:
       raise ValueError(
@@ -93,103 +94,78 @@ class Batches:
           f' a multiple of count, but process is {process} and batch_size'
           f' {batch_size}.'
       )
-    if not len(self.items):  # pylint: disable=g-explicit-length-test
+    if not items.num_items:
       raise ValueError(
           'There are no items to draw from: no episode is so long.'
       )
-    self._epochs = not replacement
-    self._drop_last = drop_last
-    if self._epochs and not self.batches_per_epoch:
-      raise ValueError(
-          f'A batch of {batch_size} items is larger than an epoch, which has'
-          f' {len(self.items)}, and drop_last leaves out what is not a whole'
-          ' batch: nothing would be left.'
-      )
-    self._weights = None
-    if weights is not None:
-      if self._epochs:
-        raise ValueError('weights need replacement=True.')
+    if weights is not None and not replacement:
+      raise ValueError('weights need replacement=True.')
+    self._order = samplers.WithoutReplacement(drop_last)
+    self._sampler: samplers.Sampler = samplers.Uniform()
+    if not replacement:
+      self._sampler = self._order
+    elif weights is not None:
       if not isinstance(weights, Mapping):
         weights = {'': weights}
-      self._weights = item_weights.ItemWeights(weights, self.items.sources)
+      self._sampler = samplers.Weighted(weights, by='source')
     self._seed = seed
-    self._seeds = draws.seeds_of(seed, 2)
+    # All processes draw the same batches.
+    self._process = samplers.Process(seed, stream=None)
+    self._size = self._sampler.batch_size(items, self._process, batch_size)
+    self._draw = self._sampler.bind(items, self._process)
     self._augment = dict(augment or {})
-    augmenting.check_fields(self._augment, self.items.spec)
-    self._order: Any = None, None
+    _check_images(self._augment, items.spec)
 
   def __len__(self) -> int:
     """The largest length of a sequence: there is no end."""
     return sys.maxsize
 
-  def __getitem__(self, number: int) -> Any:
-    """Returns a batch, a nest of NumPy arrays `[B / processes, ...]`."""
-    if number < 0:
-      raise IndexError(f'There is no batch {number}.')
-    items = self.draw(number)
-    own = np.arange(self._index, len(items), self._count)
-    batch = self.items.batch(items[own])
-    augmenting.augment_batch(
-        batch, self._augment, self._seed, number * self.batch_size + own
-    )
-    return batch
-
-  def __iter__(self):
-    return self.iterate()
+  def read(self, first: int, count: int) -> List[Any]:
+    """Returns batches, nests of NumPy arrays `[B / processes, ...]`."""
+    return [self._read(number) for number in range(first, first + count)]
 
   @property
   def batches_per_epoch(self) -> int:
     """The number of batches that have every item once."""
-    count = len(self.items)
-    if self._drop_last:
-      return count // self.batch_size
-    return -(-count // self.batch_size)
-
-  def iterate(
-      self, start: int = 0, *, num_threads: int = 2, num_ahead: int = 4
-  ) -> batch_iterator.BatchIterator:
-    """Returns an iterator of batches, which threads read in advance.
-
-    Args:
-      start: the number of the first batch.
-      num_threads: how many batches are read at the same time.
-      num_ahead: how many batches, at most, are in memory before they are asked
-        for.
-    """
-    return batch_iterator.BatchIterator(self, start, num_threads, num_ahead)
+    return self._order.batches_per_epoch(self.items.num_items, self.batch_size)
 
   def draw(self, number: int) -> np.ndarray:
     """Returns the items of a batch, of all processes, int64 `[B]`."""
-    if self._epochs:
-      return self._draw_from_epoch(number)
-    first, count = number * self.batch_size, self.batch_size
-    places = [draws.fractions(seed, first, count) for seed in self._seeds]
-    if self._weights is None:
-      return draws.below(places[0], len(self.items))
-    return self._weights.draw(*places)
+    return self._draw(number, 1, self.batch_size).items[0]
 
   def as_dataset(self, start: int = 0, **kwargs: Any) -> Any:
     """Returns the batches from `start` on as a `tf.data.Dataset`.
-
-    Batches of frames are `Trajectory`s of TF-Agents.
 
     Args:
       start: the number of the first batch.
       **kwargs: further arguments of `iterate`.
     """
-    # pylint: disable-next=g-import-not-at-top
-    from rlds2reverb.random_access import tf_batches
+    # pylint: disable=g-import-not-at-top
+    import tensorflow as tf
 
-    return tf_batches.as_dataset(self, start, **kwargs)
+    from rlds2reverb.episodes import private
+
+    def generate():
+      with self.iterate(start, **kwargs) as iterator:
+        yield from iterator
+
+    signature = tree.map_structure(
+        lambda leaf: tf.TensorSpec(
+            leaf.shape,
+            tf.string if leaf.dtype == 'string' else leaf.numpy_dtype,
+        ),
+        self.spec,
+    )
+    return private.WrappedDataset(
+        tf.data.Dataset.from_generator(generate, output_signature=signature)
+    )
 
   def identity(self) -> str:
     """Returns a value that differs for other batches, not for processes."""
     parts = (
         self.items.identity(),
         self.batch_size,
-        self._epochs,
-        self._weights and self._weights.identity(),
-        self._drop_last,
+        self._sampler.identity(),
         self._seed,
         self._augment,
     )
@@ -198,26 +174,48 @@ class Batches:
   @property
   def spec(self) -> Any:
     """The nest of a batch, with `Spec` leaves, whose sizes may be None."""
-    size: Any = self.batch_size // self._count
-    if self._epochs and not self._drop_last:
-      if len(self.items) % self.batch_size:
-        size = None
+    size = self._size and self._size // self._count
     return tree.map_structure(
         lambda leaf: items_lib.Spec(leaf.dtype, (size, *leaf.shape)),
         self.items.spec,
     )
 
-  def _draw_from_epoch(self, number) -> np.ndarray:
-    epoch, number = divmod(number, self.batches_per_epoch)
-    count = len(self.items)
-    begin = number * self.batch_size
-    places = np.arange(begin, min(begin + self.batch_size, count))
-    # Threads may make one order twice, which does no harm.
-    known, order = self._order
-    if known != epoch:
-      order = draws.Permutation(count, self._seeds[0], epoch)
-      self._order = epoch, order
-    return order(places)
+  def _read(self, number) -> Any:
+    items = self.draw(number)
+    own = np.arange(self._index, len(items), self._count)
+    batch = self.items.batch(items[own])
+    leaves = _leaves(batch) if self._augment else {}
+    places = (number * self.batch_size + own).tolist()
+    for nth, (name, how) in enumerate(self._augment.items()):
+      for images, place in zip(leaves[name], places):
+        images[...] = augmentation.augment(
+            images, how, (self._seed + nth, place + nth)
+        )
+    return batch
 
   def __getstate__(self):
-    return {**self.__dict__, '_order': (None, None)}
+    # Functions are not pickled.
+    return {**self.__dict__, '_draw': None}
+
+  def __setstate__(self, state):
+    self.__dict__.update(state)
+    self._draw = self._sampler.bind(self.items, self._process)
+
+
+def _check_images(augment: Augment, spec: Any) -> None:
+  """Raises a ValueError if a field to augment is not one of images."""
+  known = _leaves(spec)
+  for name in augment:
+    checks.check_choice('The path of an image', name, list(known))
+    if known[name].dtype != 'uint8' or known[name].shape[-1:] != (3,):
+      raise ValueError(
+          f'{name} is {known[name]}, and not uint8 [..., 3]: only decoded'
+          ' images can be augmented. Is it in images=?'
+      )
+
+
+def _leaves(nest):
+  return {
+      '/'.join(map(str, keys)): leaf
+      for keys, leaf in tree.flatten_with_path(nest)
+  }

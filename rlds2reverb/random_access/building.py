@@ -5,7 +5,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -14,6 +13,7 @@ from typing import (
 )
 
 from absl import logging
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
@@ -30,13 +30,13 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import readers
-from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.random_access import index_writer
+from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import record_reading
 from rlds2reverb.store import data_files
+from rlds2reverb.store import folders
+from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import references
-from rlds2reverb.trajectories import conversion
-from rlds2reverb.trajectories import options as options_lib
+from rlds2reverb.store import rows as rows_lib
 
 Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
@@ -49,7 +49,7 @@ class _Data(NamedTuple):
     mark: the first bytes of the references that stand for images.
     folder: the folder of the files that have the images.
     facts: what is known of these files.
-    origin: what tells the data from others.
+    origin: what identifies the data.
     failures: what went wrong where the episodes are read, of which TensorFlow
       makes an error of its own.
   """
@@ -62,17 +62,14 @@ class _Data(NamedTuple):
   failures: Sequence[OSError] = ()
 
 
-@options_lib.takes_options
 def build_index(
     source: Union[tf.data.Dataset, files_lib.PathLike],
     folder: files_lib.PathLike,
     split: str = 'train',
     *,
     prepare: Optional[Prepare] = None,
-    as_trajectories: bool = False,
-    options: Optional[options_lib.ConversionOptions] = None,
     num_processes: int = 1,
-) -> index_lib.Index:
+) -> items_lib.Index:
   """Builds an index, by which steps of a data set can be read in any order.
 
   The images of a TFDS data set on disk are not copied: the index has 20 bytes
@@ -95,9 +92,6 @@ def build_index(
     prepare: a function from the data set of episodes to one of the episodes
       that are indexed: `map_fields`, `transform_episodes` and so on. By default
       they are indexed as they are.
-    as_trajectories: whether rows are the frames of `Trajectory`s, as
-      `convert_rlds_to_trajectories` gives them, and not steps.
-    options: how steps become frames, for `as_trajectories=True`.
     num_processes: how many processes read files. With more than one, the
       program must be importable: `if __name__ == '__main__':`.
 
@@ -113,25 +107,16 @@ def build_index(
   """
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
-  if options is not None and not as_trajectories:
-    raise ValueError('options are for as_trajectories=True.')
 
   def write(data: _Data) -> None:
-    prepared = prepare(data.episodes) if prepare else data.episodes
-    rows = _rows(prepared, as_trajectories, options)
     try:
-      writer = _write(rows, unfinished, data.mark)
+      _write(data, prepare, unfinished)
     except tf.errors.UnknownError as e:
       if data.failures:
         raise data.failures[0] from e
       raise
-    facts = [list(known) for known in data.facts]
-    fingerprint = identity.fingerprint(
-        data.origin, facts, writer.layout.to_json(), len(writer.lengths)
-    )
-    writer.finish(data.folder, data.facts, as_trajectories, fingerprint)
 
-  with whole.new_folder(folder, [index_lib.MARKER]) as unfinished:
+  with whole.new_folder(folder, [folders.MARKER]) as unfinished:
     if isinstance(source, tf.data.Dataset):
       write(_Data(source))
     elif builder := _find_builder(source, split):
@@ -146,7 +131,7 @@ def build_index(
         write(_copied(builder, split))
     else:
       write(_Data(readers.load(source)))
-  return index_lib.Index(folder)
+  return items_lib.Index(folder)
 
 
 def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
@@ -272,58 +257,30 @@ def _images(features, keys, decoders) -> List[str]:
   return names
 
 
-class _Rows(NamedTuple):
-  """Rows of episodes, as they are written.
-
-  Attributes:
-    spec: the nest of one row.
-    parts: yields the leaves of some rows of an episode, and whether these are
-      its first ones.
-  """
-
-  spec: Any
-  parts: Iterator[Any]
-
-
-def _rows(episodes, as_trajectories, options) -> _Rows:
-  if as_trajectories:
-    blocks = conversion.trajectory_blocks(
-        episodes,
-        options_lib.complete(options),
-        one_episode_blocks=True,
-    )
-    spec = blocks.element_spec.frames
-    # Plain dicts can be read without TF-Agents.
-    nest = spec._asdict()
-    dataset = blocks.map(
-        graphs.no_autograph(
-            lambda block: (block.frames._asdict(), block.step == 0)
-        )
-    )
-  else:
-    spec = episodes.element_spec
-    steps_lib.check_has_steps('An element of a data set to index', spec)
-    dataset = stacked_steps.stack_episodes(episodes).map(
-        graphs.no_autograph(
-            lambda episode: (
-                stacked_steps.with_equal_lengths(episode[rlds.STEPS]),
-                True,
-            )
-        )
-    )
-    nest = dataset.element_spec[0]
-  spec = tree.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), nest
+def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
+  """Writes the steps of all episodes."""
+  episodes = prepare(data.episodes) if prepare else data.episodes
+  spec = episodes.element_spec
+  steps_lib.check_has_steps('An element of a data set to index', spec)
+  steps = stacked_steps.stack_episodes(episodes).map(
+      graphs.no_autograph(
+          lambda episode: stacked_steps.with_equal_lengths(episode[rlds.STEPS])
+      )
   )
-  return _Rows(spec, dataset.prefetch(1).as_numpy_iterator())
-
-
-def _write(rows: _Rows, folder: str, mark: bytes) -> index_writer.IndexWriter:
-  writer = index_writer.IndexWriter(folder, rows.spec, mark)
+  layout = layout_lib.RowLayout.of_spec(
+      tree.map_structure(
+          lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
+          steps.element_spec,
+      ),
+      'Leave the field out, or pad it, in the function prepare.',
+  )
+  writer = rows_lib.StoreWriter(layout, folder, data.mark)
+  lengths = []
   try:
-    for steps, is_new in rows.parts:
-      writer.append(tree.flatten(steps), bool(is_new))
-  except BaseException:
+    for leaves in map(tree.flatten, steps.prefetch(1).as_numpy_iterator()):
+      writer.append(leaves)
+      lengths.append(len(leaves[0]))
+    arrays = {'lengths': np.array(lengths, np.int64)}
+    writer.finish({'origin': data.origin}, arrays, data.folder, data.facts)
+  finally:
     writer.close()
-    raise
-  return writer

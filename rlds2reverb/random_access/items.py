@@ -1,9 +1,14 @@
-"""Items of an index: windows of its episodes, each found by its number."""
+"""An index of RLDS data, and its items, each found by its number."""
 
+import contextlib
 import dataclasses
+import functools
+import os
 from typing import (
     Any,
     Callable,
+    Dict,
+    Iterator,
     List,
     Mapping,
     Optional,
@@ -17,15 +22,98 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.random_access import action_chunks
-from rlds2reverb.random_access import chunk_items
+from rlds2reverb.random_access import chunks as chunks_lib
 from rlds2reverb.random_access import images as images_lib
-from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.random_access import window_items
+from rlds2reverb.store import items as store_items
 from rlds2reverb.store import layout as layout_lib
-from rlds2reverb.store import references
+from rlds2reverb.store import rows as rows_lib
 
+PathLike = Union[str, os.PathLike]
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
+
+_MASK = 'mask'
+_STEP = windows_lib.Windows(1)
+
+
+def expand_folder(folder: PathLike) -> str:
+  """Returns the absolute path of the folder of an index.
+
+  Raises:
+    ValueError: if it is a URL.
+  """
+  folder = os.fspath(folder)
+  if '://' in folder:
+    raise ValueError(f'An index must be on the local disk, but is at {folder}.')
+  return os.path.abspath(os.path.expanduser(folder))
+
+
+@contextlib.contextmanager
+def explain_missing_dependency(missing: str) -> Iterator[None]:
+  """Says what to do if the imports that make a missing file fail.
+
+  Args:
+    missing: the subject of the error: `'... has no index yet, and building
+      it'`.
+
+  Raises:
+    ModuleNotFoundError: if a module, such as TensorFlow, is not installed.
+  """
+  try:
+    yield
+  except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        f'{missing} needs the full environment, with TensorFlow: {e.name} is'
+        ' not installed here. `pip install .` in a clone makes it. Make the'
+        ' same call there once; then it works here.',
+        name=e.name,
+    ) from e
+
+
+class Index(rows_lib.RowStore):
+  """The steps of a data set, for random access.
+
+  It is made by `build_index`, and reads without TensorFlow. It pickles as its
+  paths, and may be read by any number of threads and processes, whether they
+  are forked or spawned.
+
+  Attributes:
+    lengths: int64 `[E]`: how many rows each episode has.
+  """
+
+  def __init__(
+      self,
+      folder: PathLike,
+      data_dir: Optional[PathLike] = None,
+      check: bool = True,
+  ):
+    """Opens an index.
+
+    Args:
+      folder: the folder of the index.
+      data_dir: the folder of the data set, if it has moved since.
+      check: whether all bytes of the index are compared with their checksums.
+
+    Raises:
+      FileNotFoundError: if there is no index, or a file of the data set is not
+        there.
+      OSError: if the index is damaged, or does not fit the data.
+    """
+    super().__init__(
+        **rows_lib.opened(
+            expand_folder(folder),
+            os.fspath(data_dir) if data_dir else None,
+            None if check else 0,
+        )
+    )
+    if list(self.arrays) != ['lengths']:
+      raise FileNotFoundError(
+          f'{self.folder} has prepared frames, and no index. build_index makes'
+          ' one.'
+      )
+    self.lengths = self.arrays['lengths']
+
+  def __reduce__(self):
+    return type(self), (self.folder, self.data_dir, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +139,51 @@ class Spec:
     return f'{self.dtype} {self.shape}'
 
 
-class Items:
+class SequenceOfItems:
+  """What serves as a map-style `Dataset` of PyTorch, or a source of Grain.
+
+  Attributes:
+    num_items: how many items there are.
+  """
+
+  num_items = 0
+
+  def batch(self, items: Any) -> Any:
+    """Returns items, stacked: the nest of one, with arrays `[B, ...]`."""
+    raise NotImplementedError
+
+  def __len__(self) -> int:
+    return self.num_items
+
+  def __getitem__(self, item: int) -> Any:
+    return self.__getitems__([item])[0]
+
+  def __getitems__(self, items: Sequence[int]) -> List[Any]:
+    batch = self.batch(items)
+    return [
+        tree.map_structure(lambda leaf, place=place: leaf[place], batch)
+        for place in range(len(items))
+    ]
+
+  def check_numbers(self, items: Any) -> np.ndarray:
+    """Returns the numbers of items, from 0 up, int64 `[B]`.
+
+    Args:
+      items: numbers from `-len` to `len - 1`.
+
+    Raises:
+      IndexError: if there is no such item.
+    """
+    items, count = np.asarray(items, np.int64), self.num_items
+    wrong = (items < -count) | (items >= count)
+    if wrong.any():
+      raise IndexError(
+          f'There is no item {items[wrong][0]}: there are {count}.'
+      )
+    return np.where(items < 0, items + count, items)
+
+
+class Items(SequenceOfItems):
   """The windows of an index, as a sequence.
 
   It serves as a map-style `Dataset` of PyTorch or a `RandomAccessDataSource` of
@@ -64,16 +196,16 @@ class Items:
 
   Attributes:
     index: the index.
-    windows: `ActionChunks`, of steps; or `Windows`, of steps or of the frames
-      of trajectories.
+    windows: `ActionChunks` or `Windows`, of steps.
     transform: the function that is applied to batches, such as a `Normalizer`,
       whose `invert` undoes it for a policy's actions.
+    spec: the nest of one item, with `Spec` leaves.
   """
 
   def __init__(
       self,
-      index: index_lib.Index,
-      windows: Union[action_chunks.ActionChunks, windows_lib.Windows],
+      index: Index,
+      windows: Union[chunks_lib.ActionChunks, windows_lib.Windows],
       *,
       images: Optional[Images] = None,
       with_mask: bool = False,
@@ -93,35 +225,41 @@ class Items:
         keeps shapes and dtypes, such as a `Normalizer`.
 
     Raises:
-      ValueError: if the index has no such fields, or if `windows` is
-        `ActionChunks` but the index is one of frames.
+      ValueError: if the index has no such fields.
     """
-    self.index = index
-    self.windows = windows
-    self._images = images_lib.formats_of(images or {}, index.layout.columns)
+    self.index, self.windows, self.transform = index, windows, transform
+    images = images or {}
+    self._images = images_lib.formats_of(images, index.layout.columns)
     self._with_mask = with_mask
-    self.transform = transform
-    if isinstance(windows, action_chunks.ActionChunks):
-      self._kind: Any = chunk_items.ChunkItems(index, windows)
+    self._arguments = {
+        'images': images,
+        'with_mask': with_mask,
+        'transform': transform,
+    }
+    lengths = index.lengths
+    if isinstance(windows, chunks_lib.ActionChunks):
+      self._acting = windows.count_acting(index, lengths)
+      episodes = store_items.Episodes(
+          np.cumsum(lengths) - lengths,
+          lengths,
+          lengths if windows.last_steps else self._acting,
+      )
+      self._index = store_items.ItemIndex(episodes, _STEP)
+      lead_of, masks = windows.lead, windows.masks
     else:
-      self._kind = window_items.WindowItems(index, windows, with_mask)
-    self._spec = self._find_spec()
-    self._first_row = np.cumsum(self._kind.lengths) - self._kind.lengths
-    self._first_item = np.concatenate([[0], np.cumsum(self._kind.counts)])
+      windows_lib.check_windows(windows)
+      lead = (windows.length,)
+      lead_of, masks = lambda column: lead, {_MASK: lead} if with_mask else {}
+      episodes = store_items.find_episodes(lengths, windows)
+      self._index = store_items.ItemIndex(episodes, windows)
+    self._counts = episodes.num_items
+    self.num_items = self._index.num_items
+    self.spec = self._find_spec(lead_of, masks)
 
-  def __len__(self) -> int:
-    return int(self._first_item[-1])
-
-  def __getitem__(self, item: int) -> Any:
-    return unstack(self.batch([item]), 1)[0]
-
-  def __getitems__(self, items: Sequence[int]) -> List[Any]:
-    return unstack(self.batch(items), len(items))
-
-  @property
-  def spec(self) -> Any:
-    """The nest of one item, with `Spec` leaves."""
-    return self._spec
+  def __reduce__(self):
+    # The rest is found again.
+    make = functools.partial(type(self), **self._arguments)
+    return make, (self.index, self.windows)
 
   def identity(self) -> Any:
     """Returns a value that differs for other items, for `fingerprint`."""
@@ -142,11 +280,7 @@ class Items:
     Returns:
       Both int64 `[B]`. An item of `ActionChunks` starts at the step itself.
     """
-    items = check_numbers(items, len(self))
-    episode = np.searchsorted(self._first_item, items, 'right') - 1
-    return episode, self._kind.starts(
-        episode, items - self._first_item[episode]
-    )
+    return self._index.episode_and_start(self.check_numbers(items))
 
   def column(self, path: str) -> np.ndarray:
     """Returns a field of the first step of each item, `[len, ...]`.
@@ -156,9 +290,8 @@ class Items:
     """
     names = [column.name for column in self.index.layout.columns]
     checks.check_choice('path', path, names)
-    episode, start = self.episode_and_start(np.arange(len(self)))
-    rows = self._first_row[episode] + start
-    return self.index.read(rows, [names.index(path)])[0]
+    rows, _ = self._index.spans(np.arange(len(self)))
+    return self.index.take(rows, [names.index(path)])[0]
 
   def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
     """Returns weights of items that draw an episode first, and then an item.
@@ -169,7 +302,7 @@ class Items:
     Returns:
       float64 `[len]`, for `Batches`.
     """
-    counts = self._kind.counts
+    counts = self._counts
     if weights is None:
       weights = np.ones(len(counts))
     weights = np.asarray(weights, np.float64)
@@ -191,61 +324,151 @@ class Items:
       IndexError: if there is no such item.
       OSError: if the files have changed since they were indexed.
     """
-    episode, start = self.episode_and_start(items)
-    batch = self._kind.make(
-        self._read, episode, self._first_row[episode], start
-    )
+    items, layout = self.check_numbers(items), self.index.layout
+    if isinstance(self.windows, chunks_lib.ActionChunks):
+      episode, step = self._index.episode_and_start(items)
+      first = self._index.spans(items)[0] - step
+      batch = self.windows.make(
+          layout, self._take, first, step, self._acting[episode]
+      )
+    else:
+      leaves, is_real = self._index.read(self.index, items)
+      batch = layout.nest(self._decoded(leaves, range(len(leaves))))
+      if self._with_mask:
+        if is_real is None:
+          is_real = np.ones([len(items), self.windows.length], bool)
+        batch[_MASK] = is_real
     return batch if self.transform is None else self.transform(batch)
 
-  def _find_spec(self) -> Any:
+  def _find_spec(self, lead_of, masks) -> Any:
     specs = []
     for number, column in enumerate(self.index.layout.columns):
-      spec = Spec(column.dtype, tuple(column.shape))
+      dtype, shape = column.dtype, tuple(column.shape)
       if number in self._images:
         image_format = self._images[number]
-        shape = *spec.shape, *image_format.shape
-        spec = Spec(image_format.dtype, shape)
-      lead = self._kind.lead(column)
-      specs.append(Spec(spec.dtype, (*lead, *spec.shape)))
+        dtype, shape = image_format.dtype, (*shape, *image_format.shape)
+      specs.append(Spec(dtype, (*lead_of(column), *shape)))
     nest = self.index.layout.nest(specs)
-    for name, shape in self._kind.masks.items():
-      nest[name] = Spec('bool', shape)
+    nest.update({name: Spec('bool', shape) for name, shape in masks.items()})
     return nest
 
-  def _read(self, rows, columns) -> List[np.ndarray]:
+  def _take(self, rows, columns) -> List[np.ndarray]:
     """Returns columns of rows, with strings and images."""
-    leaves = self.index.read(rows, columns)
-    for place, number in enumerate(columns):
-      if number in self._images:
-        name = self.index.layout.columns[number].name
-        leaves[place] = images_lib.decode_all(
-            self.index, leaves[place], self._images[number], name
+    return self._decoded(self.index.take(rows, columns), columns)
+
+  def _decoded(self, leaves, columns) -> List[np.ndarray]:
+    """Returns columns with images, and strings, in place of their cells."""
+    images = {
+        place: images_lib.decode_all(
+            self.index,
+            leaves[place],
+            self._images[number],
+            self.index.layout.columns[number].name,
         )
-      elif leaves[place].dtype == references.CELL:
-        leaves[place] = self.index.strings(leaves[place])
-    return leaves
+        for place, number in enumerate(columns)
+        if number in self._images
+    }
+    return self.index.with_strings(
+        [images.get(place, leaf) for place, leaf in enumerate(leaves)]
+    )
 
 
-def unstack(batch: Any, count: int) -> List[Any]:
-  """Returns the items of a batch."""
-  return [
-      tree.map_structure(lambda leaf, place=place: leaf[place], batch)
-      for place in range(count)
-  ]
+class MixedItems(SequenceOfItems):
+  """The items of several data sets, one after the other.
 
+  Fields that only some data sets have are zeros, or empty strings, in the
+  others. All else must be the same.
 
-def check_numbers(items: Any, count: int) -> np.ndarray:
-  """Returns the numbers of items, from 0 up, int64 `[B]`.
-
-  Args:
-    items: numbers from `-count` to `count - 1`.
-    count: how many items there are.
-
-  Raises:
-    IndexError: if there is no such item.
+  Attributes:
+    sources: the items of each data set, by its name.
+    counts: int64 `[D]`: how many items each data set has.
+    spec: the nest of one item, with `Spec` leaves.
   """
-  items = np.asarray(items, np.int64)
-  wrong = (items < -count) | (items >= count)
-  if wrong.any():
-    raise IndexError(f'There is no item {items[wrong][0]}: there are {count}.')
-  return np.where(items < 0, items + count, items)
+
+  first = 0  # The number of the first item, for samplers.
+
+  def __init__(self, sources: Mapping[str, Items]):
+    """Mixes items.
+
+    Args:
+      sources: the items of each data set, by its name.
+
+    Raises:
+      ValueError: if there are none, or if a field differs between them.
+    """
+    if not sources:
+      raise ValueError('There are no data sets to mix.')
+    self.sources = dict(sources)
+    self.counts = np.array([len(each) for each in sources.values()], np.int64)
+    self.num_items = int(self.counts.sum())
+    self._first = np.cumsum(self.counts) - self.counts
+    self._specs: Dict[Any, Spec] = {}
+    of: Dict[Any, str] = {}
+    for name, items in self.sources.items():
+      for keys, spec in tree.flatten_with_path(items.spec):
+        known = self._specs.setdefault(keys, spec)
+        if known != spec:
+          raise ValueError(
+              f'Field {"/".join(map(str, keys))} is {spec} in {name}, but'
+              f' {known} in {of[keys]}. Make them the same in the function'
+              ' prepare of build_index, as PadField does, or by images.'
+          )
+        of.setdefault(keys, name)
+    specs = [items.spec for items in self.sources.values()]
+    # Parts of a nest without fields have no path.
+    is_one = all(_is_like(specs[0], spec) for spec in specs)
+    self._template = specs[0] if is_one else None
+    self.spec = self._nest(self._specs)
+
+  def batch(self, items: Any) -> Any:
+    """Returns items, stacked; see `Items.batch`."""
+    items = self.check_numbers(items)
+    source = np.searchsorted(self._first, items, 'right') - 1
+    # A data set without items begins where the next one does.
+    leaves = {
+        keys: np.full(
+            [len(items), *spec.shape],
+            b'' if spec.dtype == 'string' else 0,
+            spec.numpy_dtype,
+        )
+        for keys, spec in self._specs.items()
+    }
+    for number, each in enumerate(self.sources.values()):
+      places = np.flatnonzero(source == number)
+      if not len(places):
+        continue
+      part = each.batch(items[places] - self._first[number])
+      for keys, leaf in tree.flatten_with_path(part):
+        leaves[keys][places] = leaf
+    return self._nest(leaves)
+
+  def identity(self) -> Any:
+    """Returns a value that differs for other items, for `fingerprint`."""
+    return [[name, each.identity()] for name, each in self.sources.items()]
+
+  def _nest(self, leaves: Mapping[Any, Any]) -> Any:
+    if self._template is None:
+      return _nest(leaves)
+    return tree.unflatten_as(self._template, list(leaves.values()))
+
+
+def _is_like(one: Any, other: Any) -> bool:
+  """Returns whether two nests have the same structure."""
+  try:
+    tree.assert_same_structure(one, other)
+  except (TypeError, ValueError):
+    return False
+  return True
+
+
+def _nest(leaves: Mapping[Any, Any]) -> Any:
+  """Returns the nest of leaves by their paths, of dicts and tuples."""
+  if list(leaves) == [()]:
+    return leaves[()]
+  parts: Dict[Any, Dict[Any, Any]] = {}
+  for keys, leaf in leaves.items():
+    parts.setdefault(keys[0], {})[keys[1:]] = leaf
+  nested = {key: _nest(part) for key, part in parts.items()}
+  if nested and all(isinstance(key, int) for key in nested):
+    return tuple(nested[key] for key in sorted(nested))
+  return nested

@@ -2,15 +2,19 @@
 
 import json
 import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Sequence
+
+import numpy as np
 
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
-from rlds2reverb.random_access import index as index_lib
+from rlds2reverb.random_access import items as items_lib
+
+_QUANTILES = (0.01, 0.99)
 
 
 def open_normalizer(
-    index: index_lib.Index,
+    index: items_lib.Index,
     fields: Mapping[str, normalization.Normalize],
     path: str,
 ) -> normalization.Normalizer:
@@ -39,17 +43,76 @@ def open_normalizer(
       known = found
   missing = sorted(set(fields) - set(known['fields']))
   if missing:
-    with index_lib.made_once(
+    with items_lib.explain_missing_dependency(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     ):
-      # pylint: disable-next=g-import-not-at-top
-      from rlds2reverb.random_access import indexed_statistics
-
-    known['fields'].update(indexed_statistics.compute(index, missing))
+      known['fields'].update(_compute(index, missing))
     with open(f'{path}.unfinished', 'w', encoding='utf-8') as f:
       json.dump(known, f)
     os.replace(f.name, path)
   return normalization.Normalizer(
       fields, {name: known['fields'][name] for name in fields}
   )
+
+
+def _compute(
+    index: items_lib.Index, fields: Sequence[str]
+) -> Dict[str, Dict[str, Any]]:
+  """Returns the statistics of fields, as lists of numbers."""
+  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
+
+  from rlds2reverb.episodes import paths
+  from rlds2reverb.episodes import rlds
+  from rlds2reverb.statistics import compute
+
+  # Statistics also need the flags.
+  flags = rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL
+  others = rlds.REWARD, rlds.DISCOUNT, 'has_action'
+  columns = index.layout.columns
+  chosen = [
+      number
+      for number, column in enumerate(columns)
+      if column.name in (*fields, *flags, *others)
+  ]
+
+  def nest_of(leaves):
+    nest: Dict[str, Any] = {}
+    for number, leaf in zip(chosen, leaves):
+      nest = paths.insert(nest, columns[number].keys, leaf)
+    for name in (rlds.OBSERVATION, rlds.ACTION):
+      # Every RLDS step has both, even if the statistics do not use them.
+      nest.setdefault(name, nest[rlds.IS_FIRST])
+    return {rlds.STEPS: nest}
+
+  def generate():
+    begin = 0
+    for length in index.lengths.tolist():
+      yield nest_of(index.take(np.arange(begin, begin + length), chosen))
+      begin += length
+
+  specs = [
+      tf.TensorSpec([None, *columns[number].shape], columns[number].dtype)
+      for number in chosen
+  ]
+  episodes = tf.data.Dataset.from_generator(
+      generate, output_signature=nest_of(specs)
+  )
+  found = compute.compute_statistics(
+      episodes, list(fields), quantiles=_QUANTILES
+  ).fields
+  return {
+      field: {
+          name: values.tolist()
+          for name, values in (
+              ('mean', one.mean),
+              ('std', one.std),
+              ('min', one.min),
+              ('max', one.max),
+              ('low', one.quantile(_QUANTILES[0])),
+              ('high', one.quantile(_QUANTILES[1])),
+          )
+      }
+      for field, one in found.items()
+  }

@@ -10,10 +10,10 @@ from rlds2reverb.replay.checkpoint.records import CheckpointError
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.importance import importance_weights
+from rlds2reverb.replay.importance import sequence_priority
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
 from rlds2reverb.replay.opening import open_replay_buffer
-from rlds2reverb.replay.sequence_priorities import sequence_priority
 from rlds2reverb.replay.server.insert import InsertError
 from rlds2reverb.replay.server.insert import write_rlds_to_reverb
 from rlds2reverb.replay.server.priority_updates import PriorityUpdater

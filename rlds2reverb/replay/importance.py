@@ -1,6 +1,6 @@
-"""Importance weights of items that were sampled by their priorities."""
+"""Sampling by priorities: their importance weights, and those of sequences."""
 
-from typing import Any, Optional, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -91,6 +91,126 @@ def importance_weights(
   if is_eager:
     weights = weights.astype(np.float32)
   return tf.cast(weights, tf.float32)
+
+
+def sequence_priority(
+    step_priorities: Any,
+    *,
+    mask: Optional[Any] = None,
+    max_weight: float = 0.9,
+) -> tf.Tensor:
+  """Returns `max_weight * max + (1 - max_weight) * mean` of the steps.
+
+  This is the priority of R2D2 ("Recurrent Experience Replay in Distributed
+  Reinforcement Learning", Kapturowski et al., 2019), where that of a step is
+  the absolute TD error. Steps 1, 2, 3 and 6 have 0.9 * 6 + 0.1 * 3 = 5.7. Use
+  it in a train step that updates priorities, or for the first priorities:
+
+      rlds2reverb.TableItems(
+          'sequences', rlds2reverb.Windows(80, 40),
+          priority=lambda item: replay.sequence_priority(tf.abs(item.reward)))
+
+  Args:
+    step_priorities: numbers from 0 up, `[..., T]`.
+    mask: bool `[..., T]`, True where a step counts. Burn-in and padding do not.
+      By default all steps do.
+    max_weight: the weight of the largest, from 0 to 1.
+
+  Returns:
+    The priorities, float64 `[...]`. A sequence none of whose steps counts has
+    priority 0.
+
+  Raises:
+    ValueError: if `max_weight` is not valid.
+  """
+  if not 0 <= max_weight <= 1:
+    raise ValueError(f'max_weight must be from 0 to 1, but is {max_weight}.')
+  steps = tf.cast(step_priorities, tf.float64)
+  if mask is None:
+    mask = tf.ones_like(steps, tf.bool)
+  # A product would keep the NaN of masked steps.
+  steps = tf.where(mask, steps, tf.zeros_like(steps))
+  count = tf.reduce_sum(tf.cast(mask, tf.float64), axis=-1)
+  mean = tf.math.divide_no_nan(tf.reduce_sum(steps, axis=-1), count)
+  return max_weight * tf.reduce_max(steps, axis=-1) + (1 - max_weight) * mean
+
+
+class SampledReplayBuffer:
+  """The base class of replay buffers, with a Reverb server and without."""
+
+  def get_next(
+      self,
+      sample_batch_size: Optional[int] = None,
+      num_steps: Optional[int] = None,
+      time_stacked: bool = True,
+  ) -> Tuple[Any, Any]:
+    """Returns the next item, or batch of items.
+
+    Each call goes on where the last one of the same arguments stopped. Many
+    batches are taken faster from `as_dataset`.
+
+    Args:
+      sample_batch_size: the number of items `B` in a batch; None for an item.
+      num_steps: the number of frames of an item, if the replay buffer does not
+        know it.
+      time_stacked: whether the frames of an item are stacked, `[B, L, ...]`;
+        otherwise they are a tuple of `L` frames, `[B, ...]`.
+
+    Returns:
+      A pair of frames and their `SampleInfo`.
+    """
+    frames, info = self._next_batch(sample_batch_size, num_steps)
+    if time_stacked:
+      return frames, info
+    axis = 0 if sample_batch_size is None else 1
+    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
+    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
+    return tuple(steps), info
+
+  def importance_weights(
+      self,
+      sample_info: Any,
+      beta: Union[float, tf.Tensor],
+      *,
+      normalization: str = 'batch',
+  ) -> tf.Tensor:
+    """Returns the weights that correct a loss for prioritized sampling.
+
+    Args:
+      sample_info: the `SampleInfo` of a batch.
+      beta: how much of the bias is corrected: 0 nothing, 1 all.
+      normalization: `"batch"`, `"none"` or, without a server, `"table"`; see
+        `replay.importance_weights`.
+
+    Returns:
+      The weights, float32, of the shape of `sample_info.probability`.
+
+    Raises:
+      ValueError: if items are not sampled by priorities, or an argument is not
+        valid.
+    """
+    return importance_weights(
+        sample_info,
+        beta,
+        normalization=normalization,
+        **self._importance_arguments(sample_info, normalization),
+    )
+
+  def _importance_arguments(
+      self, sample_info: Any, normalization: str
+  ) -> Dict[str, Any]:
+    """Returns what a normalization needs, or raises a ValueError."""
+    raise NotImplementedError
+
+  def _next_batch(
+      self, sample_batch_size: Optional[int], num_steps: Optional[int]
+  ) -> Tuple[Any, Any]:
+    """Returns the next pair of frames and their `SampleInfo`."""
+    raise NotImplementedError
+
+  # TF-Agents' own `get_next` calls this, and says that it is deprecated.
+  def _get_next(self, sample_batch_size, num_steps, time_stacked):
+    return self.get_next(sample_batch_size, num_steps, time_stacked)
 
 
 def _check_in_numpy(probability, priority):

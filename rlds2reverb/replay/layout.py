@@ -22,6 +22,7 @@ from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import places
+from rlds2reverb.replay import priorities as priorities_lib
 from rlds2reverb.replay import segments as segments_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
@@ -106,7 +107,9 @@ class Layout:
     self._crossing = crossing
     self._keys = keys_lib.KeyMaker(source.options.identity, source.settings)
     self._priority_fns = [
-        _batched(table.priority) if callable(table.priority) else None
+        priorities_lib.batched(table.priority)
+        if callable(table.priority)
+        else None
         for table in tables
     ]
     self._date = time.time_ns() if inserted_at is None else inserted_at
@@ -318,7 +321,7 @@ def _priorities(name, function, items, rows, first) -> np.ndarray:
 
   Args:
     name: the name of their table.
-    function: a function of `_batched`.
+    function: a function of `priorities.batched`.
     items: the places of the items.
     rows: the rows from a position on.
     first: this position.
@@ -331,30 +334,7 @@ def _priorities(name, function, items, rows, first) -> np.ndarray:
     priorities[chosen] = function(
         tf.nest.map_structure(lambda leaf: leaf[index], rows)  # pylint: disable=cell-var-from-loop
     )
-  wrong = np.flatnonzero(~(priorities >= 0))
-  if len(wrong):
-    item = wrong[0]
-    raise ValueError(
-        'A priority must be a number from 0 up, but that of an item of table'
-        f' {name!r} is {priorities[item]}: of the one that starts at frame'
-        f' {items.start[item] - items.origin[item]} of its episode.'
-    )
-  return priorities
-
-
-def _batched(priority_fn):
-  """Returns a graph function that gives the priorities of items, `[N]`."""
-
-  @tf.function(reduce_retracing=True)
-  def priorities(items):
-    # tf.squeeze in a priority function would remove a batch dimension of 1, so
-    # there are always two items or more.
-    twice = tf.nest.map_structure(
-        lambda leaf: tf.concat([leaf, leaf[:1]], 0), items
-    )
-    # A priority function may return a variable.
-    return tf.vectorized_map(
-        lambda item: tf.convert_to_tensor(priority_fn(item)), twice
-    )[:-1]
-
+  priorities_lib.check(
+      priorities, name, lambda item: items.start[item] - items.origin[item]
+  )
   return priorities

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
+import os
 import tempfile
 from typing import Any, Optional, Union
 
@@ -19,10 +18,10 @@ from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.local import prepared
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
 from rlds2reverb.replay.server import tables as tables_lib
+from rlds2reverb.store import folders
 from rlds2reverb.trajectories import options as options_lib
 
 _TABLE = 'items'
@@ -179,7 +178,7 @@ def _read(data, folder, split, table_name):
     )
   if isinstance(data, tf.data.Dataset):
     return data
-  if folder and prepared.read_marker(folder) is not None:
+  if folder and folders.read_marker(folder) is not None:
     return folder
   return loading.load_episodes(data, split)
 
@@ -191,26 +190,11 @@ def _start_server(data, items, reverb_table, kwargs):
   """
   if reverb_table is not None:
     kwargs = dict(kwargs, reverb_tables=[reverb_table])
-  folder = tempfile.mkdtemp()
-  logging.info(
-      'Writing the items for the server to %s, where %d MB are free. TMPDIR'
-      ' names another folder.',
-      folder,
-      shutil.disk_usage(folder).free >> 20,
-  )
-  try:
-    write.write_reverb_checkpoint(data, folder, items, **kwargs)
-    return serve.restore_reverb_server(folder)
-  except OSError as error:
-    if error.errno != errno.ENOSPC:
-      raise
-    raise OSError(
-        errno.ENOSPC,
-        f'{error.strerror} The items go through a temporary folder: set TMPDIR'
-        ' to one with more space, or sample without a server.',
-    ) from error
-  finally:
-    shutil.rmtree(folder, ignore_errors=True)
+  with tempfile.TemporaryDirectory() as folder:
+    logging.info('The items for the server go through %s.', folder)
+    path = os.path.join(folder, 'checkpoint')
+    write.write_reverb_checkpoint(data, path, items, **kwargs)
+    return serve.restore_reverb_server(path)
 
 
 def _replay_buffer_of(

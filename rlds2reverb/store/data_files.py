@@ -127,5 +127,5 @@ def _close_all(files: Dict[int, int]) -> None:
 def _changed(path: str, how: str) -> OSError:
   return OSError(
       f'{path} {how} when the index was made. The index does not fit the data'
-      ' any more: remove its folder, and build it again.'
+      ' any more: remove its folder, and make it again.'
   )

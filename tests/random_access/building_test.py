@@ -20,8 +20,6 @@ from rlds2reverb.random_access import building
 from tests.random_access import data
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
-# Each takes seconds to trace.
-_FORMS = {windows_lib.EndOfEpisode.OVERLAP: [(3, 2), (2, 3)]}
 
 
 class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
@@ -33,10 +31,8 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     cls.addClassCleanup(folder.cleanup)
     cls.directory = os.path.join(folder.name, '1.0.0')
     data.write(cls.directory, _LENGTHS)
-    cls.frames_folder = os.path.join(folder.name, 'frames')
-    random_access.build_index(
-        cls.directory, cls.frames_folder, as_trajectories=True
-    )
+    cls.folder = os.path.join(folder.name, 'index')
+    random_access.build_index(cls.directory, cls.folder)
 
   def new_folder(self):
     return os.path.join(self.create_tempdir().full_path, 'index')
@@ -72,43 +68,6 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     for number, item in zip(some, items.__getitems__(some)):
       data.assert_equal(self, expected[number], item)
     data.assert_equal(self, items[-2], items[len(items) - 2])
-
-  @parameterized.parameters(*windows_lib.EndOfEpisode)
-  def test_items_are_those_of_convert_rlds_to_sequences(self, end):
-    index = random_access.Index(self.frames_folder)
-    for length, stride in _FORMS.get(end, [(3, 2)]):
-      expected = data.as_list(
-          rlds2reverb.convert_rlds_to_sequences(
-              self.load(),
-              windows_lib.Windows(length, stride, end),
-              with_mask=True,
-          )
-      )
-      items = random_access.Items(
-          index, windows_lib.Windows(length, stride, end), with_mask=True
-      )
-      self.assertLen(items, len(expected))
-      for number, (frames, mask) in enumerate(expected):
-        data.assert_equal(
-            self, {**frames._asdict(), 'mask': mask}, items[number]
-        )
-      whole = items.batch(np.arange(len(items)))
-      data.assert_equal(
-          self, np.stack([mask for _, mask in expected]), whole['mask']
-      )
-
-  def test_batches_of_frames_are_trajectories(self):
-    items = random_access.Items(
-        random_access.Index(self.frames_folder), windows_lib.Windows(2)
-    )
-    batches = random_access.Batches(items, 3, seed=2)
-    dataset = batches.as_dataset()
-    expected = rlds2reverb.convert_rlds_to_sequences(
-        self.load(), windows_lib.Windows(2)
-    ).batch(3, drop_remainder=True)
-    self.assertEqual(dataset.element_spec, expected.element_spec)
-    frames = next(iter(dataset))
-    self.assertAllEqual(frames.reward, batches[0]['reward'])
 
   def test_prepared_episodes_are_indexed(self):
     mapping = rlds2reverb.fields.StepMapping(
@@ -208,13 +167,11 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found, expected)
 
   def test_files_that_tfds_reads_itself_are_copied(self):
-    index = random_access.Index(self.frames_folder)
+    index = random_access.Index(self.folder)
     with mock.patch.object(
         building.files_lib, 'is_url', lambda path: path == self.directory
     ), self.assertLogs(level='WARNING') as logs:
-      copy = random_access.build_index(
-          self.directory, self.new_folder(), as_trajectories=True
-      )
+      copy = random_access.build_index(self.directory, self.new_folder())
     self.assertIn('copied into the index: it is not on the local', str(logs))
     self.assertEqual(copy.data_dir, '')
     items, copies = (
@@ -281,7 +238,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_folder_that_has_something_is_not_written(self):
     with self.assertRaises(FileExistsError):
-      random_access.build_index(self.directory, self.frames_folder)
+      random_access.build_index(self.directory, self.folder)
 
 
 if __name__ == '__main__':

@@ -12,9 +12,11 @@ import tree
 import rlds2reverb
 from rlds2reverb import random_access
 from rlds2reverb import windows
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import windows as windows_lib
 from tests import tfds_files
 from tests.random_access import data
+from tests.replay.local import cuts
 
 _DTYPES = ('bool', 'uint8', 'int8', 'int32', 'int64', 'float32', 'float64')
 
@@ -106,6 +108,10 @@ def _write(rng, directory):
   return {'steps': decoders}, len(lengths)
 
 
+def expected_episodes(episodes):
+  return stacked_steps.stack_episodes(episodes).as_numpy_iterator()
+
+
 @pytest.mark.long
 class RandomDataTest(parameterized.TestCase, tf.test.TestCase):
 
@@ -125,28 +131,38 @@ class RandomDataTest(parameterized.TestCase, tf.test.TestCase):
             windows.stack_and_chunk(episode['steps'], frames, actions, fill)
         )
     )
+    index = random_access.build_index(
+        directory, os.path.join(folder, 'index'), split
+    )
+    chosen = random_access.ActionChunks(frames, actions, fill)
+    items = random_access.Items(index, chosen)
+    expected = list(chunks.as_numpy_iterator())
+    self.assertLen(items, len(expected))
+    for number in rng.permutation(len(items)).tolist():
+      data.assert_equal(self, expected[number], items[number])
+    # Windows of steps, found by the oracle of replay buffers.
+    steps = [
+        tree.flatten(episode['steps'])
+        for episode in expected_episodes(episodes)
+    ]
+    lengths = [len(leaves[0]) for leaves in steps]
+    columns = [np.concatenate(leaves) for leaves in zip(*steps)]
     ends = list(windows_lib.EndOfEpisode)
     length, stride = int(rng.integers(1, 5)), int(rng.integers(1, 4))
     window = windows_lib.Windows(length, stride, ends[seed % len(ends)])
-    sequences = rlds2reverb.convert_rlds_to_sequences(episodes, window)
-    for expected, wanted, as_trajectories in (
-        (chunks, random_access.ActionChunks(frames, actions, fill), False),
-        (sequences, window, True),
-    ):
-      index = random_access.build_index(
-          directory,
-          os.path.join(folder, f'index{as_trajectories}'),
-          split,
-          as_trajectories=as_trajectories,
-      )
-      items = random_access.Items(index, wanted)
-      expected = list(expected.as_numpy_iterator())
-      self.assertLen(items, len(expected))
-      for number in rng.permutation(len(items)).tolist():
-        one = expected[number]
-        data.assert_equal(
-            self, one._asdict() if as_trajectories else one, items[number]
-        )
+    items = random_access.Items(index, window, with_mask=True)
+    expected = cuts.cut_rows(lengths, length, stride, window.end.value)
+    self.assertLen(items, len(expected))
+    for number, rows in enumerate(expected):
+      item = items[number]
+      is_real = item.pop('mask')
+      rows = np.array(rows)
+      if window.end != 'repeat_last':
+        self.assertAllEqual(is_real, rows >= 0)
+      for leaf, column in zip(tree.flatten(item), columns):
+        self.assertAllEqual(leaf[rows >= 0], column[rows[rows >= 0]])
+        for filled in leaf[rows < 0]:
+          self.assertIn(np.ravel(filled).tolist()[:1], [[0], [b''], []])
 
 
 if __name__ == '__main__':

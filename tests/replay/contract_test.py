@@ -16,8 +16,8 @@ from rlds2reverb.replay import opening
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.store import prioritized
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests.replay.local import cuts

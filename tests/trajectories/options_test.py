@@ -27,7 +27,6 @@ _TAKE_OPTIONS = {
     'open_replay_buffer': (),
     'EpisodesReplayBuffer': (),
     'replay.local.AppendableReplayBuffer': (8,),
-    'random_access.build_index': ('/proc/no',),
 }
 _OPTIONS = 'Write options=rlds2reverb.ConversionOptions('
 
@@ -56,16 +55,6 @@ class ConversionOptionsTest(parameterized.TestCase):
         TypeError, r'rules=.*ConversionReport.* is no ConversionRules. Write'
     ):
       rlds2reverb.ConversionOptions(rlds2reverb.ConversionReport())
-
-  def test_an_index_takes_options(self):
-    folder = self.create_tempdir().full_path
-    with self.assertRaisesRegex(TypeError, 'is no ConversionOptions. Write'):
-      rlds2reverb.random_access.build_index(
-          golden.stacked([golden.COMPLETE]),
-          os.path.join(folder, 'index'),
-          as_trajectories=True,
-          options=rlds2reverb.ConversionRules(),
-      )
 
   @parameterized.named_parameters(
       ('rules', 'rules', 'rules=rlds2reverb.ConversionRules(...)).'),

@@ -5,9 +5,7 @@ their rows are computed, so nothing is stored twice. Samplers draw items.
 """
 
 from rlds2reverb.replay.local.appendable import AppendableReplayBuffer
-from rlds2reverb.replay.local.prepared import check_prepared_frames
-from rlds2reverb.replay.local.prioritized import Prioritized
-from rlds2reverb.replay.local.samplers import EpisodeFirst
-from rlds2reverb.replay.local.samplers import Uniform
-from rlds2reverb.replay.local.samplers import Weighted
-from rlds2reverb.replay.local.samplers import WithoutReplacement
+from rlds2reverb.store.prioritized import Prioritized
+from rlds2reverb.store.samplers import Uniform
+from rlds2reverb.store.samplers import Weighted
+from rlds2reverb.store.samplers import WithoutReplacement

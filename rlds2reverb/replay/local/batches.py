@@ -1,4 +1,4 @@
-"""Batches of frames by their numbers, read by NumPy.
+"""Batches of frames, with what Reverb says of its samples, in NumPy.
 
 Small batches that come one after the other are drawn and read together.
 """
@@ -6,16 +6,17 @@ Small batches that come one after the other are drawn and read together.
 import contextlib
 import copy
 import functools
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, List, Optional
 
 import numpy as np
 import tensorflow as tf
 import tree
 
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.local import samplers
-from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.replay.local import loading
+from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import memory
+from rlds2reverb.store import samplers
 
 _GROUP_BYTES = 4 << 20
 _MAX_GROUP = 16
@@ -28,7 +29,7 @@ _INFO_DTYPES = [
 _NO_LOCK = contextlib.nullcontext()
 
 
-class Batches:
+class FrameBatches(batches_lib.Batches):
   """The batches of one stream: `batches[i]` is number `i`.
 
   A batch is a pair of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`
@@ -47,35 +48,41 @@ class Batches:
 
   def __init__(
       self,
-      store: store_lib.FrameStore,
-      population: Any,
+      store: loading.FrameStore,
+      items: Any,
       bind: Callable[[int], samplers.DrawFn],
       batch_size: Optional[int],
       *,
       static_size: Optional[int] = None,
       num_batches: Optional[int] = None,
       in_advance: bool = True,
+      identity: str = '',
   ):
     """Creates the batches of stream 0.
 
     Args:
       store: the frames.
-      population: the items.
+      items: the items, an `ItemIndex` or a `Ring`.
       bind: takes the number of a stream, and returns what draws its batches.
       batch_size: the number of items of a batch; None for single items.
       static_size: the size of every batch, or None if some are shorter.
       num_batches: how many batches there are; None for any number.
       in_advance: see above.
+      identity: what differs for other batches.
     """
-    self._store, self._population = store, population
+    self._store, self._items = store, items
     self._bind, self._draw = bind, bind(0)
     self._batch_size, self._num_batches = batch_size, num_batches
+    self._stream, self._identity = 0, identity
+    self._boundary = loading.boundary_of(store.rows.layout)
     self.in_advance = in_advance
-    self.group_size = (
-        batches_per_group(store, batch_size or 1) if in_advance else 1
-    )
+    # Episodes of different lengths have no common array.
+    if in_advance and items.length is not None:
+      size = store.rows.layout.frame_bytes * (batch_size or 1) * items.length
+      count = min(_MAX_GROUP, _GROUP_BYTES // max(size, 1))
+      self.group_size = max(count, 1)
     lead = [] if batch_size is None else [static_size]
-    lead += [store.windows.sequence_length]
+    lead += [items.length]
     self.element_spec = (
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
@@ -86,62 +93,49 @@ class Batches:
         ),
     )
 
-  def of_stream(self, number: int) -> 'Batches':
+  def of_stream(self, number: int) -> 'FrameBatches':
     """Returns the batches of another stream, with random draws of its own."""
     other = copy.copy(self)
-    other._draw = self._bind(number)  # pylint: disable=protected-access
+    # pylint: disable=protected-access
+    other._draw, other._stream = self._bind(number), number
     return other
 
-  def __getitem__(self, number: int) -> Any:
-    """Returns a batch.
+  def identity(self) -> str:
+    return f'{self._identity} {self._stream} {self._batch_size}'
+
+  def read(self, first: int, count: int) -> List[Any]:
+    """Returns some batches; see `Batches`.
 
     Raises:
-      IndexError: if there is no such batch.
       SamplingError: if nothing can be drawn.
     """
-    leaves = self.read(number, 1) if number >= 0 else []
-    if not leaves:
-      raise IndexError(f'There is no batch {number}.')
-    return self._pack([leaf[0] for leaf in leaves])
+    return list(map(self._pack, zip(*self.read_leaves(first, count))))
 
-  def __iter__(self) -> Iterator[Any]:
-    return self.iterate()
-
-  def iterate(self, start: int = 0) -> Iterator[Any]:
-    """Yields batches, from the number `start` on."""
-    while leaves := self.read(start, self.group_size):
-      start += len(leaves[-1])
-      for batch in zip(*leaves):
-        yield self._pack(batch)
-
-  def read(self, first: int, count: int) -> List[np.ndarray]:
-    """Reads a group of batches.
-
-    Args:
-      first: the number of the first one.
-      count: how many, at most; there may be fewer.
-
-    Returns:
-      The leaves of the batches, unshared arrays `[k, B, L, ...]`. There are
-      none after the last batch.
-    """
+  def read_leaves(self, first: int, count: int) -> List[np.ndarray]:
+    """Returns the leaves of some batches, unshared arrays `[k, B, L, ...]`."""
     if self._num_batches is not None:
       count = min(count, self._num_batches - first)
     if count < 1:
       return []
     # Frames that are appended meanwhile must not overwrite those that are read.
-    with self._population.lock if self._population.changes else _NO_LOCK:
+    with self._items.lock if self._items.changes else _NO_LOCK:
       draws = self._draw(first, count, self._batch_size or 1)
       items = draws.items.ravel()
-      length = self._population.length(items)
-      leaves = self._store.read(self._population.starts(items), length)
-      size = self._population.num_items
+      leaves, _ = self._items.read(self._store.rows, items, self._boundary)
+      size = self._items.num_items
+    leaves = self._store.rows.with_strings(leaves)
+    priority = draws.priority
+    if priority is None:
+      priority = 1.0
+      if self._items.priorities is not None:
+        priority = self._items.priorities[draws.items]
+    length = leaves[0].shape[1]
     shape = [*draws.items.shape, length]
     if self._batch_size is None:
       del shape[1]
     leaves = [leaf.reshape([*shape, *leaf.shape[2:]]) for leaf in leaves]
     info = _info_layout(*shape).new_arrays()
-    values = draws.items, draws.probability, size, draws.priority, 0
+    values = draws.items, draws.probability, size, priority, 0
     for leaf, value in zip(info, values):
       if not np.ndim(value):
         leaf[...] = value
@@ -165,15 +159,6 @@ class Batches:
         for field in frames
     ]
     return type(frames)(*fields), type(info)(*values)
-
-
-def batches_per_group(store: store_lib.FrameStore, batch_size: int) -> int:
-  """Returns how many batches are drawn together."""
-  length = store.windows.sequence_length
-  if length is None:
-    return 1  # Episodes of different lengths have no common array.
-  num_bytes = store.format.frame_bytes * batch_size * length
-  return max(1, min(_MAX_GROUP, _GROUP_BYTES // max(num_bytes, 1)))
 
 
 @functools.lru_cache(8)

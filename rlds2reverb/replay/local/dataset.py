@@ -4,7 +4,7 @@ runs of iterators | groups of batches, read by NumPy | batches, counted
 """
 
 import itertools
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 import weakref
 
 import numpy as np
@@ -16,13 +16,17 @@ from rlds2reverb.replay.local import position as position_lib
 
 
 def make_dataset(
-    batches: batches_lib.Batches, streams: position_lib.Streams
+    batches: batches_lib.FrameBatches,
+    streams: position_lib.Streams,
+    sequence_fn: Optional[Callable[[Any], Any]] = None,
 ) -> tf.data.Dataset:
   """Returns a data set whose iterators have a stream each.
 
   Args:
     batches: the batches of any stream.
     streams: where each iterator begins, and its batches are counted.
+    sequence_fn: a function that is applied to the `Trajectory` `[L, ...]` of
+      each item.
   """
   runs = _Runs(batches, streams)
 
@@ -39,7 +43,7 @@ def make_dataset(
       _batches_of_runs(batches, runs), count, batches.element_spec
   ).with_options(options)
   dataset.must_live = runs
-  return dataset
+  return dataset if sequence_fn is None else _mapped(dataset, sequence_fn)
 
 
 class _Runs:
@@ -78,7 +82,7 @@ class _Runs:
     """
     run = self._runs[int(number)]
     batches, stream, first = run
-    leaves = batches.read(first, batches.group_size)
+    leaves = batches.read_leaves(first, batches.group_size)
     if not leaves:
       raise StopIteration
     run[2] += len(leaves[-1])
@@ -121,7 +125,7 @@ def map_here(
 
 @graphs.no_autograph
 def _batches_of_runs(
-    batches: batches_lib.Batches, runs: _Runs
+    batches: batches_lib.FrameBatches, runs: _Runs
 ) -> tf.data.Dataset:
   """Returns a data set of the batches of each run; see `_Runs.read`."""
   new_run, read = weak_method(runs, 'new_run'), weak_method(runs, 'read')
@@ -167,16 +171,8 @@ def weak_method(instance: Any, name: str) -> Callable[..., Any]:
   return call
 
 
-def map_sequences(
-    dataset: tf.data.Dataset, sequence_fn: Callable[[Any], Any]
-) -> tf.data.Dataset:
-  """Applies a function to the `Trajectory` `[L, ...]` of every item.
-
-  Args:
-    dataset: pairs of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`,
-      or of single items without `B`.
-    sequence_fn: the function.
-  """
+def _mapped(dataset, sequence_fn):
+  """Applies a function to the `Trajectory` of every item of batches."""
   frames_spec, info_spec = dataset.element_spec
   if info_spec.key.shape.rank == 1:
     return dataset.map(lambda frames, info: (sequence_fn(frames), info))

@@ -92,7 +92,7 @@ class Streams:
       ).numpy()
 
 
-class Position(tf.train.experimental.PythonState):
+class SamplingState(tf.train.experimental.PythonState):
   """The positions of the data sets of a replay buffer, for a checkpoint.
 
   Attributes:
@@ -100,12 +100,12 @@ class Position(tf.train.experimental.PythonState):
   """
 
   def __init__(self, identity: Dict[str, Any]):
-    """Creates the position.
+    """Creates the state.
 
     Args:
       identity: what the batches depend on, by its name.
     """
-    self._identity = identity
+    self.identity = identity
     self._data_sets: List[Streams] = []
     # The positions of data sets that have not been made yet.
     self._restored: List[List[int]] = []
@@ -131,7 +131,7 @@ class Position(tf.train.experimental.PythonState):
 
   def serialize(self) -> str:
     """Returns the number of batches of each stream of each data set."""
-    return json.dumps({**self._identity, 'positions': self._positions()})
+    return json.dumps({**self.identity, 'positions': self._positions()})
 
   def deserialize(self, value: str) -> None:
     """Restores what `serialize` returned.
@@ -142,7 +142,7 @@ class Position(tf.train.experimental.PythonState):
     saved = json.loads(value)
     different = [
         f'{name} {saved.get(name)!r} (here {own!r})'
-        for name, own in self._identity.items()
+        for name, own in self.identity.items()
         if saved.get(name) != own
     ]
     if different:
@@ -156,3 +156,19 @@ class Position(tf.train.experimental.PythonState):
   def _positions(self) -> List[List[int]]:
     positions = [streams.positions() for streams in self._data_sets]
     return positions + self._restored[len(positions) :]
+
+
+class SavedBytes(tf.train.experimental.PythonState):
+  """What something without TensorFlow serializes, for a checkpoint."""
+
+  def __init__(self, saved: Any):
+    """Takes what has the methods `serialize` and `deserialize`."""
+    self._saved = saved
+
+  def serialize(self) -> bytes:
+    """Returns its bytes."""
+    return self._saved.serialize()
+
+  def deserialize(self, value: bytes) -> None:
+    """Restores them."""
+    self._saved.deserialize(value)

@@ -9,15 +9,15 @@ import weakref
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
+from rlds2reverb.replay import importance
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay import sampled_buffer
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables as tables_lib
 
 
 class ServerReplayBuffer(
-    sampled_buffer.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
+    importance.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
 ):
   """Samples a table of a Reverb server, and raises an error if nothing comes.
 

@@ -7,7 +7,10 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.replay.local import store as store_lib
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay.local import loading
+from rlds2reverb.store import items as items_lib
+from rlds2reverb.store import rows as rows_lib
 from tests import contract
 from tests import golden
 
@@ -18,6 +21,37 @@ def episodes_of(lengths: Sequence[int]) -> List[golden.Episode]:
       golden.make_episode([1] * length, terminal=False, base=100 * index)
       for index, length in enumerate(lengths)
   ]
+
+
+def cut_rows(
+    lengths: Sequence[int], length: Optional[int], stride: int, end: str
+) -> List[List[int]]:
+  """Returns the rows of the items of episodes; -1 is a boundary."""
+  if end == 'cross':
+    lengths = [sum(lengths)]
+  items, begin = [], 0
+  for count in map(int, lengths):
+    rows = list(range(begin, begin + count))
+    begin += count
+    if length is None:
+      items.append(rows)
+      continue
+    if end == 'tile':
+      starts = range(0, count, stride)
+    elif end == 'pad' and count < length:
+      starts = [0]
+    else:
+      starts = list(range(0, count - length + 1, stride))
+      following = len(starts) * stride
+      covered = starts[-1] + length if starts else 0
+      if following < count and covered < count:
+        if end in ('zero_pad', 'repeat_last'):
+          starts.append(following)
+        elif end == 'overlap':
+          starts.append(max(count - length, 0))
+    rows += [rows[-1] if end == 'repeat_last' else -1] * length
+    items += [rows[start : start + length] for start in starts]
+  return items
 
 
 def cut_items(
@@ -32,37 +66,17 @@ def cut_items(
   The arguments are those of `TableItems` and `golden.expected_frames`.
   """
   frames = golden.expected_frames(episodes, policy_info=policy_info)
-  pad = contract.zero_like(frames[0])._replace(
-      step_type=np.int32(ts.StepType.LAST)
+  # Row -1.
+  frames.append(
+      contract.zero_like(frames[0])._replace(
+          step_type=np.int32(ts.StepType.LAST)
+      )
   )
-  runs = []
-  for episode in episodes:
-    count = golden.length_of(episode)
-    runs.append(frames[:count])
-    frames = frames[count:]
-  if end == 'cross':
-    runs = [sum(runs, [])]
-  items = []
-  for run in runs:
-    if length is None:
-      items.append(run)
-      continue
-    if end == 'tile':
-      starts = range(0, len(run), stride)
-    elif end == 'pad' and len(run) < length:
-      starts = [0]
-    else:
-      starts = list(range(0, len(run) - length + 1, stride))
-      following = len(starts) * stride
-      covered = starts[-1] + length if starts else 0
-      if following < len(run) and covered < len(run):
-        if end == 'zero_pad':
-          starts.append(following)
-        elif end == 'overlap':
-          starts.append(max(len(run) - length, 0))
-    run = run + [pad] * length
-    items += [run[start : start + length] for start in starts]
-  return [contract.stack(item) for item in items]
+  lengths = list(map(golden.length_of, episodes))
+  return [
+      contract.stack([frames[row] for row in rows])
+      for rows in cut_rows(lengths, length, stride, end)
+  ]
 
 
 def assert_items_equal(
@@ -79,6 +93,14 @@ def items_of(dataset: tf.data.Dataset) -> List[Any]:
       for frames, _ in dataset.as_numpy_iterator()
       for item in golden.rows_of(frames)
   ]
+
+
+def items_of_pass(buffer: Any, batch_size: int = 4) -> List[Any]:
+  """Returns every item of a replay buffer once, in their order."""
+  if buffer.store.windows is None:
+    one = buffer.as_dataset(single_deterministic_pass=True)
+    return [frames for frames, _ in one.as_numpy_iterator()]
+  return items_of(buffer.as_dataset(batch_size, single_deterministic_pass=True))
 
 
 def frame_spec() -> trajectory.Trajectory:
@@ -117,8 +139,8 @@ def make_store(
     num_items: Sequence[int],
     priorities: Optional[Sequence[float]] = None,
     returns: Optional[Sequence[float]] = None,
-    crosses_episodes: bool = False,
-) -> store_lib.FrameStore:
+    end: str = 'drop',
+) -> loading.FrameStore:
   """Returns a store whose items are of 2 frames.
 
   Frame `r` shows the number `r`.
@@ -128,24 +150,21 @@ def make_store(
       has one frame.
     priorities: the priority of every item.
     returns: the undiscounted return of each episode, by default 0.
-    crosses_episodes: whether items are said to cross episodes.
+    end: the end of the windows.
   """
-  counts = np.array(num_items, np.int64)
-  lengths = counts + 1
-  writer = store_lib.StoreWriter(frame_spec())
-  writer.append(make_frames(0, lengths.sum()))
-  runs = store_lib.Runs(
-      np.cumsum(lengths) - lengths,
-      lengths,
-      counts,
-      np.zeros(len(counts)) if returns is None else np.array(returns, float),
-  )
-  store, _ = writer.finish(
-      store_lib.ItemWindows(2, 1, crosses_episodes),
-      runs,
+  lengths = np.array(num_items, np.int64) + 1
+  windows = windows_lib.Windows(2, end=end)
+  returns = np.zeros(len(lengths)) if returns is None else np.array(returns)
+  writer = rows_lib.StoreWriter(loading.layout_of(frame_spec()))
+  writer.append(tf.nest.flatten(make_frames(0, lengths.sum())))
+  return loading.FrameStore(
+      frame_spec(),
+      writer.finish({}, {}),
+      windows,
+      items_lib.find_episodes(lengths, windows, returns),
       None if priorities is None else np.array(priorities, np.float64),
+      'made',
   )
-  return store
 
 
 def assert_frequencies(

@@ -2,33 +2,22 @@
 
 import itertools
 import os
-import subprocess
-import sys
 
 from absl.testing import parameterized
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.drivers import dynamic_step_driver
-from tf_agents.drivers import py_driver
-from tf_agents.environments import random_py_environment
-from tf_agents.environments import tf_py_environment
-from tf_agents.policies import random_py_policy
-from tf_agents.policies import random_tf_policy
-from tf_agents.specs import array_spec
-from tf_agents.utils import nest_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.replay.local import samplers
+from rlds2reverb.store import prioritized
+from rlds2reverb.store import samplers
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
-from rlds2reverb.transforms import images
 from tests import golden
 from tests.replay.local import cuts
 
@@ -36,25 +25,19 @@ _Buffer = replay_buffer.EpisodesReplayBuffer
 _Appendable = appendable.AppendableReplayBuffer
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
-# The length, the stride and the end of items.
+# The length, the stride and the end of items. Others are in items_test.py.
 _SETTINGS = (
-    (1, 1, 'drop'),
     (2, 1, 'drop'),
-    (3, 2, 'drop'),
-    (2, 1, 'pad'),
     (5, 3, 'pad'),
-    (4, 1, 'tile'),
     (3, 2, 'tile'),
-    (2, 1, 'cross'),
     (4, 3, 'cross'),
-    (4, 3, 'zero_pad'),
     (3, 2, 'overlap'),
     (None, 1, 'drop'),
 )
 
 _SAMPLERS = {
     'uniform': samplers.Uniform,
-    'episode_first': samplers.EpisodeFirst,
+    'episode_first': lambda: samplers.Weighted(by='episode'),
     'weighted': samplers.Weighted,
     'without_replacement': samplers.WithoutReplacement,
     'drop_last': lambda: samplers.WithoutReplacement(drop_last=True),
@@ -62,38 +45,8 @@ _SAMPLERS = {
 }
 
 
-def _many_dtypes(rng, count):
-  """Returns episodes with columns of every kind, most of them nested."""
-  episodes = golden.random_episodes(rng, count, nested_fields=True)
-  for episode in episodes:
-    length = golden.length_of(episode)
-    episode['observation']['large'] = rng.integers(
-        0, 256, [length, 24, 16, 3]
-    ).astype(np.uint8)
-    episode['observation']['half'] = rng.normal(size=[length, 3]).astype(
-        _BFLOAT16
-    )
-    episode['observation']['empty'] = np.zeros([length, 0, 2], np.float32)
-    episode['observation']['flags'] = (rng.uniform(size=[length, 2]) < 0.5,)
-  return episodes
-
-
 def _windows(length, stride=1, end='drop'):
   return None if length is None else windows_lib.Windows(length, stride, end)
-
-
-def _pass(buffer, batch_size=4):
-  """Returns every item once, in their order."""
-  if buffer.store.windows.sequence_length is None:
-    return [
-        frames
-        for frames, _ in buffer.as_dataset(
-            single_deterministic_pass=True
-        ).as_numpy_iterator()
-    ]
-  return cuts.items_of(
-      buffer.as_dataset(batch_size, single_deterministic_pass=True)
-  )
 
 
 def _keys(dataset, count):
@@ -104,20 +57,12 @@ def _keys(dataset, count):
   ]
 
 
-def _append(buffer, frames):
-  """Appends frames, a `Trajectory` of arrays `[T, ...]`, one by one."""
-  for t in range(len(frames.step_type)):
-    buffer.add_batch(
-        tf.nest.map_structure(lambda leaf: leaf[t : t + 1], frames)  # pylint: disable=cell-var-from-loop
-    )
-
-
 class OnePassTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       *zip(_SETTINGS, itertools.cycle(golden.FORMS_AND_BATCHES))
   )
-  @pytest.mark.few(4)
+  @pytest.mark.few(3)
   def test_every_item_once(self, setting, form):
     length, stride, end = setting
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
@@ -128,30 +73,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         int(buffer.num_frames()), sum(map(golden.length_of, episodes))
     )
-    cuts.assert_items_equal(self, _pass(buffer), expected)
-
-  @parameterized.parameters(
-      (2, 1, 'drop'), (3, 2, 'tile'), (2, 1, 'cross'), (None, 1, 'drop')
-  )
-  @pytest.mark.long
-  def test_every_dtype(self, length, stride, end):
-    rng = np.random.default_rng(0)
-    episodes = _many_dtypes(rng, 6)
-    buffer = _Buffer(golden.stacked(episodes), _windows(length, stride, end))
-    expected = cuts.cut_items(episodes, length, stride, end)
-    cuts.assert_items_equal(self, _pass(buffer), expected)
-    # And as they are drawn: the item of each key is that item.
-    drawn = buffer.as_dataset(None if length is None else 3).take(10)
-    for frames, info in drawn.as_numpy_iterator():
-      if length is None:
-        frames, info = tf.nest.map_structure(
-            lambda leaf: leaf[np.newaxis], (frames, info)
-        )
-      cuts.assert_items_equal(
-          self,
-          golden.rows_of(frames),
-          [expected[key] for key in info.key[:, 0]],
-      )
+    cuts.assert_items_equal(self, cuts.items_of_pass(buffer), expected)
 
   def test_invalid_episodes_are_skipped(self):
     episodes = cuts.episodes_of([4, 3, 5])
@@ -165,7 +87,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         ),
     )
     cuts.assert_items_equal(
-        self, _pass(buffer), cuts.cut_items([episodes[0], episodes[2]], 2)
+        self,
+        cuts.items_of_pass(buffer),
+        cuts.cut_items([episodes[0], episodes[2]], 2),
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, golden.FIRST_AFTER_MID
@@ -184,7 +108,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         options=options_lib.ConversionOptions(policy_info_fn=info),
     )
     cuts.assert_items_equal(
-        self, _pass(buffer), cuts.cut_items(episodes, 3, policy_info=info)
+        self,
+        cuts.items_of_pass(buffer),
+        cuts.cut_items(episodes, 3, policy_info=info),
     )
 
   def test_sequences(self):
@@ -195,39 +121,15 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         golden.stacked(episodes), windows_lib.Windows(4, 3, 'tile')
     )
     buffer = _Buffer(found)
-    self.assertEqual(buffer.store.windows.sequence_length, 4)
+    self.assertEqual(buffer.store.windows.length, 4)
     cuts.assert_items_equal(
-        self, _pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
+        self, cuts.items_of_pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
     )
     for wrong in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
       with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
         _Buffer(found, wrong)
     with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
       _Appendable(found, 20)
-
-  @pytest.mark.long
-  def test_encoded_images_are_decoded_after_sampling(self):
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, [7, 8, 6, 3]).astype(np.uint8)
-    [episode] = cuts.episodes_of([7])
-    episode['observation'] = {
-        'image': np.array(
-            [tf.io.encode_png(each).numpy() for each in pixels], object
-        )
-    }
-    buffer = _Buffer(
-        golden.stacked([episode]), windows_lib.Windows(3, end='tile')
-    )
-    dataset = buffer.as_dataset(4).map(
-        lambda frames, info: (
-            images.decode_images(frames, ['observation/image'], size=(8, 6)),
-            info,
-        )
-    )
-    padded = np.concatenate([pixels, np.zeros([2, 8, 6, 3], np.uint8)])
-    for frames, info in dataset.take(3).as_numpy_iterator():
-      rows = info.key[:, :1].astype(int) + np.arange(3)
-      np.testing.assert_array_equal(frames.observation['image'], padded[rows])
 
   def test_gather_all(self):
     episodes = cuts.episodes_of([3, 1, 4])
@@ -237,14 +139,6 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     found = tf.nest.map_structure(lambda x: x.numpy(), buffer.gather_all())
     frames = golden.rows_of(tf.nest.map_structure(lambda x: x[0], found))
     golden.assert_frames_equal(self, frames, golden.expected_frames(episodes))
-
-  def test_batches_that_are_short(self):
-    buffer = _Buffer(golden.stacked(cuts.episodes_of([6])))
-    sizes = [
-        len(info.key)
-        for _, info in buffer.as_dataset(3, single_deterministic_pass=True)
-    ]
-    self.assertEqual(sizes, [3, 2])
 
 
 class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
@@ -278,7 +172,7 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
     dataset = None
     try:
       found = {}
-      items = _pass(own)
+      items = cuts.items_of_pass(own)
       self.assertEqual(served.get_table_info().current_size, len(items))
       for item in items:
         leaves = tf.nest.flatten(item)
@@ -477,46 +371,6 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
       expected = expected or found
       self.assertAllEqual(found, expected)
 
-  def test_a_distribution_strategy(self):
-    # Nothing is taken in advance where TensorFlow prefetches nothing.
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    devices = tf.config.list_logical_devices('CPU')
-    strategy = tf.distribute.MirroredStrategy([devices[0].name])
-    with strategy.scope():
-      buffer = _Buffer(self.store, sampler=prioritized.Prioritized())
-      dataset = strategy.distribute_datasets_from_function(
-          lambda _: buffer.as_dataset(4),
-          tf.distribute.InputOptions(
-              experimental_fetch_to_device=False,
-              experimental_replication_mode=(
-                  tf.distribute.InputReplicationMode.PER_REPLICA
-              ),
-          ),
-      )
-      iterator = iter(dataset)
-
-      @tf.function
-      def train():
-
-        def step(batch):
-          buffer.update_priorities(batch[1].key, tf.ones([4]))
-          return batch[1].key[:, 0]
-
-        return strategy.run(step, args=(next(iterator),))
-
-      found = [train().numpy().tolist() for _ in range(10)]
-    tf.train.Checkpoint(buffer=buffer).write(path)
-    restored = _Buffer(self.store, sampler=prioritized.Prioritized())
-    tf.train.Checkpoint(buffer=restored).read(path).assert_consumed()
-    found += _keys(restored.as_dataset(4), 3)
-    whole = _Buffer(self.store, sampler=prioritized.Prioritized())
-    expected = []
-    for _, info in whole.as_dataset(4).take(13):
-      expected.append(info.key[:, 0].numpy().tolist())
-      if len(expected) <= 10:
-        whole.update_priorities(info.key, tf.ones([4]))
-    self.assertEqual(found, expected)
-
   @parameterized.parameters(
       (dict(seed=1), 'seed'),
       (dict(sampler=samplers.Weighted()), 'sampler'),
@@ -607,28 +461,6 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
         second.update_priorities(info.key, errors)
       self.assertEqual(found + keys, expected[: position + 3], position)
 
-  @parameterized.product(sampler=list(_SAMPLERS), batch_size=(4, 5))
-  @pytest.mark.long
-  def test_at_every_position(self, sampler, batch_size):
-    if sampler == 'prioritized':
-      self.skipTest('What it draws depends on the updates before.')
-    expected = _keys(self.make(sampler).as_dataset(batch_size), 45)
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    first = self.make(sampler)
-    for position, batch in enumerate(
-        first.as_dataset(batch_size).take(9), start=1
-    ):
-      self.assertEqual(
-          batch[1].key[:, 0].numpy().tolist(), expected[position - 1]
-      )
-      tf.train.Checkpoint(buffer=first).write(path)
-      second = self.make(sampler)
-      dataset = second.as_dataset(batch_size)
-      tf.train.Checkpoint(buffer=second).read(path)
-      self.assertEqual(
-          _keys(dataset, 4), expected[position : position + 4], position
-      )
-
   def test_two_data_sets(self):
     first, second = self.make('uniform'), self.make('uniform')
     one, other = first.as_dataset(4), first.as_dataset(4)
@@ -698,66 +530,6 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         _keys(_Buffer(self.store, seed=1).as_dataset(8), 4), found[1]
     )
-
-  @parameterized.parameters('uniform', 'without_replacement', 'prioritized')
-  @pytest.mark.long
-  def test_in_another_process(self, sampler):
-    folder = self.create_tempdir().full_path
-    expected = self.train(*self._with_data(sampler), 8)
-    buffer, dataset = self._with_data(sampler)
-    self.train(buffer, dataset, 5)
-    path = os.path.join(folder, 'checkpoint')
-    tf.train.Checkpoint(buffer=buffer).write(path)
-    code = f"""
-import tensorflow as tf
-from tests.replay.local import replay_buffer_test as t
-test = t.ResumedTest()
-test.setUpClass()
-buffer, dataset = test._with_data({sampler!r})
-tf.train.Checkpoint(buffer=buffer).read({path!r})
-for _, info in dataset.take(1):
-  print('keys', info.key[:, 0].numpy().tolist())
-"""
-    printed = subprocess.run(
-        [sys.executable, '-c', code], capture_output=True, text=True, check=True
-    ).stdout
-    self.assertIn(f'keys {expected[5]}', printed)
-
-  def _with_data(self, sampler):
-    buffer = self.make(sampler)
-    return buffer, buffer.as_dataset(4)
-
-
-class WorkersTest(parameterized.TestCase, tf.test.TestCase):
-
-  @parameterized.parameters(2, 3)
-  def test_an_epoch_is_shared(self, num_workers):
-    data = golden.stacked(cuts.episodes_of([9, 5]))  # 12 items.
-    drawn, passed = [], []
-    for worker in range(num_workers):
-      buffer = _Buffer(
-          data,
-          sampler=samplers.WithoutReplacement(),
-          process=(worker, num_workers),
-      )
-      drawn += sum(_keys(buffer.as_dataset(2), 6 // num_workers), [])
-      passed += sum(
-          _keys(buffer.as_dataset(5, single_deterministic_pass=True), 9), []
-      )
-    self.assertEqual(sorted(drawn), list(range(12)))
-    self.assertEqual(sorted(passed), list(range(12)))
-
-  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
-  def test_each_draws_for_itself(self, sampler):
-    data = golden.stacked(cuts.episodes_of([99]))
-    found = [
-        _keys(
-            _Buffer(data, sampler=sampler(), process=(worker, 3)).as_dataset(9),
-            2,
-        )
-        for worker in range(3)
-    ]
-    self.assertLen({str(keys) for keys in found}, 3)
 
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
@@ -887,239 +659,6 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, r'sampler=Prioritized\(\)'):
         call()
 
-  def test_prioritized_sequences(self):
-    # R2D2: one item a window, with a priority of its own.
-    data = golden.stacked(cuts.episodes_of([9, 5]))
-    buffer = _Buffer(
-        data,
-        windows_lib.Windows(4, 2, 'tile'),
-        priority=lambda frames: 0.9 * tf.reduce_max(frames.reward)
-        + 0.1 * tf.reduce_mean(frames.reward),
-        sampler=prioritized.Prioritized(1.0),
-    )
-    items = cuts.cut_items(cuts.episodes_of([9, 5]), 4, 2, 'tile')
-    priorities = np.array(
-        [0.9 * item.reward.max() + 0.1 * item.reward.mean() for item in items]
-    )
-    _, info = next(buffer.as_dataset(3000).as_numpy_iterator())
-    self.assertAllClose(info.priority, priorities[info.key.astype(int)])
-    weights = np.add.reduceat(priorities, [0, 5, 6, 7])
-    counts = np.bincount(info.key[:, 0].astype(int), minlength=len(items))
-    cuts.assert_frequencies(
-        self, np.add.reduceat(counts, [0, 5, 6, 7]), weights / weights.sum()
-    )
-
-
-class AppendedTest(parameterized.TestCase, tf.test.TestCase):
-
-  def frames(self, lengths):
-    return cuts.cut_items(cuts.episodes_of(lengths), None, 1)
-
-  def make(self, **kwargs):
-    spec = _Buffer(golden.stacked(cuts.episodes_of([2]))).data_spec
-    return _Appendable(spec, **kwargs)
-
-  def shown(self, buffer):
-    return [item.observation[:, 0].tolist() for item in _pass(buffer)]
-
-  @parameterized.parameters(False, True)
-  def test_recorded_first(self, in_function):
-    data = golden.stacked(cuts.episodes_of([3, 2]))
-    buffer = _Appendable(data, capacity=6)
-    self.assertEqual(self.shown(buffer), [[0, 1], [1, 2], [100, 101]])
-    self.assertEqual(buffer.capacity, 6)
-    if in_function:
-
-      @tf.function
-      def add(frame):
-        buffer.add_batch(frame)
-
-    else:
-      add = buffer.add_batch
-    [_, _, own] = self.frames([3, 2, 4])
-    for t in range(4):
-      add(tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own))  # pylint: disable=cell-var-from-loop
-      self.assertEqual(int(buffer.num_frames()), min(5 + t + 1, 6))
-    self.assertEqual(
-        self.shown(buffer),
-        [[100, 101], [200, 201], [201, 202], [202, 203]],
-    )
-    self.assertEqual(
-        buffer.gather_all().observation[0, :, 0].numpy().tolist(),
-        [100, 101, 200, 201, 202, 203],
-    )
-    buffer.clear()
-    self.assertEqual((int(buffer.num_frames()), buffer.num_items), (0, 0))
-
-  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
-  def test_while_a_data_set_is_iterated(self, sampler):
-    buffer = self.make(
-        capacity=30, windows=windows_lib.Windows(3), sampler=sampler()
-    )
-    rng = np.random.default_rng(0)
-    all_frames = self.frames(rng.integers(1, 9, 100))
-    batches = None
-    first = np.concatenate([f.observation[:, 0] for f in all_frames])
-    count = 0
-    for frames in all_frames:
-      _append(buffer, frames)
-      count += len(frames.step_type)
-      if count < 40:
-        continue
-      batches = batches or iter(buffer.as_dataset(20))
-      batch, info = next(batches)
-      shown = batch.observation[:, :, 0].numpy()
-      # Consecutive frames of one episode, which are still there.
-      self.assertAllEqual(shown[:, 1:], shown[:, :-1] + 1)
-      self.assertGreaterEqual(shown.min(), first[count - 30 : count].min())
-      self.assertAllEqual(np.isin(shown, first[count - 30 : count]), shown >= 0)
-      self.assertAllEqual(info.table_size, np.full([20, 3], buffer.num_items))
-
-  def test_nothing_is_appended_without_capacity(self):
-    buffer = _Buffer(golden.stacked(cuts.episodes_of([3])))
-    [frames] = self.frames([1])
-    for call in lambda: buffer.add_batch(frames), buffer.clear:
-      with self.assertRaisesRegex(ValueError, 'AppendableReplayBuffer'):
-        call()
-
-  @parameterized.parameters(
-      lambda f: f._replace(reward=f.reward.astype(np.float64)),
-      lambda f: f._replace(reward=f.reward[:, np.newaxis]),
-      lambda f: f._replace(observation=f.observation[:, :1]),
-      lambda f: tf.nest.map_structure(lambda x: np.repeat(x, 2, 0), f),
-      lambda f: tf.nest.map_structure(lambda x: x[0], f),
-      lambda f: f._replace(reward=1.0),
-  )
-  def test_wrong_frames(self, change):
-    buffer = self.make(capacity=9)
-    [frames] = self.frames([1])
-    with self.assertRaisesRegex(ValueError, 'appended one by one'):
-      buffer.add_batch(change(frames))
-    self.assertEqual(int(buffer.num_frames()), 0)
-
-  def test_wrong_structure(self):
-    buffer = self.make(capacity=9)
-    [frames] = self.frames([1])
-    with self.assertRaises((ValueError, TypeError)):
-      buffer.add_batch(frames._replace(observation={'a': frames.observation}))
-
-  def test_checkpoint(self):
-    kwargs = dict(capacity=12, seed=2)
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    for sampler in samplers.Uniform, prioritized.Prioritized:
-      buffer = self.make(sampler=sampler(), **kwargs)
-      for frames in self.frames([5, 4, 7]):
-        _append(buffer, frames)
-      dataset = buffer.as_dataset(6)
-      for _, info in dataset.take(3):
-        if sampler is prioritized.Prioritized:
-          priorities = tf.cast(info.key[:, 0] % 4 + 1, tf.float32)
-          buffer.update_priorities(info.key, priorities)
-      tf.train.Checkpoint(buffer=buffer).write(path)
-      restored = self.make(sampler=sampler(), **kwargs)
-      tf.train.Checkpoint(buffer=restored).read(path)
-      self.assertEqual(self.shown(restored), self.shown(buffer))
-      expected = list(dataset.take(4).as_numpy_iterator())
-      found = list(restored.as_dataset(6).take(4).as_numpy_iterator())
-      golden.assert_frames_equal(self, found, expected)
-
-  def test_a_pass_that_frames_are_appended_during(self):
-    buffer = self.make(capacity=6, windows=windows_lib.Windows(1))
-    for frames in self.frames([6]):
-      _append(buffer, frames)
-    batches = iter(buffer.as_dataset(2, single_deterministic_pass=True))
-    next(batches)
-    for frames in self.frames([1, 4])[1:]:
-      _append(buffer, frames)
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'appended or removed during a pass'
-    ):
-      next(batches)
-    self.assertEqual(self.shown(buffer), [[4], [5], [100], [101], [102], [103]])
-
-
-class DriversTest(parameterized.TestCase, tf.test.TestCase):
-
-  def environment(self):
-    return random_py_environment.RandomPyEnvironment(
-        observation_spec=array_spec.BoundedArraySpec([3], np.float32, 0, 1),
-        action_spec=array_spec.BoundedArraySpec([], np.int64, 0, 4),
-        episode_end_probability=0.2,
-        seed=1,
-    )
-
-  def check_episodes(self, buffer, recorded):
-    """Checks that the items are the pairs of what was recorded last."""
-    frames = recorded[-50:]
-    pairs = [
-        (one, other)
-        for one, other in zip(frames, frames[1:])
-        if one.step_type != 2
-    ]
-    self.assertGreater(len(frames), len(pairs) + 3)
-    expected = [
-        tf.nest.map_structure(lambda *x: np.stack(x), *pair) for pair in pairs
-    ]
-    cuts.assert_items_equal(self, _pass(buffer), expected)
-
-  def test_py_driver(self):
-    environment = self.environment()
-    policy = random_py_policy.RandomPyPolicy(
-        environment.time_step_spec(), environment.action_spec()
-    )
-    buffer = _Appendable(
-        tf.nest.map_structure(
-            lambda spec: tf.TensorSpec(spec.shape, spec.dtype),
-            policy.trajectory_spec,
-        ),
-        capacity=50,
-    )
-    recorded = []
-    driver = py_driver.PyDriver(
-        environment,
-        policy,
-        observers=[
-            lambda frame: buffer.add_batch(
-                nest_utils.batch_nested_array(frame)
-            ),
-            lambda frame: recorded.append(
-                tf.nest.map_structure(np.asarray, frame)
-            ),
-        ],
-        max_steps=100,
-    )
-    driver.run(environment.reset())
-    self.check_episodes(buffer, recorded)
-
-  def test_dynamic_step_driver(self):
-    environment = tf_py_environment.TFPyEnvironment(self.environment())
-    policy = random_tf_policy.RandomTFPolicy(
-        environment.time_step_spec(), environment.action_spec()
-    )
-    buffer = _Appendable(policy.trajectory_spec, capacity=50)
-    recorded = []
-
-    def record(*leaves):
-      recorded.append(
-          tf.nest.pack_sequence_as(
-              policy.trajectory_spec, [leaf.numpy()[0] for leaf in leaves]
-          )
-      )
-
-    driver = dynamic_step_driver.DynamicStepDriver(
-        environment,
-        policy,
-        observers=[
-            buffer.add_batch,
-            lambda frame: tf.py_function(record, tf.nest.flatten(frame), []),
-        ],
-        num_steps=40,
-    )
-    for _ in range(3):
-      driver.run()
-    self.assertGreaterEqual(len(recorded), 120)
-    self.check_episodes(buffer, recorded)
-
 
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
@@ -1162,7 +701,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (dict(capacity=1), 'at most 1, the capacity'),
       (dict(windows=None, capacity=5), 'at most 5, the capacity'),
       (dict(capacity=5, sampler=samplers.WithoutReplacement()), 'Uniform'),
-      (dict(capacity=5, sampler=samplers.EpisodeFirst()), 'Uniform'),
+      (dict(capacity=5, sampler=samplers.Weighted(by='episode')), 'Uniform'),
       (dict(capacity=5, sampler=samplers.Weighted()), 'Uniform'),
       (dict(priority=0.0, sampler=samplers.Weighted()), 'All priorities are 0'),
       (
@@ -1172,7 +711,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (
           dict(
               windows=windows_lib.Windows(2, end='cross'),
-              sampler=samplers.EpisodeFirst(),
+              sampler=samplers.Weighted(by='episode'),
           ),
           'cross episodes',
       ),

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.local import prioritized
 from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.replay.local import samplers
+from rlds2reverb.store import prioritized
+from rlds2reverb.store import samplers
 from tests.replay.local import cuts
 
 _CAPACITY = 500
@@ -78,7 +78,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
       count[0] += size
       frames = cuts.make_frames(begin, begin + size)
       action = np.repeat(frames.observation[:, np.newaxis], 400, 1)
-      buffer._population.append(frames._replace(action=action))  # pylint: disable=protected-access
+      buffer._items.append(frames._replace(action=action))  # pylint: disable=protected-access
 
     add(400)
 
@@ -125,13 +125,13 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
 
   def check_tree(self, buffer):
     """Checks that items that have gone have no weight, and others have one."""
-    population, sampler = buffer._population, buffer._sampler  # pylint: disable=protected-access
+    population, sampler = buffer._items, buffer._sampler  # pylint: disable=protected-access
     priorities = sampler._priorities  # pylint: disable=protected-access
     slots = (population.first + np.arange(population.num_items)) % _CAPACITY
     self.assertTrue((priorities[slots] > 0).all())
     self.assertEqual(np.count_nonzero(priorities), len(slots))
     self.assertAllClose(
-        sampler._tree.total, (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
+        sampler._tree._top.sum(), (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
     )
 
   def test_an_item_that_goes_before_its_update(self):
@@ -139,7 +139,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
     buffer = appendable.AppendableReplayBuffer(
         cuts.frame_spec(), 4, sampler=prioritized.Prioritized()
     )
-    ring = buffer._population  # pylint: disable=protected-access
+    ring = buffer._items  # pylint: disable=protected-access
     ring.append(cuts.make_frames(0, 4))
     keys = np.arange(3, dtype=np.uint64)
     with ring.lock:
@@ -183,7 +183,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
     # Each is what it was, or what every thread makes of it.
     items = np.arange(6000)
     self.assertTrue(((priorities == 1) | (priorities == items % 5 + 1)).all())
-    self.assertAllClose(sampler._tree.total, priorities.sum())  # pylint: disable=protected-access
+    self.assertAllClose(sampler._tree._top.sum(), priorities.sum())  # pylint: disable=protected-access
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
-from rlds2reverb.replay import sequence_priorities
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import table_kinds
@@ -145,7 +144,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   def test_sequences(self):
     client = self._server(
         _data(),
-        lambda item: sequence_priorities.sequence_priority(item.reward),
+        lambda item: importance.sequence_priority(item.reward),
         sequence_length=3,
     )
     rewards, info = self._sample(client, 50)

@@ -1,0 +1,330 @@
+"""Reads a data set once, and stores its frames: in memory, or in a folder."""
+
+import dataclasses
+from typing import Any, List, Optional, Tuple
+
+from absl import logging
+from google.protobuf import text_format
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import struct_pb2
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import whole
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import items as items_lib
+from rlds2reverb.replay import priorities as priorities_lib
+from rlds2reverb.store import folders
+from rlds2reverb.store import items as store_items
+from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.trajectories import options as options_lib
+
+_FOLDER = 'The folder of prepared frames'
+# The number of MB of each file that are checked when a folder is opened.
+_BLOCKS_AT_OPENING = 32
+# A priority function gets items of about so many bytes at once.
+_PRIORITY_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrameStore:
+  """Frames, each stored once, and which of them are items.
+
+  Attributes:
+    spec: the spec of a frame, a `Trajectory`.
+    rows: the frames.
+    windows: which windows of frames are items; None for whole episodes.
+    episodes: all episodes.
+    priorities: the priority of every item, float64 `[W]`; None if all are 1.
+    fingerprint: a value that differs for any other content.
+  """
+
+  spec: Any
+  rows: rows_lib.RowStore
+  windows: Optional[windows_lib.Windows]
+  episodes: store_items.Episodes
+  priorities: Optional[np.ndarray]
+  fingerprint: str
+
+  @property
+  def num_frames(self) -> int:
+    """The number of frames."""
+    return int(self.episodes.num_rows.sum())
+
+  def make_items(self) -> store_items.ItemIndex:
+    """Returns the items."""
+    return store_items.ItemIndex(self.episodes, self.windows, self.priorities)
+
+  def all_rows(self) -> np.ndarray:
+    """Returns the row of each frame, in the order of the data, int64 `[N]`."""
+    first, count = self.episodes[:2]
+    return windows_lib.ranges(first, count, 1)[1]
+
+  def top_episodes(self, count: int) -> 'FrameStore':
+    """Returns the episodes with the highest undiscounted returns.
+
+    The frames are not copied. Of episodes with equal returns the first ones are
+    kept; those without an item are left out.
+
+    Args:
+      count: how many episodes.
+
+    Raises:
+      ValueError: if `count` is not positive, or if episodes have no returns.
+    """
+    checks.check_positive('count', count)
+    counts, returns = self.episodes[2:]
+    with_items = np.flatnonzero(counts)
+    crosses = self.windows is not None and self.windows.crosses_episodes
+    if crosses or np.isnan(returns[with_items]).any():
+      raise ValueError(
+          'top_episodes chooses episodes by their returns, but these have none:'
+          ' their items cross episodes, or their reward is not one number, or'
+          ' is NaN.'
+      )
+    order = with_items[np.argsort(-returns[with_items], kind='stable')]
+    best = np.isin(np.arange(len(counts)), order[:count])
+    priorities = self.priorities
+    if priorities is not None:
+      priorities = priorities[np.repeat(best, counts)]
+    return dataclasses.replace(
+        self,
+        episodes=store_items.Episodes(*[each[best] for each in self.episodes]),
+        priorities=priorities,
+        fingerprint=f'{self.fingerprint} top {count}',
+    )
+
+
+def layout_of(spec: Any) -> layout_lib.RowLayout:
+  """Returns the layout of frames.
+
+  Args:
+    spec: the spec of one, a `Trajectory`.
+
+  Raises:
+    ValueError: if the shape of a field is not fixed.
+  """
+  return layout_lib.RowLayout.of_spec(
+      spec,
+      'Pad it, or resize images (decode_images). Encoded images may stay as'
+      ' they are.',
+  )
+
+
+def boundary_of(layout: layout_lib.RowLayout) -> Any:
+  """Returns the values of a frame of padding that are not 0, by columns."""
+  names = [column.name for column in layout.columns]
+  return {names.index('step_type'): ts.StepType.LAST}
+
+
+def load_frames(
+    data: tf.data.Dataset,
+    items: items_lib.TableItems,
+    directory: Optional[files.PathLike] = None,
+    options: Optional[options_lib.ConversionOptions] = None,
+) -> FrameStore:
+  """Reads a data set once, and stores its frames.
+
+  Args:
+    data: an RLDS data set; or a data set of sequences, see
+      `frames.make_frame_source`.
+    items: which items there will be.
+    directory: a folder on the local disk that keeps the frames. If it holds
+      them already, they are not read again. By default they are in memory.
+    options: how the data is converted.
+
+  Raises:
+    ValueError: if there are no items, or an argument or the data is not valid.
+    FileExistsError: if `directory` holds something else, or if it cannot be
+      known whether it is the same.
+    InvalidArgumentError: if an episode is invalid. Nothing is kept then.
+  """
+  source = frames_lib.make_frame_source(data, items, options)
+  if directory is None:
+    return _write(source, None, None)
+  directory = files.expand_local(directory, _FOLDER)
+  made_from, problem = _fingerprint(data, items, source.options)
+  whole.recover_interrupted_write(directory)
+  marker = folders.read_marker(directory)
+  if marker is None:
+    with whole.new_folder(directory, [folders.MARKER]) as folder:
+      _write(source, folder, made_from)
+  elif made_from is None:
+    raise FileExistsError(
+        f'{directory} holds frames of which it cannot be known whether they are'
+        f' these: {problem}. Use them as they are: give the directory in place'
+        ' of the data. Or remove it, or choose another directory.'
+    )
+  elif marker['meta'].get('made_from') != made_from:
+    raise FileExistsError(
+        f'{directory} holds frames of other data or with other items, or of'
+        ' files that have changed since. Remove it, or choose another'
+        ' directory.'
+    )
+  else:
+    logging.info('Using the frames prepared in %s.', directory)
+  return open_frames(directory)
+
+
+def open_frames(directory: files.PathLike) -> FrameStore:
+  """Maps the files of a folder of prepared frames, once they are checked.
+
+  Each file is checked for its size and for the checksums of 32 MB: a small file
+  whole, a large one at its first and last MB and at others between them. That
+  takes about 15 ms a file if it is in the page cache, and otherwise as long as
+  32 reads of 1 MB. `RowStore.open(folder)` checks all of it.
+
+  Raises:
+    FileNotFoundError: if there is no such folder, or no frames in it.
+    OSError: if it is damaged, or of another version.
+  """
+  folder = files.expand_local(directory, _FOLDER)
+  rows = rows_lib.RowStore.open(folder, blocks=_BLOCKS_AT_OPENING)
+  if 'spec' not in rows.meta:
+    raise FileNotFoundError(
+        f'{folder} has an index for random access, and no prepared frames.'
+    )
+  proto = text_format.Parse(rows.meta['spec'], struct_pb2.StructuredValue())
+  return _store(trajectory.Trajectory(*tensor_spec.from_proto(proto)), rows)
+
+
+def _store(spec, rows) -> FrameStore:
+  windows = rows.meta['windows']
+  arrays = dict(rows.arrays)
+  priorities = arrays.pop('priorities', None)
+  return FrameStore(
+      spec,
+      rows,
+      windows and windows_lib.Windows(*windows),
+      store_items.Episodes(**arrays),
+      priorities,
+      rows.fingerprint,
+  )
+
+
+def _fingerprint(data, items, options) -> Tuple[Optional[str], str]:
+  """Returns a fingerprint of the frames, or None and why there is none."""
+  pipeline, problem = pipelines.fingerprint(data)
+  if pipeline is None:
+    return None, problem
+  settings = {'policy_info_fn': options.policy_info_fn, 'rules': options.rules}
+  try:
+    fingerprint = identity_lib.fingerprint(
+        str(data.element_spec), pipeline, items, settings
+    )
+  except ValueError as e:
+    return None, str(e).rstrip('.')
+  return fingerprint, ''
+
+
+def _write(source, folder, made_from) -> FrameStore:
+  """Stores the frames of a source, in memory if there is no folder."""
+  [items] = source.tables
+  layout = layout_of(source.spec)
+  logging.info(
+      'Storing frames of %d bytes%s.',
+      layout.frame_bytes,
+      ' and their strings' if layout.has_strings else '',
+  )
+  lengths: List[np.ndarray] = [np.zeros(0, np.int64)]
+  returns: List[np.ndarray] = [np.zeros(0)]
+  is_open = False
+  writer = rows_lib.StoreWriter(layout, folder)
+  try:
+    for segment in source.segments():
+      writer.append(tf.nest.flatten(segment.frames))
+      lengths.append(segment.length)
+      returns.append(_returns(source.spec, segment))
+      is_open = segment.is_open
+    episodes = store_items.find_episodes(
+        np.concatenate(lengths), items.windows, np.concatenate(returns), is_open
+    )
+    longest = int(episodes.num_rows.max(initial=0))
+    check_has_items(longest, episodes.num_items.any(), items.sequence_length)
+    priorities = _priorities(items, episodes, source.spec, writer)
+    arrays = episodes._asdict()
+    if priorities is not None:
+      arrays['priorities'] = priorities
+    windows = items.windows
+    meta = {
+        'made_from': made_from,
+        'windows': windows and [windows.length, windows.stride, windows.end],
+        'spec': text_format.MessageToString(tensor_spec.to_proto(source.spec)),
+    }
+    return _store(source.spec, writer.finish(meta, arrays))
+  finally:
+    writer.close()
+
+
+def _returns(spec, segment) -> np.ndarray:
+  """Returns the sum of the rewards of each episode, float64 `[E]`."""
+  reward = spec.reward
+  if not (
+      isinstance(reward, tf.TypeSpec)
+      and reward.shape.rank == 0
+      and reward.dtype.is_floating
+  ):
+    return np.full(len(segment.step), np.nan)
+  is_transition = segment.frames.step_type != ts.StepType.LAST
+  rewards = segment.frames.reward.astype(np.float64)
+  return np.add.reduceat(
+      np.where(is_transition, rewards, 0.0), segment.row_splits[:-1]
+  )
+
+
+def _priorities(items, episodes, spec, writer) -> Optional[np.ndarray]:
+  """Returns the priorities of all items; None if they are 1."""
+  index = store_items.ItemIndex(episodes, items.windows)
+  if not callable(items.priority):
+    if items.priority == 1.0:
+      return None
+    return np.full(index.num_items, float(items.priority))
+  function = priorities_lib.batched(items.priority)
+  rows = writer.rows()
+  count = 1
+  if items.windows is not None:
+    num_bytes = writer.layout.frame_bytes * items.windows.length
+    count = max(_PRIORITY_BYTES // max(num_bytes, 1), 1)
+  priorities = np.zeros(index.num_items)
+  for begin in range(0, index.num_items, count):
+    numbers = np.arange(begin, min(begin + count, index.num_items))
+    leaves, _ = index.read(rows, numbers, boundary_of(writer.layout))
+    frames = tf.nest.pack_sequence_as(spec, rows.with_strings(leaves))
+    priorities[numbers] = function(frames)
+  priorities_lib.check(
+      priorities,
+      items.table_name,
+      lambda item: index.episode_and_start(np.array([item]))[1][0],
+  )
+  return priorities
+
+
+def check_has_items(
+    longest: int, has_items: bool, sequence_length: Optional[int]
+) -> None:
+  """Raises a ValueError if there is nothing to sample.
+
+  Args:
+    longest: the number of frames of the longest episode.
+    has_items: whether there are items.
+    sequence_length: how many frames an item has.
+  """
+  if not longest:
+    raise ValueError(
+        'There are no frames in the data set, so there is nothing to sample. Is'
+        ' it empty, or were all its episodes left out?'
+    )
+  if not has_items:
+    raise ValueError(
+        f'No item fits: every episode has fewer than {sequence_length} frames;'
+        f' the longest has {longest}. Choose shorter windows, or an end of'
+        ' "pad".'
+    )

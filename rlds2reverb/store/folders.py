@@ -1,0 +1,172 @@
+"""Folders of rows: new files with checksums, the marker, and one check of both.
+
+store.json     what the rows are, and the size and the checksums of each
+               file; it has a checksum of its own, and is written last
+arrays.npz     one array for each thing to know, such as lengths of episodes
+rows-*.bin     the rows of each group of columns
+strings.bin    all strings, one after the other
+"""
+
+import json
+import math
+import mmap
+import os
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+import zlib
+
+import numpy as np
+
+# This file is written last: where it is, the others are whole.
+MARKER = 'store.json'
+ARRAYS = 'arrays.npz'
+VERSION = 4
+_OLD_MARKERS = ('prepared_frames.json', 'random_access.json')
+# A file has a checksum for each block of this many bytes.
+BLOCK_BYTES = 1 << 20
+# Python 3.13 has this flag of mmap. Without it, Linux would reserve as much
+# memory as the file is large, though the file is only read.
+_MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
+
+
+class ChecksummedFile:
+  """A new file, and the checksums of its blocks.
+
+  Attributes:
+    path: where it can be read.
+    size: the number of bytes so far.
+  """
+
+  def __init__(self, name: str, folder: Optional[str]):
+    """Creates the file in a folder, or in memory if `folder` is None."""
+    self._file: BinaryIO
+    if folder is None:
+      self._file = open(os.memfd_create(name), 'w+b')
+      self.path = f'/proc/self/fd/{self._file.fileno()}'
+    else:
+      self.path = os.path.join(folder, name)
+      self._file = open(self.path, 'x+b')
+    self.size = 0
+    self._checksums = [0]
+
+  def write(self, data: Any) -> None:
+    """Appends bytes, or an array of them."""
+    data = memoryview(data)
+    data = data.cast('B') if data.nbytes else b''
+    self._file.write(data)
+    begin = 0
+    while begin < len(data):
+      room = BLOCK_BYTES - self.size % BLOCK_BYTES
+      part = data[begin : begin + room]
+      self._checksums[-1] = zlib.crc32(part, self._checksums[-1])
+      self.size += len(part)
+      begin += len(part)
+      if len(part) == room:
+        self._checksums.append(0)
+
+  def finish(self) -> List[int]:
+    """Writes the rest, and returns the checksums of the blocks."""
+    self._file.flush()
+    return self._checksums[: -(-self.size // BLOCK_BYTES)]
+
+  def close(self) -> None:
+    """Closes the file. What was mapped stays."""
+    self._file.close()
+
+
+def write_marker(folder: str, content: Dict[str, Any]) -> None:
+  """Writes the file that says that a folder is whole, of JSON values."""
+  text = json.dumps(content)
+  marker = {
+      'version': VERSION,
+      'checksum': zlib.crc32(text.encode()),
+      'content': text,
+  }
+  with open(os.path.join(folder, MARKER), 'x', encoding='utf-8') as f:
+    json.dump(marker, f)
+
+
+def read_marker(folder: str) -> Optional[Dict[str, Any]]:
+  """Returns what a folder says of itself; None if it has no rows.
+
+  Raises:
+    OSError: if that is damaged, or of another version.
+  """
+  path = os.path.join(folder, MARKER)
+  try:
+    with open(path, 'rb') as f:
+      marker = json.loads(f.read())
+      version = marker['version']
+      if version == VERSION:
+        if zlib.crc32(marker['content'].encode()) != marker['checksum']:
+          raise ValueError('its checksum is wrong')
+        return json.loads(marker['content'])
+  except (FileNotFoundError, NotADirectoryError):
+    old = [os.path.join(folder, name) for name in _OLD_MARKERS]
+    path = next(filter(os.path.isfile, old), '')
+    if not path:
+      return None
+    version = 'an older one'
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise damaged(path, str(e)) from e
+  raise OSError(
+      f'{path} is of version {version}, and this is version {VERSION}. Remove'
+      ' its folder, and make it again.'
+  )
+
+
+def check_files(
+    folder: str, files: Dict[str, Any], blocks: Optional[int]
+) -> None:
+  """Checks the files of a folder.
+
+  Args:
+    folder: the folder.
+    files: the size and the checksums of each, by their names.
+    blocks: how many blocks of a file are read: the first, the last and others
+      between them; None for all.
+
+  Raises:
+    OSError: if a file is missing, or has other bytes than it had.
+  """
+  for name, (size, checksums) in files.items():
+    path = os.path.join(folder, name)
+    found = os.path.getsize(path) if os.path.isfile(path) else None
+    if found is None:
+      raise damaged(path, 'it is missing')
+    if found != size:
+      raise damaged(path, f'it has {found} bytes instead of {size}')
+    some = np.arange(len(checksums))
+    if blocks is not None and len(some) > blocks:
+      some = np.linspace(0, len(some) - 1, blocks).astype(int)
+    with open(path, 'rb') as f:
+      for block in some.tolist():
+        f.seek(block * BLOCK_BYTES)
+        if zlib.crc32(f.read(BLOCK_BYTES)) != checksums[block]:
+          raise damaged(path, f'the checksum of MB {block} is wrong')
+
+
+def damaged(path: str, problem: str) -> OSError:
+  """Returns the error of a damaged file."""
+  return OSError(
+      f'{path} is damaged: {problem}. Remove its folder, and make it again.'
+  )
+
+
+def map_file(path: str, shape: Sequence[int]) -> np.ndarray:
+  """Returns a file as an array, uint8, whose bytes are read as they are used.
+
+  Args:
+    path: the file.
+    shape: the shape of the array, of as many bytes as the file has.
+  """
+  size = math.prod(shape)
+  if not size:
+    return np.zeros(shape, np.uint8)
+  with open(path, 'rb') as f:
+    mapped = mmap.mmap(
+        f.fileno(),
+        size,
+        mmap.MAP_PRIVATE | _MAP_NORESERVE,
+        mmap.PROT_READ | mmap.PROT_WRITE,
+    )
+  return np.frombuffer(mapped, np.uint8).reshape(shape)

@@ -1,0 +1,458 @@
+"""Frames that are appended, compared with lists of Python."""
+
+import os
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+from tf_agents.drivers import dynamic_step_driver
+from tf_agents.drivers import py_driver
+from tf_agents.environments import random_py_environment
+from tf_agents.environments import tf_py_environment
+from tf_agents.policies import random_py_policy
+from tf_agents.policies import random_tf_policy
+from tf_agents.specs import array_spec
+from tf_agents.utils import nest_utils
+
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay.local import appendable
+from rlds2reverb.replay.local import loading
+from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.store import prioritized
+from rlds2reverb.store import samplers
+from tests import golden
+from tests.replay.local import cuts
+
+_Appendable = appendable.AppendableReplayBuffer
+_SETTINGS = (
+    (1, 1, 'drop'),
+    (2, 1, 'drop'),
+    (3, 2, 'drop'),
+    (2, 1, 'pad'),
+    (5, 3, 'pad'),
+    (3, 2, 'tile'),
+    (4, 3, 'zero_pad'),
+    (3, 2, 'overlap'),
+    (4, 3, 'cross'),
+)
+
+
+def _ring(capacity, length=2, stride=1, end='drop'):
+  return appendable.FrameRing(
+      cuts.frame_spec(), windows_lib.Windows(length, stride, end), capacity
+  )
+
+
+def _content(ring):
+  """Returns what the items show, and their step types."""
+  items = ring.first + np.arange(ring.num_items)
+  leaves, _ = ring.read(ring.rows, items, loading.boundary_of(ring.rows.layout))
+  found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
+  return list(zip(found.observation.tolist(), found.step_type.tolist()))
+
+
+def _shown(buffer):
+  return [
+      item.observation[:, 0].tolist() for item in cuts.items_of_pass(buffer)
+  ]
+
+
+def _append(buffer, frames):
+  """Appends frames, a `Trajectory` of arrays `[T, ...]`, one by one."""
+  for t in range(len(frames.step_type)):
+    buffer.add_batch(
+        tf.nest.map_structure(lambda leaf: leaf[t : t + 1], frames)  # pylint: disable=cell-var-from-loop
+    )
+
+
+def _expected(count, lasts, capacity, length, stride, end):
+  """Returns the content of a ring after frames 0 to `count`."""
+  ends = [last + 1 for last in lasts if last < count]
+  lengths = np.diff([0, *ends, count]).tolist()
+  is_open = lengths[-1] > 0
+  lengths = lengths if is_open else lengths[:-1]
+  types = cuts.make_frames(0, count, lasts).step_type
+  items = []
+  for rows in cuts.cut_rows(lengths, length, stride, end):
+    # The last episode has no end yet.
+    in_open = is_open and rows[0] >= count - lengths[-1]
+    overlaps = end == 'overlap' and (rows[0] - count + lengths[-1]) % stride
+    if in_open and end != 'cross' and (-1 in rows or overlaps):
+      continue
+    if rows[0] >= count - capacity:
+      items.append(
+          (
+              [max(row, 0) for row in rows],
+              [2 if row < 0 else types[row] for row in rows],
+          )
+      )
+  return items
+
+
+class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_the_contract(self):
+    # Capacity 3, of frames; write 0..4.
+    ring = _ring(3, length=1)
+    ring.append(cuts.make_frames(0, 5))
+    self.assertEqual([shown for shown, _ in _content(ring)], [[2], [3], [4]])
+    self.assertEqual((ring.num_items, ring.num_frames), (3, 3))
+
+  @parameterized.product(setting=_SETTINGS, capacity=(5, 17, 1000))
+  def test_against_lists(self, setting, capacity):
+    rng = np.random.default_rng(capacity)
+    ring = _ring(capacity, *setting)
+    lasts = np.cumsum(rng.integers(1, 9, 60)).tolist()
+    begin = 0
+    while begin < 150:
+      end = begin + int(rng.choice([1, 1, 1, 2, 7, 20]))
+      ring.append(cuts.make_frames(begin, end, lasts))
+      expected = _expected(end, lasts, capacity, *setting)
+      self.assertEqual(ring.num_items, len(expected))
+      self.assertEqual(ring.num_frames, min(end, capacity))
+      self.assertEqual(_content(ring), expected)
+      found = ring.rows.read(ring.all_rows(), 1)
+      found = tf.nest.pack_sequence_as(cuts.frame_spec(), found)
+      self.assertEqual(
+          found.observation[:, 0].tolist(),
+          [*range(max(end - capacity, 0), end)],
+      )
+      if rng.uniform() < 0.1:  # Restored, an open episode is one of its own.
+        restored = _ring(capacity, *setting)
+        restored.append(cuts.make_frames(100, 140, [120]))
+        restored.deserialize(ring.serialize())
+        self.assertEqual(_content(restored), expected)
+      begin = end
+
+  @parameterized.parameters('drop', 'tile', 'cross')
+  def test_long_appends(self, end):
+    setting = 3, 2, end
+    ring = _ring(20, *setting)
+    lasts = [4999, 5000, 12000, 13990]
+    for begin, stop in ((0, 3), (3, 5003), (5003, 13993), (13993, 13999)):
+      ring.append(cuts.make_frames(begin, stop, lasts))
+      self.assertEqual(_content(ring), _expected(stop, lasts, 20, *setting))
+
+  @parameterized.parameters('drop', 'pad', 'cross')
+  def test_clear(self, end):
+    ring = _ring(10, 3, 1, end)
+    ring.append(cuts.make_frames(0, 8, [3]))
+    following = ring.first + ring.num_items
+    ring.clear()
+    self.assertEqual((ring.num_frames, ring.num_items), (0, 0))
+    ring.append(cuts.make_frames(8, 13))
+    # Nothing of the frames before.
+    self.assertEqual(
+        [shown for shown, _ in _content(ring)],
+        [[8, 9, 10], [9, 10, 11], [10, 11, 12]],
+    )
+    self.assertEqual(ring.first, following)
+
+  def test_items_that_went(self):
+    ring = _ring(4)
+    for t in range(8):
+      ring.append(cuts.make_frames(t, t + 1))
+    # Of items 0 to 6, 4 to 6 stay.
+    known = ring.alive(np.arange(7)).tolist()
+    self.assertEqual(known, [False] * 4 + [True] * 3)
+    with self.assertRaisesRegex(ValueError, 'no item of this key'):
+      ring.alive(np.array([7, 4]))
+
+  def test_what_does_not_fit(self):
+    with self.assertRaisesRegex(ValueError, '12 frames.*this one has 13'):
+      _ring(13).deserialize(_ring(12).serialize())
+    spec = cuts.frame_spec()
+    for windows, length in ((None, None), (windows_lib.Windows(6), 6)):
+      with self.assertRaisesRegex(ValueError, f'at most 5.*is {length}'):
+        appendable.FrameRing(spec, windows, 5)
+    spec = spec._replace(observation=tf.TensorSpec([], tf.string))
+    with self.assertRaisesRegex(ValueError, 'strings'):
+      appendable.FrameRing(spec, windows_lib.Windows(2), 5)
+
+
+class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
+
+  def make(self, capacity):
+    ring, sampler = _ring(capacity, 1), prioritized.Prioritized(1.0)
+    sampler.attach(ring, np.zeros(ring.num_slots))
+    ring.listener = sampler
+    return ring, sampler, sampler.bind(ring, samplers.Process(0))
+
+  def check(self, draw, probabilities, group=0):
+    """Checks the probability of each item, by its number."""
+    drawn = draw(group, 1, 4000)
+    found = dict(zip(drawn.items[0].tolist(), drawn.probability[0].tolist()))
+    likely = {item: p for item, p in probabilities.items() if p}
+    self.assertEqual(set(found), set(likely))
+    for item, probability in likely.items():
+      self.assertAlmostEqual(found[item], probability)
+
+  def update(self, sampler, items, priorities):
+    sampler.update(np.array(items), np.array(priorities, np.float64))
+
+  def test_a_new_item_has_the_highest_priority_so_far(self):
+    ring, sampler, draw = self.make(4)
+    with self.assertRaisesRegex(ValueError, 'nothing to sample yet'):
+      draw(0, 1, 2)
+    ring.append(cuts.make_frames(0, 2))
+    self.check(draw, {0: 0.5, 1: 0.5})
+    self.update(sampler, [0], [3])
+    ring.append(cuts.make_frames(2, 3))
+    self.check(draw, {0: 3 / 7, 1: 1 / 7, 2: 3 / 7})
+    # So far, and not of those that are there now.
+    self.update(sampler, [0, 2], [1, 1])
+    ring.append(cuts.make_frames(3, 4))
+    self.check(draw, {0: 1 / 6, 1: 1 / 6, 2: 1 / 6, 3: 1 / 2})
+    # The oldest goes; updates of items that went are left out.
+    ring.append(cuts.make_frames(4, 5))
+    self.update(sampler, [0], [100])
+    self.check(draw, {1: 1 / 8, 2: 1 / 8, 3: 3 / 8, 4: 3 / 8})
+    ring.append(cuts.make_frames(5, 6))
+    self.check(draw, {2: 1 / 10, 3: 3 / 10, 4: 3 / 10, 5: 3 / 10})
+    self.assertEqual(sampler.min_priority(), 1)
+    ring.clear()
+    with self.assertRaisesRegex(ValueError, 'nothing to sample yet'):
+      draw(0, 1, 2)
+
+  def test_recorded_items_have_priorities_of_their_own(self):
+    sampler = prioritized.Prioritized(1.0)
+    buffer = _Appendable(
+        golden.stacked(cuts.episodes_of([2, 3])),
+        4,
+        priority=lambda frames: 0.1 + frames.reward[0] / 1000,
+        sampler=sampler,
+    )
+    # The first item has no room, and then the second. The highest is 1.11.
+    for expected in [1.1, 1.11], [1.11, 1.11]:
+      _, info = next(buffer.as_dataset(200).as_numpy_iterator())
+      self.assertAllClose(np.unique(info.priority), np.unique(expected))
+      self.assertAllClose(
+          np.unique(info.probability), np.unique(expected) / np.sum(expected)
+      )
+      [frames] = cuts.cut_items(cuts.episodes_of([2]), None)
+      buffer._items.append(frames)  # pylint: disable=protected-access
+
+  def test_slots_come_round(self):
+    ring, sampler, draw = self.make(3)
+    for begin in range(0, 9000, 1000):
+      ring.append(cuts.make_frames(begin, begin + 1000))
+      newest = ring.first + 2
+      self.update(sampler, [newest, newest - 1, newest - 2], [4, 0, 1])
+      self.check(draw, {newest - 2: 0.2, newest - 1: 0, newest: 0.8}, begin)
+      self.update(sampler, [newest, newest - 1, newest - 2], [1, 1, 1])
+
+
+class AppendedTest(parameterized.TestCase, tf.test.TestCase):
+
+  def frames(self, lengths):
+    return cuts.cut_items(cuts.episodes_of(lengths), None, 1)
+
+  def make(self, **kwargs):
+    spec = replay_buffer.EpisodesReplayBuffer(
+        golden.stacked(cuts.episodes_of([2]))
+    ).data_spec
+    return _Appendable(spec, **kwargs)
+
+  @parameterized.parameters(False, True)
+  def test_recorded_first(self, in_function):
+    data = golden.stacked(cuts.episodes_of([3, 2]))
+    buffer = _Appendable(data, capacity=6)
+    self.assertEqual(_shown(buffer), [[0, 1], [1, 2], [100, 101]])
+    self.assertEqual(buffer.capacity, 6)
+    if in_function:
+
+      @tf.function
+      def add(frame):
+        buffer.add_batch(frame)
+
+    else:
+      add = buffer.add_batch
+    [_, _, own] = self.frames([3, 2, 4])
+    for t in range(4):
+      add(tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own))  # pylint: disable=cell-var-from-loop
+      self.assertEqual(int(buffer.num_frames()), min(5 + t + 1, 6))
+    self.assertEqual(
+        _shown(buffer),
+        [[100, 101], [200, 201], [201, 202], [202, 203]],
+    )
+    self.assertEqual(
+        buffer.gather_all().observation[0, :, 0].numpy().tolist(),
+        [100, 101, 200, 201, 202, 203],
+    )
+    buffer.clear()
+    self.assertEqual((int(buffer.num_frames()), buffer.num_items), (0, 0))
+
+  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
+  def test_while_a_data_set_is_iterated(self, sampler):
+    buffer = self.make(
+        capacity=30, windows=windows_lib.Windows(3), sampler=sampler()
+    )
+    rng = np.random.default_rng(0)
+    all_frames = self.frames(rng.integers(1, 9, 100))
+    batches = None
+    first = np.concatenate([f.observation[:, 0] for f in all_frames])
+    count = 0
+    for frames in all_frames:
+      _append(buffer, frames)
+      count += len(frames.step_type)
+      if count < 40:
+        continue
+      batches = batches or iter(buffer.as_dataset(20))
+      batch, info = next(batches)
+      shown = batch.observation[:, :, 0].numpy()
+      # Consecutive frames of one episode, which are still there.
+      self.assertAllEqual(shown[:, 1:], shown[:, :-1] + 1)
+      self.assertGreaterEqual(shown.min(), first[count - 30 : count].min())
+      self.assertAllEqual(np.isin(shown, first[count - 30 : count]), shown >= 0)
+      self.assertAllEqual(info.table_size, np.full([20, 3], buffer.num_items))
+
+  def test_nothing_is_appended_without_capacity(self):
+    buffer = replay_buffer.EpisodesReplayBuffer(
+        golden.stacked(cuts.episodes_of([3]))
+    )
+    [frames] = self.frames([1])
+    for call in lambda: buffer.add_batch(frames), buffer.clear:
+      with self.assertRaisesRegex(ValueError, 'AppendableReplayBuffer'):
+        call()
+
+  @parameterized.parameters(
+      lambda f: f._replace(reward=f.reward.astype(np.float64)),
+      lambda f: f._replace(reward=f.reward[:, np.newaxis]),
+      lambda f: f._replace(observation=f.observation[:, :1]),
+      lambda f: tf.nest.map_structure(lambda x: np.repeat(x, 2, 0), f),
+      lambda f: tf.nest.map_structure(lambda x: x[0], f),
+      lambda f: f._replace(reward=1.0),
+  )
+  def test_wrong_frames(self, change):
+    buffer = self.make(capacity=9)
+    [frames] = self.frames([1])
+    with self.assertRaisesRegex(ValueError, 'appended one by one'):
+      buffer.add_batch(change(frames))
+    self.assertEqual(int(buffer.num_frames()), 0)
+
+  def test_wrong_structure(self):
+    buffer = self.make(capacity=9)
+    [frames] = self.frames([1])
+    with self.assertRaises((ValueError, TypeError)):
+      buffer.add_batch(frames._replace(observation={'a': frames.observation}))
+
+  def test_checkpoint(self):
+    kwargs = dict(capacity=12, seed=2)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    for sampler in samplers.Uniform, prioritized.Prioritized:
+      buffer = self.make(sampler=sampler(), **kwargs)
+      for frames in self.frames([5, 4, 7]):
+        _append(buffer, frames)
+      dataset = buffer.as_dataset(6)
+      for _, info in dataset.take(3):
+        if sampler is prioritized.Prioritized:
+          priorities = tf.cast(info.key[:, 0] % 4 + 1, tf.float32)
+          buffer.update_priorities(info.key, priorities)
+      tf.train.Checkpoint(buffer=buffer).write(path)
+      restored = self.make(sampler=sampler(), **kwargs)
+      tf.train.Checkpoint(buffer=restored).read(path)
+      self.assertEqual(_shown(restored), _shown(buffer))
+      expected = list(dataset.take(4).as_numpy_iterator())
+      found = list(restored.as_dataset(6).take(4).as_numpy_iterator())
+      golden.assert_frames_equal(self, found, expected)
+
+  def test_a_pass_that_frames_are_appended_during(self):
+    buffer = self.make(capacity=6, windows=windows_lib.Windows(1))
+    for frames in self.frames([6]):
+      _append(buffer, frames)
+    batches = iter(buffer.as_dataset(2, single_deterministic_pass=True))
+    next(batches)
+    for frames in self.frames([1, 4])[1:]:
+      _append(buffer, frames)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'appended or removed during a pass'
+    ):
+      next(batches)
+    self.assertEqual(_shown(buffer), [[4], [5], [100], [101], [102], [103]])
+
+
+class DriversTest(parameterized.TestCase, tf.test.TestCase):
+
+  def environment(self):
+    return random_py_environment.RandomPyEnvironment(
+        observation_spec=array_spec.BoundedArraySpec([3], np.float32, 0, 1),
+        action_spec=array_spec.BoundedArraySpec([], np.int64, 0, 4),
+        episode_end_probability=0.2,
+        seed=1,
+    )
+
+  def check_episodes(self, buffer, recorded):
+    """Checks that the items are the pairs of what was recorded last."""
+    frames = recorded[-50:]
+    pairs = [
+        (one, other)
+        for one, other in zip(frames, frames[1:])
+        if one.step_type != 2
+    ]
+    self.assertGreater(len(frames), len(pairs) + 3)
+    expected = [
+        tf.nest.map_structure(lambda *x: np.stack(x), *pair) for pair in pairs
+    ]
+    cuts.assert_items_equal(self, cuts.items_of_pass(buffer), expected)
+
+  def test_py_driver(self):
+    environment = self.environment()
+    policy = random_py_policy.RandomPyPolicy(
+        environment.time_step_spec(), environment.action_spec()
+    )
+    buffer = _Appendable(
+        tf.nest.map_structure(
+            lambda spec: tf.TensorSpec(spec.shape, spec.dtype),
+            policy.trajectory_spec,
+        ),
+        capacity=50,
+    )
+    recorded = []
+    driver = py_driver.PyDriver(
+        environment,
+        policy,
+        observers=[
+            lambda frame: buffer.add_batch(
+                nest_utils.batch_nested_array(frame)
+            ),
+            lambda frame: recorded.append(
+                tf.nest.map_structure(np.asarray, frame)
+            ),
+        ],
+        max_steps=100,
+    )
+    driver.run(environment.reset())
+    self.check_episodes(buffer, recorded)
+
+  def test_dynamic_step_driver(self):
+    environment = tf_py_environment.TFPyEnvironment(self.environment())
+    policy = random_tf_policy.RandomTFPolicy(
+        environment.time_step_spec(), environment.action_spec()
+    )
+    buffer = _Appendable(policy.trajectory_spec, capacity=50)
+    recorded = []
+
+    def record(*leaves):
+      recorded.append(
+          tf.nest.pack_sequence_as(
+              policy.trajectory_spec, [leaf.numpy()[0] for leaf in leaves]
+          )
+      )
+
+    driver = dynamic_step_driver.DynamicStepDriver(
+        environment,
+        policy,
+        observers=[
+            buffer.add_batch,
+            lambda frame: tf.py_function(record, tf.nest.flatten(frame), []),
+        ],
+        num_steps=40,
+    )
+    for _ in range(3):
+      driver.run()
+    self.assertGreaterEqual(len(recorded), 120)
+    self.check_episodes(buffer, recorded)
+
+
+if __name__ == '__main__':
+  tf.test.main()

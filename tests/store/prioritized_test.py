@@ -1,0 +1,172 @@
+"""Priorities that change, compared with sums in plain Python."""
+
+import bisect
+import itertools
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.store import prioritized
+from rlds2reverb.store import samplers
+from tests.replay.local import cuts
+
+# Around the edges of blocks, and of blocks of blocks.
+_SIZES = (1, 2, 16, 17, 4095, 4096, 4097, 70001)
+
+
+class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(*_SIZES)
+  def test_against_cumulative_sums(self, size):
+    rng = np.random.default_rng(size)
+    weights = np.zeros(size)
+    tree = prioritized.PriorityTree(weights)
+    self.assertEqual(float(tree.minimum), np.inf)
+    for _ in range(4):
+      numbers = rng.integers(0, size, max(1, size // 2))
+      values = 10.0 ** rng.uniform(-3, 3, len(numbers))
+      values[rng.uniform(size=len(numbers)) < 0.3] = 0
+      values[-1] = 1.5
+      # Of duplicates, the last counts.
+      for number, value in zip(numbers.tolist(), values.tolist()):
+        weights[number] = value
+      tree.update(numbers, values)
+      self.assertEqual(float(tree.minimum), weights[weights > 0].min())
+      places = [0.0, np.nextafter(1.0, 0.0), 0.5, 1e-300]
+      places = np.concatenate([rng.uniform(size=500), places])
+      found, of, total = tree.find(places)
+      self.assertAllClose(total, weights.sum(), rtol=1e-12)
+      self.assertTrue((weights[found] > 0).all())
+      np.testing.assert_array_equal(of, weights[found])
+      # Each fraction lies in the interval of what was found, up to rounding.
+      sums = np.cumsum(weights)
+      at, slack = places * sums[-1], 1e-9 * sums[-1]
+      self.assertTrue((at >= sums[found] - weights[found] - slack).all())
+      self.assertTrue((at <= sums[found] + slack).all())
+
+  def test_errors_of_rounding_do_not_add_up(self):
+    tree = prioritized.PriorityTree(np.ones(200))
+    for weight in [1e17, 1.0] * 20:
+      tree.update(np.array([7]), np.array([weight]))
+    self.assertEqual(float(tree.find(np.zeros(1))[2]), 200)
+
+  def test_each_fraction_has_its_weight(self):
+    # Exactly, where the numbers are powers of 2.
+    tree = prioritized.PriorityTree(np.array([1.0, 0, 2, 1, 0, 4, 0]))
+    found, _, _ = tree.find(np.arange(16) / 16)
+    self.assertEqual(found.tolist(), [0] * 2 + [2] * 4 + [3] * 2 + [5] * 8)
+
+
+class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
+
+  def make(self, priorities, alpha=0.5):
+    store = cuts.make_store([len(priorities)], priorities=priorities)
+    sampler = prioritized.Prioritized(alpha)
+    return sampler, sampler.bind(store.make_items(), samplers.Process(0))
+
+  def update(self, sampler, items, priorities):
+    sampler.update(np.array(items), np.array(priorities, np.float64))
+
+  def check_frequencies(self, draw, priorities, alpha=0.5, group=0):
+    priorities = np.array(priorities, float)
+    weights = np.where(priorities > 0, priorities, 0) ** alpha
+    probabilities = np.where(priorities > 0, weights, 0)
+    probabilities /= probabilities.sum()
+    [items], [probability], [priority] = draw(group, 1, 20000)
+    cuts.assert_frequencies(
+        self, np.bincount(items, minlength=len(priorities)), probabilities
+    )
+    self.assertAllClose(probability, probabilities[items], rtol=1e-9)
+    self.assertAllEqual(priority, priorities[items])
+
+  def test_the_contract(self):
+    # p = 1, 4, 9, 16 and alpha = 0.5: .1, .2, .3, .4.
+    sampler, draw = self.make([1, 4, 9, 16])
+    self.check_frequencies(draw, [1, 4, 9, 16])
+    self.assertAllClose(
+        np.unique(draw(0, 1, 999).probability), [0.1, 0.2, 0.3, 0.4]
+    )
+    self.assertEqual(sampler.min_priority(), 1)
+
+  @parameterized.parameters(0.0, 1.0)
+  def test_alpha(self, alpha):
+    self.check_frequencies(self.make([1, 4, 0], alpha)[1], [1, 4, 0], alpha)
+
+  def test_updates(self):
+    sampler, draw = self.make([1] * 5)
+    self.check_frequencies(draw, [1] * 5)
+    self.update(sampler, [3, 0], [16, 0])
+    self.check_frequencies(draw, [0, 1, 1, 16, 1])
+    # The least of those that can be drawn counts, not the 0.
+    self.assertEqual(sampler.min_priority(), 1)
+    self.update(sampler, [1, 2, 4, 3, 0], [0, 0, 0, 4, 36])
+    self.check_frequencies(draw, [36, 0, 0, 4, 0], group=7)
+    self.assertEqual(sampler.min_priority(), 4)
+    self.update(sampler, range(5), [0] * 5)
+    with self.assertRaisesRegex(ValueError, 'All priorities are 0'):
+      draw(0, 1, 3)
+    self.update(sampler, [1, 1], [5, 1e-9])
+    self.check_frequencies(draw, [0, 1e-9, 0, 0, 0])
+
+  def test_ten_thousand_updates(self):
+    rng = np.random.default_rng(0)
+    priorities = rng.integers(0, 9, 300).astype(float).tolist()
+    sampler, draw = self.make(priorities, alpha=1.0)
+    places_of = samplers.fractions
+    [seed] = samplers.Process(0).seeds(1)
+    for number in range(10_000):
+      items = rng.integers(0, 300, 3)
+      new = rng.integers(0, 9, 3).astype(float)
+      self.update(sampler, items, new)
+      for item, priority in zip(items.tolist(), new.tolist()):
+        priorities[item] = priority
+      if number % 10:
+        continue
+      # Sums of integers are exact.
+      sums = list(itertools.accumulate(priorities))
+      places = places_of(seed, number, 1, 4)[0].tolist()
+      expected = [bisect.bisect_right(sums, p * sums[-1]) for p in places]
+      drawn = draw(number, 1, 4)
+      self.assertEqual(drawn.items[0].tolist(), expected)
+      self.assertEqual(
+          drawn.priority[0].tolist(), [priorities[item] for item in expected]
+      )
+
+  @parameterized.parameters(
+      ([0, 1], [5, -1], 'number from 0 up'),
+      ([0, 1], [5, np.nan], 'number from 0 up'),
+      ([0, 1], [np.inf, 5], 'number from 0 up'),
+      ([0, 3], [5, 5], 'no item of this key'),
+      ([-1, 0], [5, 5], 'no item of this key'),
+      ([2**62, 0], [5, 5], 'no item of this key'),
+  )
+  def test_wrong_updates_change_nothing(self, items, priorities, message):
+    sampler, draw = self.make([1, 4, 9])
+    before = sampler.serialize()
+    with self.assertRaisesRegex(ValueError, message):
+      self.update(sampler, items, priorities)
+    self.assertEqual(sampler.serialize(), before)
+    self.check_frequencies(draw, [1, 4, 9])
+
+  @parameterized.parameters(
+      ([0, 0], 'All priorities are 0'),
+      ([1, np.inf], 'item 1 is inf'),
+      ([1, np.nan], 'item 1 is nan'),
+      ([-1, 1], 'item 0 is -1'),
+  )
+  def test_wrong_priorities_to_begin_with(self, priorities, message):
+    with self.assertRaisesRegex(ValueError, message):
+      self.make(priorities)
+
+  def test_other_arguments(self):
+    for alpha in -0.1, np.nan, np.inf:
+      with self.assertRaisesRegex(ValueError, 'alpha.*from 0 up'):
+        prioritized.Prioritized(alpha)
+    sampler, _ = self.make([1, 4])
+    with self.assertRaisesRegex(ValueError, 'one replay buffer'):
+      sampler.bind(cuts.make_store([2]).make_items(), samplers.Process(0))
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,317 @@
+"""Samplers: the contract, and frequencies at fixed seeds."""
+
+import collections
+from unittest import mock
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb.episodes import draws
+from rlds2reverb.store import samplers
+from tests.replay.local import cuts
+
+_PROCESS = samplers.Process(0)
+
+
+def _items(num_items, **settings):
+  return cuts.make_store(num_items, **settings).make_items()
+
+
+def _draw(sampler, items, batch_size, numbers, process=_PROCESS, per_group=1):
+  """Returns the items of batches, lists."""
+  sampler.batch_size(items, process, batch_size)
+  draw = sampler.bind(items, process)
+  groups = [draw(number, per_group, batch_size).items for number in numbers]
+  return [batch.tolist() for group in groups for batch in group]
+
+
+class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(
+      ('uniform', samplers.Uniform(), [1 / 7] * 7, {}),
+      ('large seed', samplers.Uniform(), [1 / 7] * 7, dict(seed=2**40)),
+      (
+          'episode',
+          samplers.Weighted(by='episode'),
+          [1 / 12] * 4 + [1 / 3] + [1 / 6] * 2,
+          {},
+      ),
+      (
+          'weights of episodes',
+          samplers.Weighted([3, 1, 0], by='episode'),
+          [3 / 16] * 4 + [1 / 4, 0, 0],
+          {},
+      ),
+      (
+          'weights by a function',
+          samplers.Weighted(lambda e: e.undiscounted_return, by='episode'),
+          [3 / 16] * 4 + [1 / 4, 0, 0],
+          dict(returns=[6, 100, 2, 0]),
+      ),
+      (
+          'priorities',
+          samplers.Weighted(),
+          np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
+          dict(priorities=[0, 1, 0, 2, 5, 2, 0]),
+      ),
+      ('no priorities', samplers.Weighted(), [1 / 7] * 7, {}),
+      (
+          'weights of items',
+          samplers.Weighted([0, 1, 0, 2, 5, 2, 0]),
+          np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
+          {},
+      ),
+  )
+  def test_frequencies(self, sampler, probabilities, settings):
+    seed = settings.pop('seed', 0)
+    items = _items([4, 0, 1, 2], **settings)
+    drawn = sampler.bind(items, samplers.Process(seed, (1, 0)))(3, 1, 20000)
+    [found] = drawn.items
+    probabilities = np.array(probabilities)
+    cuts.assert_frequencies(
+        self, np.bincount(found, minlength=7), probabilities
+    )
+    self.assertAllClose(
+        np.broadcast_to(drawn.probability, [1, 20000])[0],
+        probabilities[found],
+        rtol=1e-12,
+    )
+    # One draw does not depend on the one before.
+    half = np.cumsum(probabilities)[found] > 0.5
+    p = half.mean()
+    same = (half[1:] == half[:-1]).mean()
+    expected = p * p + (1 - p) * (1 - p)
+    self.assertLess(abs(same - expected), 4 / np.sqrt(len(half)))
+
+  def test_weighted_of_the_top_episodes(self):
+    store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
+    items = store.top_episodes(2).make_items()
+    [found] = _draw(samplers.Weighted(), items, 20000, [0])
+    cuts.assert_frequencies(self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2])
+
+  def test_fractions_at_the_limits(self):
+    # Of weights that are all in one item, nothing else is drawn.
+    weights = np.zeros(1000)
+    weights[500] = 1e-300
+    [found] = _draw(
+        samplers.Weighted(), _items([1000], priorities=weights), 5000, [0]
+    )
+    self.assertEqual(set(found), {500})
+
+
+class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
+
+  def test_short_batches(self):
+    items = _items([5, 3])
+    sampler = samplers.WithoutReplacement()
+    batches = _draw(sampler, items, 3, range(6))
+    self.assertEqual(list(map(len, batches)), [3, 3, 2] * 2)
+    first, second = sum(batches[:3], []), sum(batches[3:], [])
+    self.assertEqual(sorted(first), list(range(8)))
+    self.assertEqual(sorted(second), list(range(8)))
+    self.assertNotEqual(first, second)
+    self.assertIsNone(sampler.batch_size(items, _PROCESS, 3))
+    self.assertEqual(sampler.batch_size(items, _PROCESS, 4), 4)
+
+  def test_drop_last(self):
+    sampler = samplers.WithoutReplacement(drop_last=True)
+    batches = _draw(sampler, _items([8]), 3, range(40))
+    self.assertEqual({len(batch) for batch in batches}, {3})
+    left_out = collections.Counter()
+    for epoch in range(20):
+      items = sum(batches[2 * epoch : 2 * epoch + 2], [])
+      self.assertLen(set(items), 6)
+      left_out.update(set(range(8)) - set(items))
+    # Not always the same two items.
+    self.assertLen(left_out, 8)
+
+  @parameterized.parameters((12, 3, False), (13, 4, True), (16, 16, False))
+  def test_groups_of_batches_are_the_same_batches(self, count, size, drop_last):
+    items, sampler = _items([count]), samplers.WithoutReplacement(drop_last)
+    one_by_one = _draw(sampler, items, size, range(20))
+    draw, found = sampler.bind(items, _PROCESS), []
+    while len(found) < 20:
+      found += draw(len(found), 5, size).items.tolist()
+    self.assertEqual(found[:20], one_by_one)
+
+  @parameterized.parameters(
+      (1, 3), (2, 400), (5, 500), (17, 1000), (100, 1000), (1000, 200)
+  )
+  def test_orders(self, count, epochs):
+    orders = np.array(
+        _draw(
+            samplers.WithoutReplacement(), _items([count]), count, range(epochs)
+        )
+    )
+    np.testing.assert_array_equal(
+        np.sort(orders, 1), np.tile(np.arange(count), [epochs, 1])
+    )
+    if count == 1:
+      return
+    # In how many bins the items fall.
+    bins = min(count, 20)
+
+    def check(numbers, first=0):
+      """Checks that numbers from `first` to `count - 1` are as frequent."""
+      found, possible = (
+          np.bincount(np.ravel(each) % count * bins // count, minlength=bins)
+          for each in (numbers, np.arange(first, count))
+      )
+      cuts.assert_frequencies(self, found, possible / (count - first))
+
+    for position in {0, 1, count // 2, count - 1}:
+      check(orders[:, position])
+    # How much an item differs from that of the epoch before.
+    check(orders[1::2] - orders[:-1:2])
+    if count < 100:
+      return
+    # And from those that are drawn soon after it, which it never equals.
+    for lag in 1, 2, 10, 64:
+      check(orders[:, lag::lag] - orders[:, :-lag:lag], first=1)
+
+  def test_neighbours_in_the_order_of_many_items(self):
+    count, bins = 70000, 100
+    items = draws.Permutation(count, np.uint64(123456789), 0)(np.arange(count))
+    for lag in 1, 2, 3, 64:
+      numbers = (items[lag:] - items[:-lag]) % count * bins // count
+      cuts.assert_frequencies(
+          self, np.bincount(numbers, minlength=bins), np.full(bins, 1 / bins)
+      )
+
+  def test_all_orders_of_three(self):
+    orders = _draw(samplers.WithoutReplacement(), _items([3]), 3, range(600))
+    counts = collections.Counter(map(tuple, orders))
+    self.assertLen(counts, 6)
+    cuts.assert_frequencies(self, list(counts.values()), np.full(6, 1 / 6))
+
+  def test_an_order_that_is_not_kept(self):
+    items = _items([50])
+    kept = _draw(samplers.WithoutReplacement(), items, 7, range(20))
+    with mock.patch.object(samplers, '_KEPT_ORDER', 0):
+      found = _draw(samplers.WithoutReplacement(), items, 7, range(20))
+    self.assertEqual(found, kept)
+
+  @parameterized.product(num_workers=(2, 3, 5), drop_last=(True, False))
+  def test_workers_share_an_epoch(self, num_workers, drop_last):
+    sampler = samplers.WithoutReplacement(drop_last)
+    epochs = [], []
+    for worker in range(num_workers):
+      process = samplers.Process(4, (0, 0), worker, num_workers)
+      per_epoch = sampler.batches_per_epoch(process.share_of(11), 2)
+      batches = _draw(sampler, _items([11]), 2, range(2 * per_epoch), process)
+      epochs[0].extend(sum(batches[:per_epoch], []))
+      epochs[1].extend(sum(batches[per_epoch:], []))
+    for items in epochs:
+      self.assertLen(set(items), len(items))
+      if not drop_last:
+        self.assertEqual(sorted(items), list(range(11)))
+
+
+class SeedsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      samplers.Uniform(),
+      samplers.Weighted(by='episode'),
+      samplers.Weighted(),
+      samplers.WithoutReplacement(),
+  )
+  def test_draws_depend_on_seed_data_set_worker_and_number(self, sampler):
+    items = _items([500, 500], priorities=np.arange(1, 1001))
+
+    def draw(seed, data_set, rank, size, number=0):
+      process = samplers.Process(seed, (data_set, 0), rank, size)
+      return tuple(_draw(sampler, items, 20, [number], process)[0])
+
+    self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
+    found = [
+        draw(0, 0, 0, 1),
+        draw(1, 0, 0, 1),
+        draw(0, 1, 0, 1),
+        draw(2**31, 0, 0, 1),
+        draw(2**62, 0, 0, 1),
+        draw(0, 0, 0, 1, 1),
+        draw(0, 0, 0, 1, 2**33),
+        draw(0, 0, 0, 2),
+        draw(0, 0, 1, 2),
+    ]
+    # With replacement, the first of two workers may draw what one would.
+    self.assertGreaterEqual(len(set(found)), len(found) - 1)
+    self.assertNotEqual(found[-2], found[-1])
+
+  @parameterized.parameters(1, 2, 3)
+  def test_in_order(self, num_workers):
+    drawn = []
+    for worker in range(num_workers):
+      process = samplers.Process(0, (0, 0), worker, num_workers)
+      count = -(-process.share_of(7) // 3)
+      batches = _draw(
+          samplers.InOrder(), _items([4, 0, 3]), 3, range(count), process
+      )
+      self.assertEqual(sum(batches, []), list(range(worker, 7, num_workers)))
+      self.assertEqual({len(batch) for batch in batches[:-1]} - {3}, set())
+      drawn += sum(batches, [])
+    self.assertEqual(sorted(drawn), list(range(7)))
+
+
+class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ('item', [1, -1, 1], 'item 1 is -1'),
+      ('item', [1, 1, np.nan], 'item 2 is nan'),
+      ('item', [np.inf, 1, 1], 'item 0 is inf'),
+      ('item', [0, 0, 0], 'All weights are 0'),
+      ('item', [1, 1], r'3 items.*\(2,\)'),
+      ('episode', [1, -1], 'episode 1 is -1'),
+      ('episode', [0, 0], 'All weights are 0'),
+      ('episode', [1, 1, 1], r'2 episodes.*\(3,\)'),
+      ('episode', 1.0, r'2 episodes.*\(\)'),
+      ('frame', None, 'by must be one of'),
+  )
+  def test_weights(self, by, weights, message):
+    # The episode that has no items has no weight.
+    with self.assertRaisesRegex(ValueError, message):
+      samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
+
+  def test_other_arguments(self):
+    four = samplers.Process(0, (0, 0), 3, 4)
+    drop_last = samplers.WithoutReplacement(drop_last=True)
+    for call, message in (
+        (
+            lambda: samplers.Weighted(by='episode').bind(
+                _items([2], end='cross'), _PROCESS
+            ),
+            'cross episodes',
+        ),
+        (
+            lambda: samplers.Weighted().bind(
+                _items([2], priorities=[0, 0]), _PROCESS
+            ),
+            'All priorities are 0',
+        ),
+        (
+            lambda: samplers.WithoutReplacement().bind(_items([3]), four),
+            '3 items.*4 processes',
+        ),
+        (
+            lambda: samplers.InOrder().bind(_items([3]), four),
+            '3 items.*4 processes',
+        ),
+        (lambda: _draw(drop_last, _items([8]), 9, [0]), '9 items.*8 items'),
+        (
+            lambda: _draw(
+                drop_last,
+                _items([11]),
+                6,
+                [0],
+                samplers.Process(0, (0, 0), 1, 2),
+            ),
+            '6 items.*5 items',
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        call()
+
+
+if __name__ == '__main__':
+  tf.test.main()
