@@ -83,13 +83,10 @@ def merge_reverb_checkpoints(
     with records_lib.RecordFile(path, records_lib.ITEMS) as copy:
       for batch in _distinct(sources, records_lib.ITEMS, items):
         copy.write(map(_dated, batch, dates))
-    write_lib.write_tables(
-        path,
-        [
-            _merged_table([index.tables[name] for index in indices], count)
-            for name, count in zip(names, counts)
-        ],
-    )
+    with records_lib.RecordFile(path, records_lib.TABLES) as copy:
+      for name, count in zip(names, counts):
+        tables = [index.tables[name] for index in indices]
+        copy.write([_merged_table(tables, count).SerializeToString()])
   return dict(zip(names, counts))
 
 
@@ -168,40 +165,41 @@ def _merged_table(
     tables: List[protos.PriorityTableCheckpoint], num_items: int
 ) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table that holds the items of several."""
-  table = protos.PriorityTableCheckpoint()
-  table.CopyFrom(tables[0])
+  table = _settings(tables[0])
   table.max_size = max([num_items, 1, *(each.max_size for each in tables)])
   limiter = table.rate_limiter
   limiter.sample_count = sum(each.rate_limiter.sample_count for each in tables)
   limiter.insert_count = num_items
-  limiter.delete_count = 0
   table.num_unique_samples = min(
       sum(each.num_unique_samples for each in tables), num_items
   )
-  table.num_deleted_episodes = 0
   return table
+
+
+def _settings(
+    table: protos.PriorityTableCheckpoint,
+) -> protos.PriorityTableCheckpoint:
+  """Returns a table without what it has counted, and how much fits in."""
+  settings = protos.PriorityTableCheckpoint()
+  settings.CopyFrom(table)
+  for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
+    settings.ClearField(count)
+  for count in ('insert_count', 'delete_count', 'sample_count'):
+    settings.rate_limiter.ClearField(count)
+  return settings
 
 
 def _check_same_tables(path, tables, other_path, others) -> None:
   """Raises a ValueError if the tables of two checkpoints differ."""
-
-  def settings(table):
-    settings = protos.PriorityTableCheckpoint()
-    settings.CopyFrom(table)
-    for count in ('max_size', 'num_deleted_episodes', 'num_unique_samples'):
-      settings.ClearField(count)
-    for count in ('insert_count', 'delete_count', 'sample_count'):
-      settings.rate_limiter.ClearField(count)
-    return settings
-
   if tables.keys() != others.keys():
     raise ValueError(
         f'The checkpoints must have the same tables, but {path} has'
         f' {sorted(tables)}, and {other_path} has {sorted(others)}.'
     )
   for name, table in tables.items():
-    if settings(table) != settings(others[name]):
+    ours, theirs = _settings(table), _settings(others[name])
+    if ours != theirs:
       raise ValueError(
           f'Table {name!r} differs between the checkpoints {path} and'
-          f' {other_path}:\n{settings(table)}\n{settings(others[name])}'
+          f' {other_path}:\n{ours}\n{theirs}'
       )

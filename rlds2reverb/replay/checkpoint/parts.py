@@ -2,12 +2,7 @@
 
 A checkpoint's files are compressed streams of records. A part holds its share
 of each stream, compressed from a clean start and up to a whole byte, so joining
-the parts is copying bytes. Whether all are joined at once, or some first and
-the results later, makes no difference to a single bit of the checkpoint:
-
-    parts        a  b  c  d        a  b  c  d
-    merge_parts  |  |  |  |        a+b   c+d
-    join_parts   a+b+c+d           a+b + c+d
+the parts is copying bytes.
 
 The writers must have different data under one identity: no two parts may hold
 the same key. To join checkpoints that may have keys in common, use
@@ -20,15 +15,12 @@ how much there is of everything and is the last file to appear.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Sequence
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -51,56 +43,39 @@ _CHECKSUM_BYTES = 4
 _CHECKSUM_BASE = 65521
 
 
-class _PartFile:
+class _PartFile(records_lib.RecordFile):
   """A file of records that can be joined with others.
 
   TensorFlow's own compression cannot pause at a whole byte. So its records go
   into a file as they are, which is compressed when it is whole.
+
+  Attributes:
+    plain_bytes: the number of bytes before they were compressed, at the end.
   """
 
-  def __init__(self, directory: str, file: str, plain_bytes: Dict[str, int]):
-    """Opens the file.
-
-    Args:
-      directory: the folder of the file.
-      file: the name of the file.
-      plain_bytes: a dict that gets, by that name, the number of bytes of the
-        records before they were compressed.
-    """
-    self._file = file
-    self._plain_bytes = plain_bytes
-    self._path = os.path.join(directory, file)
-    self._plain_path = f'{self._path}.plain'
-    with records_lib.os_error(self._plain_path):
-      self._writer = tf.io.TFRecordWriter(self._plain_path)
-
-  def __enter__(self):
-    return self
+  def __init__(self, directory: str, file: str):
+    super().__init__(directory, f'{file}.plain', '')
+    self._compressed_path = os.path.join(directory, file)
+    self.plain_bytes = 0
 
   def __exit__(self, error_type, *unused_error):
     try:
+      super().__exit__(error_type, *unused_error)
       if error_type is None:
-        with records_lib.os_error(self._plain_path):
-          self._writer.close()
         self._compress()
-      else:
-        with contextlib.suppress(tf.errors.OpError):
-          self._writer.close()
     finally:
-      os.unlink(self._plain_path)
-
-  def write(self, records):
-    with records_lib.os_error(self._plain_path):
-      for record in records:
-        self._writer.write(record)
+      os.unlink(self._path)
 
   def _compress(self):
     # The fastest level is enough, since large columns are compressed already.
     compressor = zlib.compressobj(level=1)
-    with open(self._plain_path, 'rb') as plain, open(self._path, 'wb') as file:
+    with (
+        open(self._path, 'rb') as plain,
+        open(self._compressed_path, 'wb') as file,
+    ):
       while block := plain.read(_BLOCK_BYTES):
         file.write(compressor.compress(block))
-      self._plain_bytes[self._file] = plain.tell()
+      self.plain_bytes = plain.tell()
       file.write(compressor.flush(zlib.Z_FULL_FLUSH))
       file.write(compressor.flush())
 
@@ -130,44 +105,26 @@ def write_part(
   """
   layout = layout_lib.Layout(source, inserted_at)
   with whole.new_folder(folder, [PART_INFO], replace=True) as path:
-    plain_bytes: Dict[str, int] = {}
-    keys_by_kind = write_lib.write_batches(
-        path,
-        layout,
-        functools.partial(_PartFile, plain_bytes=plain_bytes),
-    )
-    _write_info(path, layout.num_items, plain_bytes, keys_by_kind)
-  return layout.num_items
-
-
-def merge_parts(folders: Sequence[str], folder: str) -> Dict[str, int]:
-  """Joins parts into a larger part, in their order.
-
-  Args:
-    folders: the parts, which must have the same tables.
-    folder: the folder of the larger part, which appears when it is whole, and
-      takes the place of one that is there.
-
-  Returns:
-    The number of items of each table, by its name.
-
-  Raises:
-    BlockingIOError: if another process is writing the larger part.
-    CheckpointError: if a part is damaged.
-    OSError: if a part cannot be read, or the larger part not written.
-    ValueError: if two items have the same key.
-  """
-  infos = [_read_info(each) for each in folders]
-  counts = _count_items(infos)
-  with whole.new_folder(folder, [PART_INFO], replace=True) as path:
-    for file in _FILES:
-      _join_file(file, folders, infos, path)
-    plain_bytes = {
-        file: sum(info['plain_bytes'][file] for info in infos)
-        for file in _FILES
+    with (
+        _PartFile(path, records_lib.CHUNKS) as chunks,
+        _PartFile(path, records_lib.ITEMS) as items,
+    ):
+      keys_by_kind = write_lib.write_batches(layout, chunks, items)
+    for kind, keys in keys_by_kind.items():
+      write_lib.check_distinct(kind, keys)
+      keys.astype(_KEY_DTYPE).tofile(os.path.join(path, f'{kind}.keys'))
+    info = {
+        'items': layout.num_items,
+        'bytes': {
+            file: os.path.getsize(os.path.join(path, file)) for file in _FILES
+        },
+        'plain_bytes': dict(
+            zip(_FILES, (chunks.plain_bytes, items.plain_bytes))
+        ),
     }
-    _write_info(path, counts, plain_bytes, _join_keys(folders))
-  return counts
+    with open(os.path.join(path, PART_INFO), 'w', encoding='utf-8') as f:
+      json.dump(info, f)
+  return layout.num_items
 
 
 def join_parts(
@@ -197,52 +154,27 @@ def join_parts(
   """
   directory = files.expand(directory)
   infos = [_read_info(folder) for folder in folders]
-  counts = _count_items(infos)
+  counts = {
+      name: sum(info['items'][name] for info in infos)
+      for name in infos[0]['items']
+  }
   described = write_lib.describe_tables(list(counts), reverb_tables)
-  tables = [
-      write_lib.table_checkpoint(name, table, counts[name], spec)
-      for name, table in described.items()
-  ]
-  _join_keys(folders)
+  _check_keys(folders)
   with write_lib.new_checkpoint(directory) as path:
+    write_lib.write_tables(path, described, counts, spec)
     for file in _FILES:
       _join_file(file, folders, infos, path)
-    write_lib.write_tables(path, tables)
   return counts
 
 
-def _join_keys(folders: Sequence[str]) -> Dict[str, np.ndarray]:
-  """Returns the keys of all parts, by kind, none of which may come twice."""
-  joined = {}
+def _check_keys(folders: Sequence[str]) -> None:
+  """Raises a ValueError if two parts hold the same key."""
   for kind in _KINDS:
     keys = []
     for folder in folders:
       with files.open_binary(os.path.join(folder, f'{kind}.keys')) as f:
         keys.append(np.frombuffer(f.read(), _KEY_DTYPE))
-    joined[kind] = np.concatenate(keys)
-    write_lib.check_distinct(kind, joined[kind])
-  return joined
-
-
-def _write_info(
-    path: str,
-    num_items: Dict[str, int],
-    plain_bytes: Dict[str, int],
-    keys_by_kind: Dict[str, np.ndarray],
-) -> None:
-  """Writes the keys of a part, and at last how much there is of everything."""
-  for kind, keys in keys_by_kind.items():
-    write_lib.check_distinct(kind, keys)
-    keys.astype(_KEY_DTYPE).tofile(os.path.join(path, f'{kind}.keys'))
-  info = {
-      'items': num_items,
-      'bytes': {
-          file: os.path.getsize(os.path.join(path, file)) for file in _FILES
-      },
-      'plain_bytes': plain_bytes,
-  }
-  with open(os.path.join(path, PART_INFO), 'w', encoding='utf-8') as f:
-    json.dump(info, f)
+    write_lib.check_distinct(kind, np.concatenate(keys))
 
 
 def _join_file(file, folders, infos, path) -> None:
@@ -298,10 +230,3 @@ def _read_info(folder: str) -> Dict[str, Any]:
           f'{path} does not have the {size} bytes that were written.'
       )
   return info
-
-
-def _count_items(infos: List[Dict[str, Any]]) -> Dict[str, int]:
-  return {
-      name: sum(info['items'][name] for info in infos)
-      for name in infos[0]['items']
-  }

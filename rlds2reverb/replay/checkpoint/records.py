@@ -110,19 +110,21 @@ def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
 class RecordFile:
   """A file of records that is being written."""
 
-  def __init__(self, directory: str, file: str):
+  def __init__(self, directory: str, file: str, compression: str = COMPRESSION):
     """Opens the file.
 
     Args:
       directory: the folder of the file.
       file: the name of the file.
+      compression: how TensorFlow compresses it.
 
     Raises:
       OSError: if the file cannot be opened.
     """
     self._path = os.path.join(directory, file)
     # The fastest level is enough, since large columns are compressed already.
-    options = tf.io.TFRecordOptions(COMPRESSION, compression_level=1)
+    level = 1 if compression else None
+    options = tf.io.TFRecordOptions(compression, compression_level=level)
     with os_error(self._path):
       self._writer = tf.io.TFRecordWriter(self._path, options)
 

@@ -7,9 +7,7 @@ import os
 import sys
 from typing import (
     Any,
-    Callable,
     Dict,
-    Iterable,
     Iterator,
     List,
     Optional,
@@ -89,15 +87,14 @@ def write_reverb_checkpoint(
     if table is not None:
       specs.check_signature(table.info.signature, source.spec)
   with new_checkpoint(directory) as path:
-    for kind, keys in write_batches(path, layout).items():
+    with (
+        records_lib.RecordFile(path, records_lib.CHUNKS) as chunks,
+        records_lib.RecordFile(path, records_lib.ITEMS) as items,
+    ):
+      keys_by_kind = write_batches(layout, chunks, items)
+    for kind, keys in keys_by_kind.items():
       check_distinct(kind, keys)
-    write_tables(
-        path,
-        [
-            table_checkpoint(name, table, layout.num_items[name], source.spec)
-            for name, table in described.items()
-        ],
-    )
+    write_tables(path, described, layout.num_items, source.spec)
   for name, count in layout.num_items.items():
     logging.info('Wrote %d items of table %r to %s.', count, name, directory)
   return layout.num_items
@@ -126,24 +123,35 @@ def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
 
 
 def write_tables(
-    path: str, tables: Iterable[protos.PriorityTableCheckpoint]
-) -> None:
-  """Writes the tables of the checkpoint in the folder `path`."""
-  with records_lib.RecordFile(path, records_lib.TABLES) as file:
-    file.write(table.SerializeToString() for table in tables)
-
-
-def write_batches(
     path: str,
-    layout: layout_lib.Layout,
-    record_file: Callable[[str, str], Any] = records_lib.RecordFile,
-) -> Dict[str, np.ndarray]:
-  """Writes chunks and items into the files of the folder `path`.
+    described: Dict[str, Optional[reverb.Table]],
+    num_items: Dict[str, int],
+    spec: Any,
+) -> None:
+  """Writes the tables of the checkpoint in the folder `path`.
 
   Args:
     path: the folder.
-    layout: lays the chunks and the items out.
-    record_file: opens a file, given its folder and its name.
+    described: the tables, as `describe_tables` returns them.
+    num_items: how many items each holds.
+    spec: the spec of a frame, a `Trajectory`.
+
+  Raises:
+    ValueError: if a table is too small.
+  """
+  with records_lib.RecordFile(path, records_lib.TABLES) as file:
+    file.write(
+        table_checkpoint(name, table, num_items[name], spec).SerializeToString()
+        for name, table in described.items()
+    )
+
+
+def write_batches(
+    layout: layout_lib.Layout,
+    chunks: records_lib.RecordFile,
+    items: records_lib.RecordFile,
+) -> Dict[str, np.ndarray]:
+  """Writes the chunks and the items of a layout into two files.
 
   Returns:
     The keys of the chunks and of the items, uint64 `[N]`.
@@ -154,15 +162,11 @@ def write_batches(
   keys: Dict[str, List[np.ndarray]] = {
       kind: [np.zeros(0, np.uint64)] for kind in ('chunks', 'items')
   }
-  with (
-      record_file(path, records_lib.CHUNKS) as chunks,
-      record_file(path, records_lib.ITEMS) as items,
-  ):
-    for batch in layout.batches():
-      chunks.write(batch.chunks)
-      items.write(batch.items)
-      keys['chunks'].append(batch.chunk_keys)
-      keys['items'] += batch.item_keys
+  for batch in layout.batches():
+    chunks.write(batch.chunks)
+    items.write(batch.items)
+    keys['chunks'].append(batch.chunk_keys)
+    keys['items'] += batch.item_keys
   return {kind: np.concatenate(each) for kind, each in keys.items()}
 
 

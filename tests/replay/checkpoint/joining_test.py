@@ -69,35 +69,11 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         if file == records.ITEMS:
           self.assertLen(written, 24)
           written, expected = map(_without_dates, (written, expected))
-        if file == records.CHUNKS:
-          # Only here are the frames of the episode without items left out.
-          self.assertLen(expected, len(written) + 1)
-          expected = [chunk for chunk in expected if chunk in written]
         self.assertEqual(written, expected)
     client = self.serve(joined)
     self.assertEqual(
         checkpoints.take_rewards(client), checkpoints.pairs(_EPISODES)
     )
-
-  def test_parts_that_are_merged_before_make_no_difference(self):
-    folders, specs = zip(
-        *[self._write(begin, begin + 1, 1000 * begin) for begin in range(5)]
-    )
-    merged = [self.new('merged'), self.new('merged')]
-    self.assertEqual(
-        parts.merge_parts(folders[:3], merged[0]),
-        {testing.TABLE: 4 + 2 + 3, checkpoints.OTHER: 3 + 1 + 2},
-    )
-    parts.merge_parts(folders[3:], merged[1])
-    at_once, in_two_steps = self.new(), self.new()
-    parts.join_parts(folders, at_once, specs[0])
-    parts.join_parts(merged, in_two_steps, specs[0])
-    for file in checkpoints.FILES:
-      contents = []
-      for directory in at_once, in_two_steps:
-        with open(os.path.join(directory, file), 'rb') as f:
-          contents.append(f.read())
-      self.assertEqual(*contents, file)
 
   def test_two_parts_under_the_same_keys_are_refused(self):
     one, spec = self._write(0, 2)

@@ -202,7 +202,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(server.kill)
     return server
 
-
   def _sorted_contents(self, client):
     return sorted(testing.contents(client).items)
 
