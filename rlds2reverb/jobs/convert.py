@@ -23,9 +23,11 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import job_folder
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import rounds
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -33,9 +35,6 @@ from rlds2reverb.jobs import tasks as tasks_lib
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # How often a server may lose confirmed items before the job gives up.
 _MAX_ROUNDS = 3
-# How often the process that does a task may die before the task has failed.
-_MAX_DEATHS = 3
-_SECONDS_TO_WAIT = 1.0
 
 
 class JobError(RuntimeError):
@@ -152,18 +151,9 @@ class _Job:
     plan = self._plan
     self._receipts = receipts_lib.read(self._folder, plan.hash)
     opened = [sources_lib.open_source(source) for source in plan.sources]
-    specs = {
-        index: opened[index].frame_spec()
-        for index in sorted({task.source for task in plan.tasks})
-    }
-    (first, spec), *others = specs.items()
-    for index, other in others:
-      if other != spec:
-        raise ValueError(
-            f'{opened[index].name} has other frames than {opened[first].name}:'
-            f' {other} rather than {spec}. Map their fields to the same names,'
-            ' dtypes and shapes.'
-        )
+    spec = opened_lib.common_frame_spec(
+        [opened[i] for i in sorted({task.source for task in plan.tasks})]
+    )
     lines = self._output.check(self._folder, spec, self._receipts)
     self._say(
         estimates.describe(
@@ -193,7 +183,7 @@ class _Job:
       left = sorted(set(range(len(self._plan.tasks))) - self._receipts.keys())
       if not left:
         break
-      self._check_all_done(self._do(left, patience))
+      self._do(left, patience)
     else:
       raise JobError(
           f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
@@ -214,64 +204,38 @@ class _Job:
     if not job_folder.is_of_use(self._folder, self._plan):
       job_folder.remove(self._folder)
 
-  def _do(self, numbers: Sequence[int], patience: float) -> Dict[int, str]:
-    """Does tasks; one that fails does not keep the others from being done.
-
-    Args:
-      numbers: which tasks.
-      patience: see `convert`.
-
-    Returns:
-      Why those that have failed did so.
-    """
+  def _do(self, numbers: Sequence[int], patience: float) -> None:
+    """Does tasks; raises a JobError if some have failed."""
     self._display = progress_lib.ProgressDisplay(
         self._plan.num_episodes,
         done=progress_lib.of_receipts(*self._receipts.values()),
     )
-    failures: Dict[int, str] = {}
-    gone_since: Dict[int, float] = {}
-    deaths: Dict[int, int] = collections.Counter()
     attempt = tasks_lib.Attempt(
         self._folder, self._plan.hash, self._max_skipped
     )
-
-    def is_worth_a_retry(number, outcome):
-      if isinstance(outcome, engines.WorkerDiedError):
-        deaths[number] += 1
-        return deaths[number] < _MAX_DEATHS
-      now = time.monotonic()
-      return isinstance(outcome, ConnectionError) and (
-          now - gone_since.setdefault(number, now) < patience
-      )
-
-    def report(number, progress):
-      gone_since.pop(number, None)
-      self._display.update(number, progress)
-      self._check_skipped()
-
     try:
       self._check_skipped()
-      while numbers:
-        again = []
-        for number, outcome in self._engine.map(attempt, numbers, report):
-          if isinstance(outcome, receipts_lib.Receipt):
-            self._receipts[number] = outcome
-            report(number, progress_lib.of_receipts(outcome))
-          elif self._max_skipped and isinstance(
-              outcome, tasks_lib.InvalidEpisodesError
-          ):
-            raise outcome
-          elif is_worth_a_retry(number, outcome):
-            self._display.say(f'Task {number} is tried again: {outcome}')
-            again.append(number)
-            time.sleep(_SECONDS_TO_WAIT)
-          else:
-            failures[number] = str(outcome)
-        numbers = again
+      failures = rounds.do_all(
+          self._engine, attempt, numbers, patience, listener=self
+      )
     finally:
       self._engine.stop()
       self._display.close()
-    return failures
+    self._check_all_done(failures)
+
+  def on_progress(self, number: int, progress: tasks_lib.Progress) -> None:
+    """Hears that a task goes on."""
+    self._display.update(number, progress)
+    self._check_skipped()
+
+  def on_done(self, number: int, receipt: receipts_lib.Receipt) -> None:
+    """Hears that a task is done."""
+    self._receipts[number] = receipt
+    self.on_progress(number, progress_lib.of_receipts(receipt))
+
+  def on_retry(self, number: int, error: Exception) -> None:
+    """Hears that a task is tried again after an error."""
+    self._display.say(f'Task {number} is tried again: {error}')
 
   def _check_all_done(self, failures: Dict[int, str]) -> None:
     if not failures:
@@ -317,7 +281,16 @@ class _Job:
     if self._allow_empty or self._plan.only is not None:
       return  # Repaired episodes go into an output that has items.
     totals = summary_lib.make(self._plan, self._receipts)
-    reason = summary_lib.why_empty(self._plan, totals)
+    lengths = totals['statistics']['length']
+    reason = summary_lib.why_empty(
+        self._plan.table_items,
+        totals['items'],
+        # A transition lies between two steps.
+        lengths['max'] + 1 if lengths['count'] else 0,
+    )
+    if not self._plan.tables and not totals['episodes']:
+      place = self._plan.output.place
+      reason = f'{place} would be empty: there is no valid episode.'
     if reason and totals['skipped']:
       summary_lib.write_quarantine(self._folder, self._receipts)
       reason += (

@@ -235,6 +235,24 @@ class RldsSource(OpenSource):
     return shards
 
 
+def common_frame_spec(opened: Sequence[OpenSource]) -> trajectory.Trajectory:
+  """Returns the spec of a frame, which is the same for all sources.
+
+  Raises:
+    ValueError: if it is not, or as `frame_spec` does.
+  """
+  first, *others = opened
+  spec = first.frame_spec()
+  for other in others:
+    if other.frame_spec() != spec:
+      raise ValueError(
+          f'{other.name} has other frames than {first.name}:'
+          f' {other.frame_spec()} rather than {spec}. Map their fields to the'
+          ' same names, dtypes and shapes.'
+      )
+  return spec
+
+
 def policy_info_fn(step_spec: Dict[str, Any]) -> Any:
   """Returns the function that makes policy info, or None if there is none."""
   has_info = step_mapping.POLICY_INFO in step_spec

@@ -176,7 +176,8 @@ def _help(pipe: connections.Connection, parent: int) -> None:
         worker = free.pop() if free else _Worker(attempt)
         worker.start(waiting.popleft())
         busy[worker.pipe] = worker
-      for connection in connections.wait(list(busy)):
+      ready: List[Any] = connections.wait(list(busy))
+      for connection in ready:
         worker = busy[connection]
         try:
           is_done, content = connection.recv()

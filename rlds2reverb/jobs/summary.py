@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -169,32 +169,32 @@ def to_text(summary: Mapping[str, Any], folder: str) -> str:
   )
 
 
-def why_empty(plan: plan_lib.Plan, totals: Mapping[str, Any]) -> str:
-  """Returns why an output would be empty; an empty string if it would not.
+def why_empty(
+    tables: Sequence[Any], items: Mapping[str, int], longest: int
+) -> str:
+  """Returns why a table has no items; an empty string if all have some.
 
   Args:
-    plan: the plan.
-    totals: its summary, as `make` returns it.
+    tables: the `TableItems`.
+    items: how many items each table has, by its name.
+    longest: the number of steps of the longest episode; 0 if there is none.
   """
-  if not plan.tables and not totals['episodes']:
-    return f'{plan.output.place} would be empty: there is no valid episode.'
-  lengths = totals['statistics']['length']
-  for table in plan.table_items:
-    if totals['items'][table.table_name]:
+  for table in tables:
+    if items[table.table_name]:
       continue
-    reason = 'there is no valid episode.'
-    if lengths['count']:
-      longest = lengths['max'] + 1  # A transition lies between two steps.
+    if not longest:
+      reason = 'there is no valid episode.'
+    elif table.windows is None:
       reason = (
           f'an item is a whole episode of {table.max_sequence_length} steps at'
           f' most, and all are longer; the longest has {longest}.'
       )
-      if table.windows is not None:
-        reason = (
-            f'an item has {table.windows.length} steps, and the longest episode'
-            f' has {longest}. Choose shorter windows, or pad short episodes: an'
-            ' end of "pad".'
-        )
+    else:
+      reason = (
+          f'an item has {table.windows.length} steps, and the longest episode'
+          f' has {longest}. Choose shorter windows, or pad short episodes: an'
+          ' end of "pad".'
+      )
     return (
         f'Table {table.table_name!r} would have no items, and samplers would'
         f' wait for ever: {reason} If an empty table is what you want, ask for'

@@ -378,8 +378,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       self.assertIn('nothing of its folder is left', lines[name])
     self.assertEmpty(os.listdir(parent))
 
+  def _hear_ctrl_c(self):
+    # A shell starts what runs in the background with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    self.addCleanup(signal.signal, signal.SIGINT, before)
+
   @parameterized.parameters(1, 25)
   def test_interrupted_push(self, episode):
+    self._hear_ctrl_c()
 
     def interrupt():
       if episode > 20:
@@ -408,6 +414,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(1, 25)
   def test_interrupted_checkpoint(self, episode):
+    self._hear_ctrl_c()
     parent = self._parent()
 
     def interrupt():
