@@ -6,7 +6,6 @@ from typing import Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
@@ -101,15 +100,6 @@ class TableItems:
       return np.zeros_like(lengths)
     return self.windows.padding(lengths)
 
-  def first_needed(self, seen: int) -> int:
-    """Returns the first frame of items that end after `seen` frames.
-
-    Args:
-      seen: a number of frames, counted from the start of an episode; or from
-        the start of the data, where items cross episodes.
-    """
-    return 0 if self.windows is None else int(self.windows.first_needed(seen))
-
   def count(
       self, lengths: np.ndarray, is_end: Union[bool, np.ndarray] = True
   ) -> np.ndarray:
@@ -123,18 +113,3 @@ class TableItems:
     if self.windows is None:
       return np.where(is_end & ~self.is_too_long(lengths), 1, 0)
     return self.windows.count(lengths, is_end=is_end)
-
-
-def episode_lengths(step_type: np.ndarray, length: int) -> np.ndarray:
-  """Returns the lengths of the episodes that frames belong to.
-
-  Args:
-    step_type: the step types of consecutive frames, `[B]`.
-    length: the number of frames before these that belong to the first episode.
-
-  Returns:
-    The lengths of the episodes that end with a LAST frame; and the length so
-    far of the one that goes on, or 0.
-  """
-  lasts = np.flatnonzero(step_type == ts.StepType.LAST)
-  return np.diff(np.concatenate([[-length], lasts + 1, [len(step_type)]]))

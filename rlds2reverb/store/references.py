@@ -87,19 +87,3 @@ def cells_of(
     else:
       cells[number] = OWN_FILE, len(value), add_string(value), 0
   return cells.reshape(strings.shape)
-
-
-def own_strings(strings: np.ndarray, cells: np.ndarray) -> np.ndarray:
-  """Returns the strings of cells, objects of their shape.
-
-  Args:
-    strings: all strings, one after the other, uint8 `[M]`.
-    cells: `CELL`s, all of which are of these strings.
-  """
-  memory = strings.data
-  found = np.empty(cells.shape, object)
-  found.ravel()[:] = [
-      bytes(memory[begin : begin + length])
-      for _, length, begin, _ in cells.ravel().tolist()
-  ]
-  return found

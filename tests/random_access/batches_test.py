@@ -14,6 +14,7 @@ import tree
 
 from rlds2reverb import random_access
 from rlds2reverb.episodes import windows as windows_lib
+from tests.replay.local import cuts
 
 _LENGTHS = {'a': [4, 1, 7], 'b': [2, 30], 'c': [5]}
 
@@ -134,28 +135,35 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       (None,),
       ({'a': 1.0, 'b': 2.0, 'c': 1.0},),
       ({'a': 0.0, 'b': 1.0, 'c': 3.0},),
+      ({'a': 1.0, 'b': 'items', 'c': 0.0},),
+      ({'a': 'episodes', 'b': 2.0, 'c': 1.0},),
   )
   def test_every_item_comes_as_often_as_the_weights_say(self, weights):
-    batches = self.batches(512, weights=weights and dict(weights))
-    drawn = np.concatenate([batches.draw(number) for number in range(100)])
-    counts = np.bincount(drawn, minlength=self.count)
     sizes = collections.Counter(self.names)
-    shares = weights or sizes
-    expected = np.array(
-        [shares[name] / sizes[name] for name in self.names], np.float64
+    weights = dict(weights or sizes)
+    rates = self.items['b'].column('id').astype(np.float64)
+    self.assertAllEqual(rates, np.arange(12, 44))
+    by_episode = np.repeat([5.0, 0.0, 1.0], _LENGTHS['a']) / 6
+    by_episode /= np.repeat(_LENGTHS['a'], _LENGTHS['a'])
+    within = {name: np.full(size, 1 / size) for name, size in sizes.items()}
+    given = dict(weights)
+    for name, each in weights.items():
+      if each == 'items':
+        weights[name], within[name] = 3.0, rates / rates.sum()
+        given[name] = 3 * within[name]
+      elif each == 'episodes':
+        weights[name], within[name] = 6.0, by_episode
+        given[name] = self.items['a'].episode_weights([5.0, 0.0, 1.0])
+    expected = np.concatenate([weights[name] * within[name] for name in 'abc'])
+    expected /= expected.sum()
+    batches = self.batches(512, weights=given)
+    drawn = np.concatenate([batches.draw(number) for number in range(100)])
+    cuts.assert_frequencies(
+        self, np.bincount(drawn, minlength=self.count), expected
     )
-    expected *= len(drawn) / expected.sum()
-    likely = expected > 0
-    self.assertAllEqual(counts[~likely], np.zeros((~likely).sum()))
-    counts, expected = counts[likely], expected[likely]
-    # Wilson and Hilferty's approximation of chi-square, five deviations out.
-    free = len(counts) - 1
-    found = ((counts - expected) ** 2 / expected).sum() / free
-    spread = 2 / (9 * free)
-    self.assertLess(abs(found ** (1 / 3) - (1 - spread)) / spread**0.5, 5)
     # Neighbours in time are not of one kind.
     same = np.mean(drawn[1:] == drawn[:-1])
-    self.assertLess(abs(same - ((expected / expected.sum()) ** 2).sum()), 0.01)
+    self.assertLess(abs(same - (expected**2).sum()), 0.01)
 
   def test_fields_of_a_mixture(self):
     batch = self.batches(200)[0]
@@ -247,42 +255,6 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       next(iter(self.noting(fail).as_dataset()))
     self.assertEqual(raised.exception.message, 'OSError: it is damaged')
 
-  @parameterized.parameters((None,), ([5.0, 0.0, 1.0],))
-  def test_an_episode_is_drawn_first(self, weights):
-    items = self.items['a']
-    batches = random_access.Batches(
-        items, 3000, weights=items.episode_weights(weights)
-    )
-    drawn = np.concatenate([batches.draw(number) for number in range(10)])
-    lengths = np.array(_LENGTHS['a'])
-    shares = np.array(weights or [1, 1, 1]) / lengths
-    expected = np.repeat(shares / (shares * lengths).sum(), lengths)
-    found = np.bincount(drawn, minlength=len(items)) / len(drawn)
-    # Five deviations of a share of 30,000 draws.
-    limit = 5 * (0.25 / len(drawn)) ** 0.5
-    self.assertAllClose(found, expected, atol=limit, rtol=0)
-    self.assertAllEqual(found[expected == 0], np.zeros((expected == 0).sum()))
-    with self.assertRaisesRegex(ValueError, 'each of the 3 episodes'):
-      items.episode_weights([1.0])
-
-  def test_weights_of_steps_in_a_mixture(self):
-    rates = self.items['b'].column('id').astype(np.float64)
-    self.assertAllEqual(rates, np.arange(12, 44))
-    weights = {'a': 1.0, 'b': rates * 3 / rates.sum(), 'c': 0.0}
-    batches = self.batches(1000, weights=weights)
-    drawn = np.concatenate([batches.draw(number) for number in range(50)])
-    expected = np.array([1 / 12] * 12 + list(weights['b']) + [0.0] * 5) / 4
-    found = np.bincount(drawn, minlength=self.count)
-    likely = expected > 0
-    self.assertAllEqual(found[~likely], np.zeros(5))
-    counts = expected[likely] * len(drawn)
-    chi_square = ((found[likely] - counts) ** 2 / counts).sum()
-    self.assertLess(chi_square, 43 + 5 * np.sqrt(2 * 43))
-    self.assertNotEqual(
-        batches.identity(),
-        self.batches(1000, weights={**weights, 'b': 3.0}).identity(),
-    )
-
   def test_wrong_arguments(self):
     for problem, kwargs in {
         'multiple of count': dict(process=(0, 3)),
@@ -301,6 +273,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
     with self.assertRaisesRegex(ValueError, 'id is int64 .*only decoded'):
       self.batches(4, augment={'id': random_access.Augmentation.OCTO})
+    with self.assertRaisesRegex(ValueError, 'each of the 3 episodes'):
+      self.items['a'].episode_weights([1.0])
     with self.assertRaisesRegex(IndexError, 'no batch -1'):
       self.batches(4)[-1]  # pylint: disable=pointless-statement
 

@@ -154,23 +154,6 @@ class OpenBatchesTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'made with another prepare'):
       self.open(other=prepare)
 
-  def test_another_format_is_copied_into_the_index(self):
-    directory = os.path.join(
-        os.path.dirname(os.path.dirname(__file__)), 'data/lerobot/v3.0'
-    )
-    batches = random_access.open_batches(
-        {'arm': directory},
-        os.path.join(self.folder, 'indexes'),
-        4,
-        random_access.ActionChunks(1, 2),
-    )
-    steps = next(iter(formats.load(directory)))['steps']
-    item = batches.items[0]
-    self.assertAllEqual(item['action'][0], steps['action'][:2])
-    self.assertAllEqual(
-        item['observation']['state'][0], steps['observation']['state'][0]
-    )
-
   def test_a_name_of_another_format_needs_the_format(self):
     home = os.path.join(self.folder, 'hub')
     shutil.copytree(

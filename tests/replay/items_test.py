@@ -88,16 +88,6 @@ class TableItemsTest(parameterized.TestCase):
     table = items.TableItems('table', windows_lib.Windows(4, end=end))
     self.assertEqual(table.padding(np.array([1, 3, 4])).tolist(), expected)
 
-  def test_lengths_of_episodes(self):
-    for step_type, before, expected in (
-        ([1, 2, 2, 0, 1], 3, [5, 1, 2]),
-        ([0, 1, 2], 0, [3, 0]),
-        ([1, 1], 4, [6]),
-        ([], 4, [4]),
-    ):
-      found = items.episode_lengths(np.array(step_type), before)
-      self.assertEqual(found.tolist(), expected)
-
 
 if __name__ == '__main__':
   absltest.main()

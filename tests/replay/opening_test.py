@@ -13,7 +13,6 @@ import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
@@ -86,23 +85,6 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     self.check_local(opening.open_replay_buffer(path))
     with self.assertRaises(ValueError):
       opening.open_replay_buffer(path, split='test')
-
-  def test_a_mixture(self):
-    mixed = mixtures.mix_datasets(
-        {
-            name: golden.stacked([episode])
-            for name, episode in zip('ab', cuts.episodes_of([4, 3]))
-        },
-        stop_when='all',
-    )
-    buffer = opening.open_replay_buffer(mixed.map(lambda each: each.element))
-    shown = {
-        float(item.observation[0, 0])
-        for item in cuts.items_of(
-            buffer.as_dataset(4, single_deterministic_pass=True)
-        )
-    }
-    self.assertEqual(shown, {0.0, 1.0, 2.0, 100.0, 101.0})
 
   def test_prepared_frames(self):
     path = self.path('frames')

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import draws
 from rlds2reverb.store import samplers
 from tests.replay.local import cuts
 
@@ -169,15 +168,6 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     # And from those that are drawn soon after it, which it never equals.
     for lag in 1, 2, 10, 64:
       check(orders[:, lag::lag] - orders[:, :-lag:lag], first=1)
-
-  def test_neighbours_in_the_order_of_many_items(self):
-    count, bins = 70000, 100
-    items = draws.Permutation(count, np.uint64(123456789), 0)(np.arange(count))
-    for lag in 1, 2, 3, 64:
-      numbers = (items[lag:] - items[:-lag]) % count * bins // count
-      cuts.assert_frequencies(
-          self, np.bincount(numbers, minlength=bins), np.full(bins, 1 / bins)
-      )
 
   def test_all_orders_of_three(self):
     orders = _draw(samplers.WithoutReplacement(), _items([3]), 3, range(600))

@@ -282,30 +282,6 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     buffer.clear()
     self.assertEqual((int(buffer.num_frames()), buffer.num_items), (0, 0))
 
-  @parameterized.parameters(samplers.Uniform, prioritized.Prioritized)
-  def test_while_a_data_set_is_iterated(self, sampler):
-    buffer = self.make(
-        capacity=30, windows=windows_lib.Windows(3), sampler=sampler()
-    )
-    rng = np.random.default_rng(0)
-    all_frames = self.frames(rng.integers(1, 9, 100))
-    batches = None
-    first = np.concatenate([f.observation[:, 0] for f in all_frames])
-    count = 0
-    for frames in all_frames:
-      _append(buffer, frames)
-      count += len(frames.step_type)
-      if count < 40:
-        continue
-      batches = batches or iter(buffer.as_dataset(20))
-      batch, info = next(batches)
-      shown = batch.observation[:, :, 0].numpy()
-      # Consecutive frames of one episode, which are still there.
-      self.assertAllEqual(shown[:, 1:], shown[:, :-1] + 1)
-      self.assertGreaterEqual(shown.min(), first[count - 30 : count].min())
-      self.assertAllEqual(np.isin(shown, first[count - 30 : count]), shown >= 0)
-      self.assertAllEqual(info.table_size, np.full([20, 3], buffer.num_items))
-
   def test_nothing_is_appended_without_capacity(self):
     buffer = replay_buffer.EpisodesReplayBuffer(
         golden.stacked(cuts.episodes_of([3]))
@@ -329,12 +305,6 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'appended one by one'):
       buffer.add_batch(change(frames))
     self.assertEqual(int(buffer.num_frames()), 0)
-
-  def test_wrong_structure(self):
-    buffer = self.make(capacity=9)
-    [frames] = self.frames([1])
-    with self.assertRaises((ValueError, TypeError)):
-      buffer.add_batch(frames._replace(observation={'a': frames.observation}))
 
   def test_checkpoint(self):
     kwargs = dict(capacity=12, seed=2)

@@ -1,13 +1,9 @@
 """Tests of how the frames of a data set are stored."""
 
 import os
-import signal
-import subprocess
-import sys
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -195,38 +191,6 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(ValueError):
       loading.load_frames(_known_data(), _items(windows_lib.Windows(9)), folder)
     self.assertEmpty(os.listdir(os.path.dirname(folder)))
-
-  @pytest.mark.long
-  def test_a_process_that_is_killed_leaves_nothing(self):
-    folder = self.folder()
-    code = f"""
-import time
-import numpy as np
-import tensorflow as tf
-from tests import golden
-from tests.replay.local import cuts, loading_test as t
-def episodes():
-  for episode in cuts.episodes_of([5] * 100000):
-    yield {{'steps': episode}}
-    print('.', flush=True)
-    time.sleep(0.01)
-data = tf.data.Dataset.from_generator(
-    episodes,
-    output_signature={{'steps': golden.stacked_spec(cuts.episodes_of([5])[0])}})
-t.loading.load_frames(data, t._items(), {folder!r})
-"""
-    with subprocess.Popen(
-        [sys.executable, '-c', code], stdout=subprocess.PIPE
-    ) as process:
-      process.stdout.readline()
-      with self.assertRaisesRegex(BlockingIOError, 'Another process'):
-        loading.load_frames(_known_data(), _items(), folder)
-      process.send_signal(signal.SIGKILL)
-      process.wait()
-    self.assertFalse(os.path.exists(folder))
-    found = loading.load_frames(_known_data(), _items(), folder)
-    self.assertEqual(found.make_items().num_items, 12)
-    self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
 
 if __name__ == '__main__':

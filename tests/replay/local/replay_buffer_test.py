@@ -146,17 +146,6 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
   def test_the_items_of_a_server(self):
     self.check_items(3, 2, 'tile')
 
-  @parameterized.parameters(
-      (2, 1, 'drop'),
-      (4, 1, 'pad'),
-      (3, 1, 'cross'),
-      (3, 2, 'overlap'),
-      (None, 1, 'drop'),
-  )
-  @pytest.mark.long
-  def test_other_items_of_a_server(self, length, stride, end):
-    self.check_items(length, stride, end)
-
   def check_items(self, length, stride, end):
     episodes = golden.random_episodes(
         np.random.default_rng(7), 8, nested_fields=True
@@ -204,17 +193,6 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(one.dtype, other.dtype)
       self.assertTrue(one.shape.is_compatible_with(other.shape))
       self.assertEqual(one.shape.rank, other.shape.rank)
-
-  def test_static_shapes(self):
-    buffer = _Buffer(
-        golden.stacked(cuts.episodes_of([9])), windows_lib.Windows(3)
-    )
-    frames, info = buffer.as_dataset(5).element_spec
-    self.assertEqual(frames.observation.shape, [5, 3, 2])
-    self.assertEqual(info.key.shape, [5, 3])
-    frames, info = buffer.as_dataset().element_spec
-    self.assertEqual(frames.observation.shape, [3, 2])
-    self.assertEqual(info.key.shape, [3])
 
   def test_sample_info(self):
     buffer = _Buffer(
@@ -303,29 +281,6 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
       found += [buffer.get_next(4)[1].key[:, 0].numpy().tolist()]
       found += [get_next().numpy().tolist()]
       self.assertEqual(found, expected)
-
-  def test_an_iterator_that_is_an_argument(self):
-    expected = _keys(_Buffer(self.store).as_dataset(4), 9)
-    iterator = iter(_Buffer(self.store).as_dataset(4))
-
-    @tf.function
-    def take(iterator):
-      return next(iterator)[1].key[:, 0]
-
-    @tf.function
-    def loop(iterator):
-      keys = tf.TensorArray(tf.uint64, 0, dynamic_size=True)
-      for _, info in iterator:
-        keys = keys.write(keys.size(), info.key[:, 0])
-        if keys.size() == 5:
-          break
-      return keys.stack()
-
-    found = [next(iterator)[1].key[:, 0].numpy().tolist()]
-    found += [take(iterator).numpy().tolist()]
-    found += loop(iterator).numpy().tolist()
-    found += [next(iterator)[1].key[:, 0].numpy().tolist()]
-    self.assertEqual(found, expected[: len(found)])
 
   def test_iterators_at_once_draw_independently(self):
     dataset = _Buffer(self.store).as_dataset(8)
@@ -500,36 +455,6 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     # What get_next keeps is no part of a checkpoint.
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     tf.train.Checkpoint(buffer=other).write(path)
-
-  def test_in_a_function(self):
-    expected = _keys(self.make('uniform').as_dataset(4), 20)
-    buffer = self.make('uniform')
-    dataset = buffer.as_dataset(4)
-
-    @tf.function
-    def train(count):
-      keys = tf.TensorArray(tf.uint64, 0, dynamic_size=True)
-      for _, info in dataset.take(count):
-        keys = keys.write(keys.size(), info.key[:, 0])
-      return keys.stack()
-
-    found = [train(tf.constant(n, tf.int64)).numpy().tolist() for n in (7, 13)]
-    self.assertEqual(sum(found, []), expected)
-
-  def test_a_prefetch_of_the_users_own(self):
-    expected = _keys(self.make('uniform').as_dataset(4), 20)
-    dataset = self.make('uniform').as_dataset(4)
-    self.assertEqual(_keys(dataset.prefetch(5), 20), expected)
-
-  def test_seeds(self):
-    found = {
-        seed: _keys(_Buffer(self.store, seed=seed).as_dataset(8), 4)
-        for seed in (0, 1, np.int64(2), 2**70)
-    }
-    self.assertLen({str(keys) for keys in found.values()}, 4)
-    self.assertEqual(
-        _keys(_Buffer(self.store, seed=1).as_dataset(8), 4), found[1]
-    )
 
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):

@@ -59,11 +59,6 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
   def test_one_adds_and_three_learn(self, sampler):
     self.check_learners(sampler, 3)
 
-  @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
-  @pytest.mark.long
-  def test_one_adds_and_three_learn_for_a_minute(self, sampler):
-    self.check_learners(sampler, 60)
-
   def check_learners(self, sampler, seconds):
     is_prioritized = sampler is prioritized.Prioritized
     # Large frames take longer to write, and show whether they are whole.
