@@ -1,10 +1,14 @@
 """Gives the elements of several data sets one structure."""
 
+import functools
+import itertools
+import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -63,28 +67,32 @@ def align(
         'The data sets cannot be mixed. Map them to the same fields first:\n'
         + '\n'.join(differences)
     )
-  leaves = tree.flatten_with_path(spec)
-  owned = {
-      name: {keys for keys, _ in tree.flatten_with_path(dataset.element_spec)}
-      for name, dataset in datasets.items()
-  }
-  partial = [
-      keys
-      for keys, _ in leaves
-      if not all(keys in own for own in owned.values())
-  ]
+  fields_of = lambda spec: [keys for keys, _ in tree.flatten_with_path(spec)]
+  owned = [set(fields_of(one.element_spec)) for one in datasets.values()]
+  everywhere = set.intersection(*owned)
+  partial = [keys for keys in fields_of(spec) if keys not in everywhere]
+
+  def aligned(source: int, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def fill(*element):
+      # `map` passes the parts of a plain tuple one by one.
+      if type(spec) is not tuple:  # pylint: disable=unidiomatic-typecheck
+        [element] = element
+      filled = _fill(element, owned[source], spec)
+      facts = tf.constant(source), {
+          steps_lib.field_path(keys): tf.constant(keys in owned[source])
+          for keys in partial
+      }
+      if of_batches:
+        count = tf.shape(tf.nest.flatten(filled)[0])[0]
+        facts = tf.nest.map_structure(
+            lambda fact: tf.fill([count], fact), facts
+        )
+      return Mixed(filled, *facts)
+
+    return dataset.map(graphs.no_autograph(fill))
+
   return {
-      name: dataset.map(
-          lambda *element, own=owned[name], source=source: _fill(
-              # `map` passes the parts of a plain tuple one by one.
-              element if type(spec) is tuple else element[0],  # pylint: disable=unidiomatic-typecheck
-              own,
-              spec,
-              partial,
-              source,
-              of_batches,
-          )
-      )
+      name: aligned(source, dataset)
       for source, (name, dataset) in enumerate(datasets.items())
   }
 
@@ -159,17 +167,15 @@ def _merge(
 
 def _common_shape(
     shapes: Sequence[tf.TensorShape],
-) -> Optional[List[Optional[int]]]:
+) -> Optional[tf.TensorShape]:
   """Returns the shape that fits all shapes, or None if there is none."""
-  ranks = {shape.rank for shape in shapes}
-  if len(ranks) > 1 or None in ranks:
+  pairs = itertools.combinations(shapes, 2)
+  if not all(one.is_compatible_with(other) for one, other in pairs):
     return None
-  common = []
-  for dims in zip(*(shape.as_list() for shape in shapes)):
-    if len(set(dims) - {None}) > 1:
-      return None
-    common.append(None if None in dims else dims[0])
-  return common
+  common = functools.reduce(
+      tf.TensorShape.most_specific_compatible_shape, shapes
+  )
+  return None if common.rank is None else common
 
 
 def _describe(spec) -> str:
@@ -182,7 +188,7 @@ def _describe(spec) -> str:
   return str(spec)
 
 
-def _fill(element, own, spec, partial, source, of_batches) -> Mixed:
+def _fill(element, own, spec) -> Any:
   """Fills the leaves that `element` lacks with zeros; it has those in `own`."""
 
   def fill(keys, leaf_spec):
@@ -194,24 +200,11 @@ def _fill(element, own, spec, partial, source, of_batches) -> Mixed:
     zeros = tf.zeros(shape, leaf_spec.dtype)
     return tf.ensure_shape(zeros, leaf_spec.shape)
 
-  filled = tree.map_structure_with_path(fill, spec)
-  facts = tf.constant(source), {
-      steps_lib.field_path(keys): tf.constant(keys in own) for keys in partial
-  }
-  if of_batches:
-    count = tf.shape(tf.nest.flatten(filled)[0])[0]
-    facts = tf.nest.map_structure(lambda fact: tf.fill([count], fact), facts)
-  return Mixed(filled, *facts)
+  return tree.map_structure_with_path(fill, spec)
 
 
 def _nearest_length(element, own, spec, keys) -> tf.Tensor:
   """Returns the length of the field whose path shares the most with `keys`."""
-
-  def shared(other):
-    count = 0
-    while count < min(len(keys), len(other)) and keys[count] == other[count]:
-      count += 1
-    return count
 
   like = [other for other in own if paths.get(spec, other).shape[:1] == [None]]
   if not like:
@@ -219,5 +212,6 @@ def _nearest_length(element, own, spec, keys) -> tf.Tensor:
         f'{steps_lib.field_path(keys)} is of no known length, and the data set'
         ' without it has no other field whose length it could take.'
     )
+  shared = lambda other: len(os.path.commonprefix([keys, other]))
   nearest = max(sorted(like, key=str), key=shared)
   return tf.shape(paths.get(element, nearest))[0]

@@ -105,11 +105,8 @@ def _without_own_deprecations() -> Iterator[None]:
     message = record.getMessage()
     return 'dtype' not in message or 'deprecated' not in message
 
-  loggers = logging.get_absl_logger(), tf.get_logger()
-  for logger in loggers:
-    logger.addFilter(is_of_use)
-  try:
+  with contextlib.ExitStack() as stack:
+    for logger in logging.get_absl_logger(), tf.get_logger():
+      logger.addFilter(is_of_use)
+      stack.callback(logger.removeFilter, is_of_use)
     yield
-  finally:
-    for logger in loggers:
-      logger.removeFilter(is_of_use)

@@ -25,6 +25,14 @@ _HINTS = {
     'torchrl': 'a storage of TorchRL',
     'zarr': 'a Zarr replay buffer',
 }
+# Folders with all of these files, in the order in which they are looked for.
+_FOLDERS = (
+    ('calvin', ['ep_start_end_ids.npy']),
+    ('lerobot', [os.path.join('meta', 'info.json')]),
+    ('imitation', ['state.json', 'dataset_info.json']),
+    ('torchrl', ['storage_metadata.json']),
+    ('torchrl', [os.path.join('storage', 'storage_metadata.json')]),
+)
 _HDF5_SUFFIXES = ('.hdf5', '.h5')
 _EPISODE = re.compile(r'episode_\d+')
 _DEMO = re.compile(r'demo_\d+')
@@ -94,29 +102,22 @@ def _described(found: str) -> str:
 
 def _format_of_folder(path: str) -> str:
   """Returns the format of a folder by the names of its files."""
+  for found, names in _FOLDERS:
+    if all(files.exists(os.path.join(path, name)) for name in names):
+      return found
   names = files.names_in(path)
-  has = lambda *parts: files.exists(os.path.join(path, *parts))
-  if 'ep_start_end_ids.npy' in names:
-    return 'calvin'
-  if has('meta', 'info.json'):
-    return 'lerobot'
-  if has('state.json') and has('dataset_info.json'):
-    return 'imitation'
-  if has('storage_metadata.json') or has('storage', 'storage_metadata.json'):
-    return 'torchrl'
   if {'.zgroup', 'zarr.json'} & set(names) and 'meta' in names:
     return 'zarr'
-  if 'main_data.hdf5' in names or has('data', 'main_data.hdf5'):
-    return 'minari'
+  for folder in path, os.path.join(path, 'data'):
+    if files.exists(os.path.join(folder, 'main_data.hdf5')):
+      return 'minari'
   for folder in path, os.path.join(path, 'data'):
     metadata = os.path.join(folder, 'metadata.json')
     if files.exists(metadata):
       with files.open_text(metadata) as f:
         if 'minari_version' in json.load(f):
           return 'minari'
-  if 'dataset_info.json' in names:
-    return 'rlds'
-  return ''
+  return 'rlds' if 'dataset_info.json' in names else ''
 
 
 def _format_of_hdf5(file: h5py.File) -> str:

@@ -20,6 +20,7 @@ loses both; they leave what it wrote; and nothing is synced to the disk first.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -29,11 +30,13 @@ from absl import logging
 from etils import epath
 import tensorflow as tf
 
-from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 
 _UNFINISHED = '.unfinished'
+# From linux/fcntl.h and linux/fs.h.
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 class _Names(NamedTuple):
@@ -83,21 +86,19 @@ def new_folder(
     _check_free(directory, replace)
     with files.writing_to(directory):
       os.mkdir(names.unfinished)
-    try:
+    with _removed_on_error(names.unfinished):
       yield names.unfinished
-    except BaseException:
-      shutil.rmtree(names.unfinished, ignore_errors=True)
-      raise
     try:
-      durable.sync_tree(names.unfinished)
+      for folder, _, found in os.walk(names.unfinished):
+        for name in [*found, '']:
+          sync(os.path.join(folder, name))
       _move(names, replace)
     except OSError as e:
-      place = _move_aside(names)
       raise OSError(
           f'All is written, but could not be moved to {directory}: {e}. It is'
-          f' kept in {place}.'
+          f' kept in {_move_aside(names)}.'
       ) from e
-    durable.sync(os.path.dirname(names.target))
+    sync(os.path.dirname(names.target))
     # After an exchange this folder has the old content of `directory`.
     shutil.rmtree(names.unfinished, ignore_errors=True)
     shutil.rmtree(names.replaced, ignore_errors=True)
@@ -141,7 +142,7 @@ def write_text(path: str, text: str) -> None:
     try:
       with open(names.unfinished, 'w', encoding='utf-8') as f:
         f.write(text)
-      durable.sync(names.unfinished)
+      sync(names.unfinished)
       os.replace(names.unfinished, names.target)
     except BaseException:
       with contextlib.suppress(OSError):
@@ -149,16 +150,45 @@ def write_text(path: str, text: str) -> None:
       raise
 
 
+def exchange(one: str, other: str) -> bool:
+  """Exchanges two folders in one step, or returns False if it cannot."""
+  try:
+    renameat2 = ctypes.CDLL(None).renameat2
+  except AttributeError:
+    return False
+  paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
+  return renameat2(*paths, ctypes.c_uint(_RENAME_EXCHANGE)) == 0
+
+
+def sync(path: str) -> None:
+  """Makes sure that a file, or a folder's list of files, is on disk."""
+  file = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(file)
+  except OSError as e:
+    # Some file systems can do this for files, but not for folders.
+    if e.errno not in locks.UNSUPPORTED:
+      raise
+  finally:
+    os.close(file)
+
+
 def _names_of(path: str) -> _Names:
   target = os.path.realpath(path)
   folder, name = os.path.split(target)
+  beside = os.path.join(folder, f'.{name}.')
   return _Names(
-      target,
-      *(
-          os.path.join(folder, f'.{name}.{suffix}')
-          for suffix in ('lock', 'unfinished', 'replaced')
-      ),
+      target, f'{beside}lock', f'{beside}unfinished', f'{beside}replaced'
   )
+
+
+@contextlib.contextmanager
+def _removed_on_error(folder: str) -> Iterator[None]:
+  try:
+    yield
+  except BaseException:
+    shutil.rmtree(folder, ignore_errors=True)
+    raise
 
 
 def _recover(names: _Names, is_locked: bool) -> None:
@@ -193,7 +223,7 @@ def _move(names: _Names, replace: bool) -> None:
   if not is_there or not os.listdir(names.target):
     # This replaces an empty folder, but fails where there are files in it.
     os.rename(names.unfinished, names.target)
-  elif not durable.exchange(names.unfinished, names.target):
+  elif not exchange(names.unfinished, names.target):
     os.rename(names.target, names.replaced)
     try:
       os.rename(names.unfinished, names.target)
@@ -227,15 +257,11 @@ def _new_remote(
         ' choose another directory.'
     )
   _check_free(directory, replace)
-  with files.os_errors(directory):
-    # A folder that cannot be written thus fails before the work begins.
-    epath.Path(directory).mkdir(parents=True, exist_ok=True)
+  # A folder that cannot be written thus fails before the work begins.
+  files.make_folder(directory)
   folder = tempfile.mkdtemp()
-  try:
+  with _removed_on_error(folder):
     yield folder
-  except BaseException:
-    shutil.rmtree(folder, ignore_errors=True)
-    raise
   try:
     with files.os_errors(directory):
       unfinished = epath.Path(directory, _UNFINISHED)

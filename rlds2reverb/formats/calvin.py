@@ -86,7 +86,7 @@ def load_calvin(
     raise ValueError(
         f'{directory} is not a CALVIN data set: it has no {_BOUNDS_FILE}.'
     )
-  spans = _texts(directory) if language else _episodes(directory)
+  spans = _find_spans(directory, language)
   first = _read_frame(directory, spans[0].first)
   columns_lib.check_left_out(f'A frame of {directory}', first, leave_out)
   if _ACTIONS not in first:
@@ -146,31 +146,25 @@ def _read_frame(
     raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
 
 
-def _episodes(directory: str) -> List[_Span]:
-  """Returns the episodes that the data set has."""
-  path = os.path.join(directory, _BOUNDS_FILE)
-  bounds = np.load(path)
-  return _checked(path, [_Span(int(a), int(b), {}) for a, b in bounds])
-
-
-def _texts(directory: str) -> List[_Span]:
-  """Returns the spans of episodes that texts describe."""
-  path = os.path.join(directory, _LANGUAGE_FILE)
+def _find_spans(directory: str, language: bool) -> List[_Span]:
+  """Returns the episodes of the data set, or those that texts describe."""
+  path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
   if not os.path.isfile(path):
     raise ValueError(f'There is no {path}, which has the texts of the frames.')
-  try:
-    found = _unpickle(path)
-    texts, tasks = (found['language'][name] for name in ('ann', 'task'))
-    spans = [
-        _Span(int(a), int(b), {'language_instruction': str(text), 'task': task})
-        for (a, b), text, task in zip(found['info']['indx'], texts, tasks)
-    ]
-  except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
-    raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
-  return _checked(path, spans)
-
-
-def _checked(path: str, spans: List[_Span]) -> List[_Span]:
+  if language:
+    try:
+      found = _unpickle(path)
+      bounds = found['info']['indx']
+      texts, tasks = (found['language'][name] for name in ('ann', 'task'))
+      fields = [
+          {'language_instruction': str(text), 'task': task}
+          for text, task in zip(texts, tasks)
+      ]
+      spans = [_Span(int(a), int(b), c) for (a, b), c in zip(bounds, fields)]
+    except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
+      raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
+  else:
+    spans = [_Span(int(a), int(b), {}) for a, b in np.load(path)]
   wrong = [span[:2] for span in spans if not 0 <= span.first <= span.last]
   if wrong or not spans:
     raise ValueError(

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import rlds
 
 # The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
@@ -149,46 +148,6 @@ def nested(name: Optional[str], columns: Mapping[str, Any]) -> Any:
   return tf.nest.map_structure(columns.get, below(name, columns))
 
 
-def to_fields(
-    where: str,
-    columns: Mapping[str, Any],
-    names: Mapping[str, str],
-    unused: Iterable[Optional[str]] = (),
-    help: str = '',  # pylint: disable=redefined-builtin
-) -> Dict[str, Any]:
-  """Returns the fields of a step, made of columns.
-
-  Args:
-    where: the place of the columns, for errors.
-    columns: the columns by their names.
-    names: the names of the columns of an observation, an action and a reward,
-      and of what is below them, by these fields.
-    unused: names of columns that are no fields.
-    help: advice for the error if there are no observations or actions.
-
-  Raises:
-    ValueError: if there are no observations or no actions.
-  """
-  fields = {field: nested(name, columns) for field, name in names.items()}
-  missing = [
-      names[field]
-      for field in (rlds.OBSERVATION, rlds.ACTION)
-      if not tf.nest.flatten(fields[field])
-  ]
-  if missing:
-    raise ValueError(
-        f'{where} has no {" and no ".join(missing)}, but {sorted(columns)}.'
-        + (help and f' {help}')
-    )
-  fields = {name: nest for name, nest in fields.items() if nest is not None}
-  if rlds.REWARD in fields and not tf.nest.flatten(fields[rlds.REWARD]):
-    del fields[rlds.REWARD]
-  taken = {*names.values(), *unused}
-  tops = dict.fromkeys(name.split('/')[0] for name in columns)
-  others = {top: nested(top, columns) for top in tops if top not in taken}
-  return {**fields, **others}
-
-
 def check_left_out(
     where: str, names: Iterable[str], leave_out: Sequence[str]
 ) -> None:
@@ -260,19 +219,10 @@ def read(
   if spec.dtype != tf.string:
     return np.asarray(values, spec.dtype.as_numpy_dtype)
   shape = values.shape[: 1 + spec.shape.rank]
-  strings = zeros(int(np.prod(shape)), tf.TensorSpec([], tf.string))
-  for index, value in enumerate(
-      values.reshape(-1, *values.shape[len(shape) :])
-  ):
-    strings[index] = _to_bytes(value)
+  strings = np.empty(int(np.prod(shape)), object)
+  flat = values.reshape(-1, *values.shape[len(shape) :])
+  strings[:] = [_to_bytes(value) for value in flat]
   return strings.reshape(shape)
-
-
-def to_strings(rows: np.ndarray) -> np.ndarray:
-  """Returns the bytes of each row of an array of uint8, `[N]`."""
-  strings = np.empty(len(rows), object)
-  strings[:] = [row.tobytes() for row in rows]
-  return strings
 
 
 def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:

@@ -4,7 +4,7 @@ Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` with the
 last observation. A `GroupLayout` says how the formats differ.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence, Set
 
 from absl import logging
 import h5py
@@ -36,6 +36,11 @@ class GroupLayout(NamedTuple):
   next_observations: Any = None
   unused: Sequence[str] = ()
   help: str = ''
+
+  @property
+  def used(self) -> Set[Any]:
+    """The names of columns, or what they begin with, that have a use here."""
+    return {*self.names.values(), self.next_observations, *self.unused}
 
   def numbers(self, names: Sequence[str]) -> Dict[str, int]:
     """Returns the names of groups among `names`, by their numbers."""
@@ -71,8 +76,11 @@ def load(
   def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
       for name, number in groups.items():
-        columns = prepare(_columns(file[name], left_out))
-        steps, is_terminal = _steps(f'{name} of {path}', columns, layout)
+        columns = columns_lib.leaves(file[name])
+        for one in left_out:
+          columns.pop(one, None)
+        steps = _steps(f'{name} of {path}', prepare(columns), layout)
+        is_terminal = columns.get(layout.terminal, np.zeros(0))[-1:]
         yield python_episodes.make_episode(
             steps, number, is_terminal, fields_of(file[name])
         )
@@ -80,25 +88,16 @@ def load(
   return python_episodes.to_dataset(read, len(groups))
 
 
-def _columns(group: h5py.Group, left_out) -> Dict[str, Any]:
-  return {
-      name: column
-      for name, column in columns_lib.leaves(group).items()
-      if name not in left_out
-  }
-
-
 def _left_out(group: h5py.Group, layout: GroupLayout) -> List[str]:
   """Returns the columns without a row for each step, and warns of them."""
   columns = columns_lib.leaves(group)
-  used = (*layout.names.values(), layout.next_observations, *layout.unused)
   length = len(columns.get(layout.terminal, ())) or len(
       columns.get(layout.names[rlds.ACTION], ())
   )
   left_out = [
       name
       for name, column in columns.items()
-      if name.split('/')[0] not in used
+      if name.split('/')[0] not in layout.used
       and not (
           columns_lib.is_readable(column)
           and len(column) in (length, length + 1)
@@ -112,29 +111,43 @@ def _left_out(group: h5py.Group, layout: GroupLayout) -> List[str]:
   return left_out
 
 
-def _steps(where: str, columns: Dict[str, Any], layout: GroupLayout) -> Any:
-  """Returns the step fields of an episode, and whether it is terminal."""
-  following = columns_lib.nested(layout.next_observations, columns)
-  is_terminal = columns.get(layout.terminal, np.zeros(0))[-1:]
-  steps = columns_lib.to_fields(
-      where,
-      columns,
-      layout.names,
-      (*layout.unused, layout.next_observations),
-      layout.help,
-  )
-  length = len(tf.nest.flatten(steps[rlds.ACTION])[0])
-  num_rows = {
-      rlds.OBSERVATION: length + (layout.next_observations is None),
-      rlds.REWARD: length,
+def _steps(
+    where: str, columns: Dict[str, Any], layout: GroupLayout
+) -> Dict[str, Any]:
+  """Returns the step fields of an episode."""
+  tops = dict.fromkeys(name.split('/')[0] for name in columns)
+  places = {
+      **layout.names,
+      **{top: top for top in tops if top not in layout.used},
   }
-  for field, expected in num_rows.items():
+  steps = {
+      field: columns_lib.nested(name, columns) for field, name in places.items()
+  }
+  missing = [
+      layout.names[field]
+      for field in (rlds.OBSERVATION, rlds.ACTION)
+      if not tf.nest.flatten(steps[field])
+  ]
+  if missing:
+    raise ValueError(
+        f'{where} has no {" and no ".join(missing)}, but {sorted(columns)}.'
+        + (layout.help and f' {layout.help}')
+    )
+  if not tf.nest.flatten(steps[rlds.REWARD]):
+    del steps[rlds.REWARD]
+  length = len(tf.nest.flatten(steps[rlds.ACTION])[0])
+  has_next = layout.next_observations is None
+  for field, expected in (
+      (rlds.OBSERVATION, length + has_next),
+      (rlds.REWARD, length),
+  ):
     for leaf in tf.nest.flatten(steps.get(field, ())):
       if len(leaf) != expected:
         raise ValueError(
             f'{where} has {len(leaf)} rows of {layout.names[field]}, but'
             f' {length} of {layout.names[rlds.ACTION]}: expected {expected}.'
         )
+  following = columns_lib.nested(layout.next_observations, columns)
   if following:
     try:
       steps[rlds.OBSERVATION] = tf.nest.map_structure(
@@ -147,4 +160,4 @@ def _steps(where: str, columns: Dict[str, Any], layout: GroupLayout) -> Any:
           f'{where} has other fields below {layout.next_observations} than'
           f' below {layout.names[rlds.OBSERVATION]}: {e}'
       ) from e
-  return steps, is_terminal
+  return steps

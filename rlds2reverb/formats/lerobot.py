@@ -110,11 +110,7 @@ def load_lerobot(
     unread |= set(data.videos) - set(cameras)
   read_features = [name for name in features if name not in unread]
   parts = gr00t.read_parts(data.directory, features) if modality else {}
-  parts = {
-      path: part
-      for path, part in parts.items()
-      if part.feature in read_features
-  }
+  parts = {k: one for k, one in parts.items() if one.feature in read_features}
   names = _names(data, read_features, parts)
 
   def read() -> python_episodes.Episodes:

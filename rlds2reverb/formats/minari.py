@@ -13,7 +13,7 @@ itself is not used: it needs another version of NumPy than TensorFlow does.
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Optional, Set
+from typing import Any, Dict, Set
 
 import gin
 import numpy as np
@@ -26,7 +26,6 @@ from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import minari_arrow
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
-_METADATA_FILE = minari_arrow.METADATA_FILE
 _TERMINATIONS = minari_arrow.TERMINATIONS
 _LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'episode_(\d+)'),
@@ -62,61 +61,61 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
       columns of the first, or as many rows as they need.
   """
   path = _find_path(name_or_directory)
-  folder = minari_arrow.find_folder(path)
-  if folder is not None:
-    return minari_arrow.load(folder)
-  path = _find_file(path)
-  names = hdf5.names_in(path)
-  if not is_minari(names):
+  for folder in path, os.path.join(path, 'data'):
+    metadata = _read_metadata(folder)
+    if metadata.get('data_format') in minari_arrow.FORMATS:
+      return minari_arrow.load(folder, metadata)
+  candidates = (path, *(os.path.join(path, name) for name in _FILES))
+  file = next(filter(os.path.isfile, candidates), None)
+  if file is None:
     raise ValueError(
-        f'{path} is not a Minari data set: it has {names}, and not only'
+        f'There is no HDF5 file in {path}: a Minari data set has one of'
+        f' {_FILES}.'
+    )
+  names = hdf5.names_in(file)
+  if not all(map(_LAYOUT.group.fullmatch, names)):
+    raise ValueError(
+        f'{file} is not a Minari data set: it has {names}, and not only'
         f' episodes such as episode_0.'
     )
-  images = _image_columns(os.path.dirname(path))
+  metadata = _read_metadata(os.path.dirname(file))
+  images: Set[str] = set()
+  for column, key in minari_arrow.SPACES.items():
+    if key in metadata:
+      images |= _image_boxes(json.loads(metadata[key]), column)
   return hdf5_groups.load(
-      path,
+      file,
       _LAYOUT,
       _LAYOUT.numbers(names),
       prepare=lambda columns: _prepare(columns, images),
   )
 
 
-def is_minari(names: Iterable[str]) -> bool:
-  """Returns whether all names at the top of an HDF5 file are of episodes."""
-  return all(map(_LAYOUT.group.fullmatch, names))
-
-
 def _find_path(name_or_directory: files.PathLike) -> str:
   """Returns the path of a data set that was given by its path or its name."""
   path = files.expand_local(name_or_directory, 'A Minari data set')
-  if not os.path.exists(path):
-    by_name = _path_of_name(os.fspath(name_or_directory))
-    if by_name is None or not os.path.exists(by_name):
-      raise ValueError(
-          f'There is no Minari data set {path}'
-          + (f', and none at {by_name}.' if by_name else '.')
-      )
-    path = by_name
-  return path
+  if os.path.exists(path):
+    return path
+  name = os.fspath(name_or_directory)
+  by_name = ''
+  if not name.startswith('~') and not os.path.isabs(name):
+    root = os.environ.get('MINARI_DATASETS_PATH')
+    root = root or os.path.join('~', '.minari', 'datasets')
+    by_name = os.path.join(files.expand(root), name)
+  if not os.path.exists(by_name):
+    raise ValueError(
+        f'There is no Minari data set {path}'
+        + (f', and none at {by_name}.' if by_name else '.')
+    )
+  return by_name
 
 
-def _find_file(path: str) -> str:
-  """Returns the path of the HDF5 file of a Minari data set."""
-  for candidate in path, *(os.path.join(path, name) for name in _FILES):
-    if os.path.isfile(candidate):
-      return candidate
-  raise ValueError(
-      f'There is no HDF5 file in {path}: a Minari data set has one of {_FILES}.'
-  )
-
-
-def _path_of_name(name: str) -> Optional[str]:
-  """Returns the folder in which Minari keeps the data set of a name."""
-  if name.startswith('~') or os.path.isabs(name):
-    return None
-  root = os.environ.get('MINARI_DATASETS_PATH')
-  root = root or os.path.join('~', '.minari', 'datasets')
-  return os.path.join(files.expand(root), name)
+def _read_metadata(folder: str) -> Dict[str, Any]:
+  path = os.path.join(folder, 'metadata.json')
+  if not files.exists(path):
+    return {}
+  with files.open_text(path) as f:
+    return json.load(f)
 
 
 def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
@@ -135,26 +134,13 @@ def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
     )
   # Where all JPEGs of an episode have as many bytes, Minari has stored them as
   # one array.
+  text = tf.TensorSpec([], tf.string)
   return {
-      name: columns_lib.to_strings(column[:])
+      name: columns_lib.read(column, slice(None), text)
       if name in images and column.ndim == 2
       else column
       for name, column in columns.items()
   }
-
-
-def _image_columns(directory: str) -> Set[str]:
-  """Returns the columns that hold images, according to the metadata."""
-  path = os.path.join(directory, _METADATA_FILE)
-  if not files.exists(path):
-    return set()
-  with files.open_text(path) as f:
-    metadata = json.load(f)
-  found = set()
-  for column, key in minari_arrow.SPACES.items():
-    if key in metadata:
-      found |= _image_boxes(json.loads(metadata[key]), column)
-  return found
 
 
 def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:

@@ -10,20 +10,18 @@ The format is that of minari.farama.org, as Minari 0.5.4 writes it.
 
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from absl import logging
 import pyarrow as pa
 from pyarrow import parquet
 import tensorflow as tf
 
-from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import python_episodes
 
 # The names of Minari's columns, the same in every format.
-METADATA_FILE = 'metadata.json'
 SPACES = {
     'observations': 'observation_space',
     'actions': 'action_space',
@@ -35,31 +33,21 @@ FIELDS = {
 }
 TERMINATIONS = 'terminations'
 
-_ARROW = 'arrow'
 _PARQUET = 'parquet'
+FORMATS = ('arrow', _PARQUET)
 _INFOS = 'infos'
 
 
-def find_folder(path: str) -> Optional[str]:
-  """Returns the folder of the episodes of a data set, or None if it has none.
+def load(folder: str, metadata: Dict[str, Any]) -> tf.data.Dataset:
+  """Reads the episodes below a folder.
 
   Args:
-    path: a local folder: that of a data set, or `data` in it.
-  """
-  for folder in path, os.path.join(path, 'data'):
-    if os.path.isfile(os.path.join(folder, METADATA_FILE)):
-      if _read_metadata(folder).get('data_format') in (_ARROW, _PARQUET):
-        return folder
-  return None
-
-
-def load(folder: str) -> tf.data.Dataset:
-  """Reads the episodes below a folder, which `find_folder` has returned.
+    folder: the folder of the episodes, on the local disk.
+    metadata: the content of its `metadata.json`, of one of the `FORMATS`.
 
   Returns:
     A data set of episodes; see `minari.load_minari`.
   """
-  metadata = _read_metadata(folder)
   spaces = {name: json.loads(metadata[space]) for name, space in SPACES.items()}
   ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   if not ids:
@@ -80,11 +68,6 @@ def load(folder: str) -> tf.data.Dataset:
         ', '.join(sorted(left_out)),
     )
   return dataset
-
-
-def _read_metadata(folder: str) -> Dict[str, Any]:
-  with files.open_text(os.path.join(folder, METADATA_FILE)) as f:
-    return json.load(f)
 
 
 def _read_table(folder: str, data_format: str) -> pa.Table:

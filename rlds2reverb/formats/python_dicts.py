@@ -106,9 +106,8 @@ def _from_dict(
         'An episode must be a dict of observation, action and so on, but'
         f' episode {index} is a {type(episode).__name__}.'
     )
-  missing = [
-      name for name in (rlds.OBSERVATION, rlds.ACTION) if name not in episode
-  ]
+  required = rlds.OBSERVATION, rlds.ACTION
+  missing = [name for name in required if name not in episode]
   if missing:
     raise ValueError(
         f'Episode {index} has no {" and no ".join(missing)}. It has'

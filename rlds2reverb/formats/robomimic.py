@@ -86,10 +86,8 @@ def load_robomimic(
     has_meta = _META in file[next(iter(groups))].attrs
 
   def fields_of(group):
-    return {
-        **fields,
-        **({_META: group.attrs.get(_META, '')} if has_meta else {}),
-    }
+    meta = {_META: group.attrs.get(_META, '')} if has_meta else {}
+    return {**fields, **meta}
 
   return hdf5_groups.load(path, _LAYOUT, groups, fields_of)
 

@@ -322,35 +322,31 @@ def _columns(
     raise ValueError('There is no transition to write.')
 
 
-def _check_fields(fields: Dict[str, Any], or_strings: bool) -> None:
+def _check_fields(
+    fields: Dict[str, Any], or_strings: bool, above: paths.KeyPath = ()
+) -> None:
   """Checks that fields can be written, by their specs."""
-
-  def check(path, node):
-    name = steps_lib.field_path(path)
-    if isinstance(node, dict):
-      for key, value in node.items():
-        if not isinstance(key, str) or '/' in key or '.' in key:
-          raise ValueError(
-              f'{steps_lib.field_path((*path, key))} has the key {key!r}, which'
-              ' is no name of a file. Rename it first.'
-          )
-        check((*path, key), value)
-    elif not isinstance(node, tf.TensorSpec):
-      raise ValueError(
-          f'{name} is a {type(node).__name__}, but TorchRL has dicts only.'
-          ' Rename its parts first.'
+  for key, spec in fields.items():
+    keys = (*above, key)
+    problem = ''
+    if not isinstance(key, str) or '/' in key or '.' in key:
+      problem = f'has the key {key!r}, which is no name of a file. Rename it'
+    elif isinstance(spec, dict):
+      _check_fields(spec, or_strings, keys)
+    elif not isinstance(spec, tf.TensorSpec):
+      kind = type(spec).__name__
+      problem = f'is a {kind}, but TorchRL has dicts only. Rename its parts'
+    elif 0 in spec.shape[1:].as_list():
+      problem = (
+          f'is {spec.dtype.name} {spec.shape[1:]}, without values, which'
+          ' TorchRL saves but does not load. Leave it out'
       )
-    elif 0 in node.shape[1:].as_list():
-      raise ValueError(
-          f'{name} is {node.dtype.name} {node.shape[1:]}, without values, which'
-          ' TorchRL saves but does not load. Leave it out first.'
-      )
-    elif not node.shape[1:].is_fully_defined() or not (
-        or_strings or node.dtype != tf.string
+    elif not spec.shape[1:].is_fully_defined() or (
+        spec.dtype == tf.string and not or_strings
     ):
-      raise ValueError(
-          f'{name} is {node.dtype.name} {node.shape[1:]}, but must be of'
-          ' numbers of one known shape. Decode it or leave it out first.'
+      problem = (
+          f'is {spec.dtype.name} {spec.shape[1:]}, but must be of numbers of'
+          ' one known shape. Decode it or leave it out'
       )
-
-  check((), fields)
+    if problem:
+      raise ValueError(f'{steps_lib.field_path(keys)} {problem} first.')

@@ -78,10 +78,14 @@ def read_frames(
       return frames
     begin = max(times[order[0]] - 0.5 / fps, 0.0)
     container.seek(math.floor(begin / stream.time_base), stream=stream)
-    nearest = _Nearest(container.decode(stream))
+    decoded = container.decode(stream)
+    before, after = None, next(decoded, None)
     for index in order:
-      frame = nearest.find(times[index])
-      if frame is None or abs(frame.time - times[index]) > 0.5 / fps:
+      distance = lambda frame, time=times[index]: abs(frame.time - time)
+      while after is not None and after.time < times[index]:
+        before, after = after, next(decoded, None)
+      frame = min(filter(None, (before, after)), key=distance, default=None)
+      if frame is None or distance(frame) > 0.5 / fps:
         raise ValueError(
             f'{path} has no frame within half a frame of {times[index]:.4f} s,'
             f' at {fps:g} frames a second.'
@@ -105,11 +109,7 @@ def to_references(
   The reference of a depth map also has the depths of its codes:
   `/data/a.mp4#t=1.5&depth=0.01,10.0,3.5,1.0`.
   """
-  end = (
-      ''
-      if codes is None
-      else _DEPTH + ','.join(repr(float(one)) for one in codes)
-  )
+  end = '' if codes is None else _DEPTH + ','.join(map(repr, map(float, codes)))
   return np.array(
       [f'{path}{_TIME}{time:.6f}{end}'.encode() for time in times], object
   )
@@ -155,22 +155,6 @@ def read_references(
           depth_unit
       )
     yield from zip(indices, read_frames(path, times, depths=depths))
-
-
-class _Nearest:
-  """Finds the frames nearest to given times, which must not decrease."""
-
-  def __init__(self, frames: Iterator[Any]):
-    self._frames = frames
-    self._before = None
-    self._after = next(frames, None)
-
-  def find(self, time: float) -> Optional[Any]:
-    """Returns the frame nearest to a time, or None if there is no frame."""
-    while self._after is not None and self._after.time < time:
-      self._before, self._after = self._after, next(self._frames, None)
-    near = [one for one in (self._before, self._after) if one is not None]
-    return min(near, key=lambda frame: abs(frame.time - time), default=None)
 
 
 def _open(path: str):

@@ -20,8 +20,8 @@ from typing import ContextManager, List, Optional
 
 from absl import logging
 
-from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import locks
+from rlds2reverb.datasets import whole
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -117,7 +117,7 @@ class KeptCheckpoints:
     shutil.rmtree(unfinished, ignore_errors=True)
     shutil.copytree(path, unfinished, copy_function=_link)
     os.rename(unfinished, os.path.join(self._kept, name))
-    durable.sync(self._kept)
+    whole.sync(self._kept)
 
   def _put_aside(self, name: str) -> None:
     """Keeps a damaged checkpoint where no server starts from it."""

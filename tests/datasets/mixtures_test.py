@@ -1,185 +1,166 @@
-"""Tests of mixing data sets, and of giving them one structure."""
+"""Tests of mixing data sets, against a loop over the draws."""
 
-import collections
+import itertools
 
 from absl.testing import parameterized
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.datasets import alignment
+import rlds2reverb
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.fields import configs
+from rlds2reverb.replay import local
 from tests import golden
+from tests import testing
 from tests import ways
 
-_Pair = collections.namedtuple('_Pair', ['left', 'right'])
+_DRAWS = 256  # So many are made at once.
+_LENGTHS = {'a': 3, 'b': 5, 'c': 8}
 
 
 def _range(start, count):
-  return tf.data.Dataset.range(start, start + count).map(lambda x: {'x': x})
+  return tf.data.Dataset.range(start, start + count).map(
+      lambda x: {'x': x, 'more': (2 * x, [x])}
+  )
 
 
-def _chi_squared(counts, probabilities):
-  expected = np.sum(counts) * np.array(probabilities)
-  return ((counts - expected) ** 2 / expected).sum()
+def _data(lengths=None):
+  lengths = _LENGTHS if lengths is None else lengths
+  return {
+      name: _range(1000 * place, count)
+      for place, (name, count) in enumerate(lengths.items())
+  }
 
 
-class AlignTest(tf.test.TestCase, parameterized.TestCase):
+def _draws(weights, seed, start):
+  """Yields the drawn data sets, from a number on."""
+  for block in itertools.count(start // _DRAWS):
+    draws = mixtures.draw_sources(weights, _DRAWS, (seed, block)).numpy()
+    yield from draws[max(start - block * _DRAWS, 0) :]
 
-  @parameterized.named_parameters(*golden.FORMS.items())
-  def test_missing_keys_of_episodes(self, form):
-    a = dict(
-        ways.FIVE,
-        observation={
-            'state': ways.FIVE['observation'],
-            'deep': {'x': ways.FIVE['action']},
-        },
-    )
-    b = dict(ways.THREE, observation={'state': ways.THREE['observation']})
-    b['text'] = np.array([b'go'] * 4, object)
-    aligned = alignment.align({'a': form([a]), 'b': form([b])})
-    self.assertEqual(aligned['a'].element_spec, aligned['b'].element_spec)
-    a_row, b_row = (
-        next(aligned[name].as_numpy_iterator()) for name in ('a', 'b')
-    )
-    steps = a_row.element['steps']
-    self.assertAllEqual(steps['text'], [b''] * 6)
-    self.assertAllEqual(steps['observation']['deep']['x'], ways.FIVE['action'])
-    self.assertEqual(
-        a_row.mask, {'steps/text': False, 'steps/observation/deep/x': True}
-    )
-    steps = b_row.element['steps']
-    self.assertAllEqual(steps['text'], [b'go'] * 4)
-    # Its length is that of the episode, its dtype that of the other data set.
-    self.assertAllEqual(steps['observation']['deep']['x'], np.zeros([4, 2]))
-    self.assertEqual(steps['observation']['deep']['x'].dtype, np.float64)
-    self.assertEqual(
-        b_row.mask, {'steps/text': True, 'steps/observation/deep/x': False}
-    )
-    for name, leaf in ways.THREE.items():
-      if name != 'observation':
-        self.assertAllEqual(steps[name], leaf)
 
-  @parameterized.parameters('tuple', 'named')
-  def test_tuples(self, kind):
-    make = tuple if kind == 'tuple' else lambda parts: _Pair(*parts)
-    one = tf.data.Dataset.from_tensors(make([1, {'a': 2.0}]))
-    other = tf.data.Dataset.from_tensors(make([3, {'b': [4.0, 5.0]}]))
-    aligned = alignment.align({'one': one, 'other': other})
-    first = next(aligned['one'].as_numpy_iterator())
-    self.assertIsInstance(first.element, tuple)
-    self.assertEqual(first.element[0], 1)
-    self.assertAllEqual(first.element[1]['b'], [0, 0])
-    second = next(aligned['other'].as_numpy_iterator())
-    self.assertEqual(second.element[1]['a'], 0)
-    self.assertAllEqual(second.element[1]['b'], [4, 5])
-    self.assertFalse(second.mask['1/a' if kind == 'tuple' else 'right/a'])
-
-  @parameterized.parameters(None, 2)
-  def test_bare_tensors(self, subbatch_size):
-    mixture = mixtures.mix_datasets(
-        {
-            'a': tf.data.Dataset.range(4),
-            'b': tf.data.Dataset.range(10, 14),
-        },
-        subbatch_size=subbatch_size,
-        stop_when='all',
-    )
-    rows = list(mixture.as_numpy_iterator())
-    self.assertEqual({row.source.max() for row in rows}, {0, 1})
-    for source, expected in ((0, range(4)), (1, range(10, 14))):
-      found = [row.element for row in rows if row.source.max() == source]
-      self.assertAllEqual(np.reshape(found, [-1]), expected)
-    self.assertEqual(rows[0].mask, {})
-
-  def test_bare_tensors_that_differ(self):
-    with self.assertRaisesRegex(ValueError, r'element: a has int64 \(\), b'):
-      mixtures.mix_datasets(
-          {
-              'a': tf.data.Dataset.range(4),
-              'b': tf.data.Dataset.from_tensors('x'),
-          }
-      )
-    open_size = tf.data.Dataset.range(4).batch(3)
-    with self.assertRaisesRegex(ValueError, 'but the element is of'):
-      mixtures.mix_datasets({'a': open_size}, subbatch_size=2)
-
-  def test_what_only_one_knows_is_open(self):
-    known = tf.data.Dataset.from_tensors({'x': np.zeros([3, 2])})
-    unknown = golden.stacked([ways.FIVE]).map(
-        lambda e: {'x': e['steps']['action']}
-    )
-    mixture = mixtures.mix_datasets(
-        {'known': known, 'unknown': unknown}, stop_when='all'
-    )
-    self.assertEqual(
-        mixture.element_spec.element,
-        {'x': tf.TensorSpec([None, 2], tf.float64)},
-    )
-    self.assertEqual(mixture.element_spec.mask, {})
-    self.assertEqual(sorted(len(row.element['x']) for row in mixture), [3, 6])
-
-  def test_differences_are_listed_by_path(self):
-    a = {
-        'x': {'image': np.zeros([4, 4, 3]), 'n': np.int32(1), 'y': 1.0},
-        't': (1, 2),
-    }
-    b = {
-        'x': {'image': np.zeros([8, 8, 3]), 'n': np.int64(1), 'y': {'z': 1}},
-        't': (1,),
-    }
-    with self.assertRaises(ValueError) as caught:
-      alignment.align(
-          {
-              'first': tf.data.Dataset.from_tensors(a),
-              'second': tf.data.Dataset.from_tensors(b),
-          }
-      )
-    message = str(caught.exception)
-    for line in (
-        'x/image: first has float64 (4, 4, 3), second has float64 (8, 8, 3)',
-        'x/n: first has int32 (), second has int64 ()',
-        "x/y: first has float32 (), second has a dict of ['z']",
-        't: first has a tuple of 2, second has a tuple of 1',
-    ):
-      self.assertIn(line, message)
-    self.assertLen(message.splitlines(), 5)
-
-  def test_no_length_to_take(self):
-    ragged = tf.data.Dataset.from_tensors({'x': 1, 'y': [1.0]}).map(
-        lambda e: {
-            **e,
-            'y': tf.ensure_shape(tf.boolean_mask(e['y'], e['y'] > 0), [None]),
-        }
-    )
-    with self.assertRaisesRegex(ValueError, 'y is of no known length'):
-      alignment.align(
-          {'a': ragged, 'b': tf.data.Dataset.from_tensors({'x': 1})}
-      )
+def _expected(weights, stop_when, seed, start=0, size=1):
+  """Yields what is drawn together: lists of numbers."""
+  # One that is never drawn is not waited for.
+  drawn = [place for place, weight in enumerate(weights) if weight]
+  parts = []
+  for place in drawn:
+    numbers = range(1000 * place, 1000 * place + [*_LENGTHS.values()][place])
+    numbers = itertools.cycle(numbers) if stop_when == 'never' else numbers
+    parts.append(iter(numbers))
+  ended = set()
+  chances = np.array(weights)[drawn] / sum(weights)
+  for place in _draws(chances, seed, start):
+    found = list(itertools.islice(parts[place], size))
+    is_short = len(found) < size
+    if found and (not is_short or stop_when == 'all'):
+      yield found
+    ended |= {place} if not found else set()
+    if is_short and stop_when == 'first' or len(ended) == len(drawn):
+      return
 
 
 class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def _mix(self, count=None, **kwargs):
+  @parameterized.product(
+      stop_when=['never', 'first', 'all'],
+      subbatch_size=[None, 2, 4],
+      case=[((1, 1, 1), 0, 0), ((1, 3, 0), 7, 3), ((5.0, 1, 2), 1, 300)],
+  )
+  @pytest.mark.few(9)
+  def test_as_a_loop_over_the_draws(self, stop_when, subbatch_size, case):
+    weights, seed, start = case
     mixture = mixtures.mix_datasets(
-        {'a': _range(0, 3), 'b': _range(100, 5)}, **kwargs
+        _data(),
+        dict(zip(_LENGTHS, weights)),
+        subbatch_size=subbatch_size,
+        stop_when=stop_when,
+        seed=seed,
+        start=start,
     )
-    if count is not None:
-      mixture = mixture.take(count)
-    return [
-        (row.source, row.element['x']) for row in mixture.as_numpy_iterator()
-    ]
+    rows = list(mixture.take(60).as_numpy_iterator())
+    expected = _expected(weights, stop_when, seed, start, subbatch_size or 1)
+    expected = list(itertools.islice(expected, 60))
+    found = [np.ravel(row.element['x']).tolist() for row in rows]
+    self.assertEqual(found, expected)
+    for row, numbers in zip(rows, expected):
+      self.assertAllEqual(np.ravel(row.source), np.array(numbers) // 1000)
+      self.assertAllEqual(row.element['more'][0], 2 * row.element['x'])
+      self.assertEqual(row.mask, {})
 
-  def test_frequencies_of_elements(self):
-    rows = self._mix(4000, weights={'a': 1, 'b': 3})
-    counts = np.bincount([source for source, _ in rows])
-    self.assertLess(_chi_squared(counts, [0.25, 0.75]), 10.8)  # .001
-    # Draws are independent: the chance of a pair is the product of both.
-    pairs = np.bincount(
-        [2 * one[0] + two[0] for one, two in zip(rows[::2], rows[1::2])]
+  @parameterized.product(
+      subbatch_size=[6, 3, 1], start=[0, 50], stop_when=['never', 'first']
+  )
+  @pytest.mark.few(4)
+  def test_batches_of_draws(self, subbatch_size, start, stop_when):
+    # The batches that come in may be of any size.
+    sizes = {'a': 2, 'b': 4, 'c': 3}
+    mixture = mixtures.mix_datasets(
+        {name: one.batch(sizes[name]) for name, one in _data().items()},
+        dict(zip(_LENGTHS, (1, 3, 2))),
+        batch_size=6,
+        subbatch_size=subbatch_size,
+        stop_when=stop_when,
+        seed=5,
+        start=start,
     )
-    self.assertLess(_chi_squared(pairs, [1 / 16, 3 / 16, 3 / 16, 9 / 16]), 16.3)
+    self.assertEqual(mixture.element_spec.element['x'].shape, [6])
+    found = [row.element['x'] for row in mixture.take(40).as_numpy_iterator()]
+    draws = _expected(
+        (1, 3, 2), stop_when, 5, start * 6 // subbatch_size, subbatch_size
+    )
+    numbers = list(itertools.islice(itertools.chain.from_iterable(draws), 240))
+    numbers = numbers[: len(numbers) // 6 * 6]
+    self.assertAllEqual(np.reshape(found, [-1]), numbers)
+
+  @parameterized.parameters(([1, 3], 8), ([7, 7], 4), ([0.25, 0.75], 16))
+  def test_batches_that_are_shared_exactly(self, weights, size):
+    mixture = mixtures.mix_datasets(
+        {'a': _range(0, 10**6).batch(5), 'b': _range(10**7, 10**6).batch(3)},
+        dict(zip('ab', weights)),
+        batch_size=size,
+    )
+    own = round(size * weights[0] / sum(weights))
+    for number, row in enumerate(mixture.take(20).as_numpy_iterator()):
+      a = np.arange(number * own, (number + 1) * own)
+      b = np.arange(number * (size - own), (number + 1) * (size - own))
+      self.assertAllEqual(row.element['x'], [*a, *(10**7 + b)])
+      self.assertAllEqual(row.source, [0] * own + [1] * (size - own))
+
+  @parameterized.parameters(None, 2, 1)
+  def test_batches_end_and_leave_out_what_is_never_drawn(self, size):
+    mixture = mixtures.mix_datasets(
+        {name: one.batch(5) for name, one in _data().items()},
+        {'a': 0, 'b': 0, 'c': 1},
+        batch_size=4,
+        subbatch_size=size,
+        stop_when='first',
+    )
+    found = [row.element['x'] for row in mixture.as_numpy_iterator()]
+    self.assertAllEqual(found, 2000 + np.arange(8).reshape(2, 4))
+
+  def test_batches_in_which_one_lacks_a_field(self):
+    data = {name: one.batch(5) for name, one in _data({'a': 9, 'b': 9}).items()}
+    data['a'] = data['a'].map(lambda row: {'x': row['x']})
+    mixture = mixtures.mix_datasets(data, batch_size=6)
+    row = next(mixture.as_numpy_iterator())
+    self.assertAllEqual(row.element['more'][0], [0, 0, 0, 2000, 2002, 2004])
+    self.assertAllEqual(row.mask['more/0'], [False] * 3 + [True] * 3)
+
+  def test_draws(self):
+    draws = mixtures.draw_sources([0.0, 2, 0, 6, 0], 16000, (3, 4)).numpy()
+    counts = np.bincount(draws, minlength=5)
+    self.assertAllEqual(counts[[0, 2, 4]], [0, 0, 0])
+    limits = testing.CHI_SQUARE_LIMITS
+    self.assertLess(testing.chi_square(counts[[1, 3]], [0.25, 0.75]), limits[1])
+    # They are independent: the chance of a pair is the product of both.
+    pairs = np.bincount(2 * (draws[::2] > 1) + (draws[1::2] > 1))
+    chances = [1 / 16, 3 / 16, 3 / 16, 9 / 16]
+    self.assertLess(testing.chi_square(pairs, chances), limits[3])
+    self.assertNotAllEqual(
+        mixtures.draw_sources([1, 1], 99, (3, 5)), draws[:99]
+    )
 
   @pytest.mark.long
   def test_the_weights_of_a_known_mixture(self):
@@ -197,103 +178,25 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     counts = np.bincount(next(iter(sources)), minlength=len(shares))
     expected = np.array([*shares.values()]) / sum(shares.values())
     # 24 degrees of freedom; one seed of a thousand is above.
-    self.assertLess(_chi_squared(counts, expected), 51.2)
+    self.assertLess(testing.chi_square(counts, expected), 51.2)
 
-  def test_frequencies_of_three_sources(self):
-    mixture = mixtures.mix_datasets(
-        {name: _range(0, 2) for name in 'abc'},
-        {'a': 5.0, 'b': 0.0, 'c': 15.0},
-        seed=3,
-    )
-    sources = [int(row.source) for row in mixture.take(2000)]
-    counts = np.bincount(sources, minlength=3)
-    self.assertEqual(counts[1], 0)
-    self.assertLess(_chi_squared(counts[[0, 2]], [0.25, 0.75]), 10.8)
-
-  def test_each_source_in_its_order_again_and_again(self):
-    rows = self._mix(60)
-    for source, expected in ((0, [0, 1, 2]), (1, range(100, 105))):
-      values = [value for one, value in rows if one == source]
-      self.assertGreater(len(values), 15)
-      repeated = list(expected) * 60
-      self.assertEqual(values, repeated[: len(values)])
-
-  def test_all(self):
-    rows = self._mix(stop_when='all')
-    self.assertEqual([x for s, x in rows if s == 0], [0, 1, 2])
-    self.assertEqual([x for s, x in rows if s == 1], list(range(100, 105)))
-
-  def test_first(self):
-    for seed in range(5):
-      rows = self._mix(stop_when='first', seed=seed)
-      a = [x for s, x in rows if s == 0]
-      b = [x for s, x in rows if s == 1]
-      self.assertEqual(a, [0, 1, 2][: len(a)])
-      self.assertEqual(b, list(range(100, 105))[: len(b)])
-      # It ends when a data set is drawn after its end, not before.
-      self.assertTrue(len(a) == 3 or len(b) == 5)
-      self.assertLess(len(a) + len(b), 8 + 1)
-
-  def test_subbatches(self):
-    mixture = mixtures.mix_datasets(
-        {'a': _range(0, 3), 'b': _range(100, 5)},
-        {'a': 1, 'b': 3},
-        subbatch_size=4,
-    )
-    self.assertEqual(
-        mixture.element_spec.element, {'x': tf.TensorSpec([4], tf.int64)}
-    )
-    rows = list(mixture.take(1500).as_numpy_iterator())
-    for row in rows:
-      self.assertLen(set(row.source), 1)
-    counts = np.bincount([row.source[0] for row in rows])
-    self.assertLess(_chi_squared(counts, [0.25, 0.75]), 10.8)
-    # A sub-batch is not shorter because its data set has ended.
-    firsts = [row.element['x'] for row in rows if row.source[0] == 0]
-    self.assertAllEqual(
-        np.concatenate(firsts),
-        np.tile([0, 1, 2], len(rows) * 4)[: 4 * len(firsts)],
-    )
-
-  def test_subbatches_of_all(self):
-    rows = list(
-        mixtures.mix_datasets(
-            {'a': _range(0, 3), 'b': _range(100, 5)},
-            subbatch_size=2,
-            stop_when='all',
-        ).as_numpy_iterator()
-    )
-    self.assertEqual(
-        sorted(tuple(row.element['x']) for row in rows),
-        [(0, 1), (2,), (100, 101), (102, 103), (104,)],
-    )
-
-  def test_seed(self):
-    self.assertEqual(self._mix(30, seed=1), self._mix(30, seed=1))
-    self.assertNotEqual(self._mix(30, seed=1), self._mix(30, seed=2))
-    mixture = mixtures.mix_datasets({'a': _range(0, 3), 'b': _range(9, 5)})
-    once, again = (
-        [int(row.source) for row in mixture.take(30)] for _ in range(2)
-    )
+  def test_the_same_each_time(self):
+    mixture = mixtures.mix_datasets(_data())
+    once, again = ([int(one.source) for one in mixture.take(30)] for _ in '12')
     self.assertEqual(once, again)
 
-  def test_draws_go_on(self):
-    data = {'a': _range(0, 3), 'b': _range(9, 5)}
-    whole = [int(row.source) for row in mixtures.mix_datasets(data).take(600)]
-    for start in (0, 1, 255, 256, 500):
-      rest = mixtures.mix_datasets(data, start=start).take(50)
-      self.assertEqual(
-          [int(row.source) for row in rest], whole[start : start + 50]
-      )
+  def test_an_element_may_be_a_bare_tensor(self):
+    data = {'a': tf.data.Dataset.range(4), 'b': tf.data.Dataset.range(10, 14)}
+    mixture = mixtures.mix_datasets(data, stop_when='all')
+    found = [int(row.element) for row in mixture]
+    self.assertCountEqual(found, [*range(4), *range(10, 14)])
 
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_episodes(self, form):
     b = {name: leaf for name, leaf in ways.THREE.items() if name != 'reward'}
-    rows = list(
-        mixtures.mix_datasets(
-            {'a': form([ways.FIVE]), 'b': form([b])}, stop_when='all'
-        ).as_numpy_iterator()
-    )
+    data = {'a': form([ways.FIVE]), 'b': form([b])}
+    mixture = mixtures.mix_datasets(data, stop_when='all')
+    rows = list(mixture.as_numpy_iterator())
     self.assertLen(rows, 2)
     for row in rows:
       episode = [ways.FIVE, ways.THREE][row.source]
@@ -301,9 +204,27 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(steps['observation'], episode['observation'])
       self.assertEqual(row.mask, {'steps/reward': row.source == 0})
       self.assertAllEqual(
-          steps['reward'],
-          ways.FIVE['reward'] if row.source == 0 else np.zeros(4),
+          steps['reward'], episode['reward'] * (row.source == 0)
       )
+
+  def test_the_next_batch_sees_new_priorities(self):
+    own = rlds2reverb.open_replay_buffer(
+        golden.stacked([golden.COMPLETE, golden.TRUNCATED]),
+        sampler=local.Prioritized(),
+    )
+    data = own.as_dataset(2, single_deterministic_pass=True)
+    keys = np.concatenate([info.key[:, 0] for _, info in data])
+    other = tf.data.Dataset.from_tensors(next(iter(data)))
+    iterator = iter(
+        mixtures.mix_datasets(
+            {'own': own.as_dataset(2), 'other': other}, batch_size=4
+        )
+    )
+    next(iterator)
+    for chosen in keys:
+      own.update_priorities(keys, (keys == chosen).astype(np.float64))
+      _, info = next(iterator).element
+      self.assertAllEqual(info.key[:2, 0], [chosen] * 2)
 
   def test_an_empty_data_set_cannot_be_repeated(self):
     mixture = mixtures.mix_datasets({'a': _range(0, 3), 'none': _range(0, 0)})
@@ -312,26 +233,57 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     ):
       list(mixture.take(50))
 
-  @parameterized.named_parameters(
-      ('stop', dict(stop_when='last'), 'stop_when must be one of'),
-      ('names', dict(weights={'a': 1, 'c': 1}), r"are of \['a', 'c'\]"),
-      ('negative', dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
-      ('zeros', dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),
-      ('nan', dict(weights={'a': float('nan'), 'b': 1}), 'finite'),
-      ('size', dict(subbatch_size=0), 'subbatch_size must be a positive'),
-      ('start', dict(start=-2), 'start must be an integer from 0 up'),
+  @parameterized.parameters(
+      (dict(stop_when='last'), 'stop_when must be one of'),
+      (dict(weights={'a': 1, 'd': 1}), r"are of \['a', 'd'\]"),
+      (dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
+      (dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),
+      (dict(weights={'a': float('nan'), 'b': 1}), 'finite'),
+      (dict(subbatch_size=0), 'subbatch_size must be a positive'),
+      (dict(batch_size=0), 'batch_size must be a positive'),
+      (dict(start=-2), 'start must be an integer from 0 up'),
+      (dict(datasets={}), 'no data sets to mix'),
+      (dict(batch_size=6), r'makes \[1.5, 4.5\] elements'),
+      (dict(batch_size=4, subbatch_size=3), '4 is not one of 3'),
+      (dict(batch_size=4, stop_when='all'), 'Choose a subbatch_size, or stop'),
+      (
+          dict(
+              datasets=dict.fromkeys('ab', tf.data.Dataset.range(4)),
+              batch_size=4,
+          ),
+          'the element of a is a scalar. Call batch',
+      ),
+      (
+          dict(
+              datasets=dict.fromkeys('ab', golden.stacked([golden.COMPLETE])),
+              batch_size=4,
+          ),
+          'data sets of batches are mixed, but a has episodes',
+      ),
+      (
+          dict(
+              datasets=dict.fromkeys('ab', golden.stacked([ways.FIVE])),
+              subbatch_size=2,
+          ),
+          'steps/action is of',
+      ),
+      (
+          dict(
+              datasets=dict.fromkeys('ab', tf.data.Dataset.range(4).batch(3)),
+              subbatch_size=2,
+          ),
+          'but the element is of',
+      ),
   )
-  def test_bad_arguments(self, kwargs, message):
+  def test_what_is_not_valid(self, settings, message):
+    batches = 'batch_size' in settings
+    data = _data({'a': 4, 'b': 4})
+    valid = dict(
+        datasets={k: v.batch(2) if batches else v for k, v in data.items()},
+        weights={'a': 1, 'b': 3},
+    )
     with self.assertRaisesRegex(ValueError, message):
-      self._mix(**kwargs)
-
-  def test_no_data_sets(self):
-    with self.assertRaisesRegex(ValueError, 'no data sets'):
-      mixtures.mix_datasets({})
-
-  def test_subbatches_of_episodes(self):
-    with self.assertRaisesRegex(ValueError, 'steps/action is of'):
-      mixtures.mix_datasets({'a': golden.stacked([ways.FIVE])}, subbatch_size=2)
+      mixtures.mix_datasets(**{**valid, **settings})
 
 
 if __name__ == '__main__':

@@ -1,34 +1,16 @@
 """Tests of recording real episodes, and of reading them back."""
 
 import os
-import signal
-import stat
-import subprocess
-import sys
 
 from absl.testing import parameterized
 import gym
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 
 _NUM_STEPS = 4
-
-# The process dies in its third episode, as by `kill -9`.
-_KILLED = """
-import itertools, os, signal, sys
-from rlds2reverb.datasets import recording
-steps = itertools.count()
-def policy(_):
-  if next(steps) == 25:
-    os.kill(os.getpid(), signal.SIGKILL)
-  return 0
-recording.record_episodes(
-    'CartPole-v1', sys.argv[1], 5, policy=policy, max_steps=10)
-"""
 
 
 class _Reusing(gym.Env):
@@ -206,41 +188,10 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       recording.record_episodes('CartPole-v1', directory, 1, policy=policy)
     self.assertEmpty(os.listdir(os.path.dirname(directory)))
 
-  @pytest.mark.long
-  def test_killed_and_run_again(self):
-    directory = self._directory()
-    parent = os.path.dirname(directory)
-    killed = subprocess.run(
-        [sys.executable, '-c', _KILLED, directory],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-        check=False,
-    )
-    self.assertEqual(killed.returncode, -signal.SIGKILL)
-    self.assertCountEqual(
-        os.listdir(parent), ['.recorded.lock', '.recorded.unfinished']
-    )
-    recording.record_episodes('CartPole-v1', directory, 5, max_steps=10)
-    self.assertLen(_read(directory), 5)
-    self.assertEqual(os.listdir(parent), ['recorded'])
-
   def test_a_directory_is_checked_before_the_environment_is_made(self):
     for directory in '/proc/data', '/proc', 's3://bucket/data':
       with self.assertRaises(OSError):
         recording.record_episodes('NoSuchEnvironment-v0', directory, 1)
-
-  def test_the_umask_of_the_user(self):
-    directory = self._directory()
-    umask = os.umask(0o027)
-    try:
-      recording.record_episodes('CartPole-v1', directory, 1, max_steps=1)
-    finally:
-      os.umask(umask)
-    mode = lambda path: stat.S_IMODE(os.stat(path).st_mode)
-    self.assertEqual(mode(directory), 0o750)
-    self.assertEqual(
-        {mode(os.path.join(directory, name)) for name in os.listdir(directory)},
-        {0o640},
-    )
 
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, 'no gym environment'):

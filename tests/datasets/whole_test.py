@@ -10,7 +10,6 @@ from unittest import mock
 from absl.testing import parameterized
 import tensorflow as tf
 
-from rlds2reverb.datasets import durable
 from rlds2reverb.datasets import whole
 from tests import ram_files  # noqa: F401
 
@@ -94,9 +93,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
   def _maybe_without_exchange(self, can_exchange):
     if not can_exchange:
       # NFS cannot, but there is none here.
-      self.enter_context(
-          mock.patch.object(durable, 'exchange', lambda *_: False)
-      )
+      self.enter_context(mock.patch.object(whole, 'exchange', lambda *_: False))
 
   @parameterized.parameters(True, False)
   def test_killed_at_any_moment(self, can_exchange):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.formats import d3rlpy_buffers
-from tests import golden
+from tests.formats import expected
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -21,24 +21,12 @@ _EPISODES = ((4, True), (3, False), (5, True))
 def _expected(index, is_tuple):
   """Returns the steps of an episode, which counts from `10 * index` on."""
   length, is_terminal = _EPISODES[index]
-  real = np.arange(10 * index, 10 * index + length, dtype=np.float32)
-  rows = np.append(real, np.zeros(int(is_terminal), np.float32))
+  rows = np.arange(10 * index, 10 * index + length, dtype=np.float32)
   observation = np.stack([rows, -rows], 1)
   if is_tuple:
     observation = (observation, np.uint8(rows)[:, None, None])
-  count = len(rows)
-  discount = np.ones(count, np.float32)
-  if is_terminal:
-    discount[-2:] = 0
-  return {
-      'observation': observation,
-      'action': np.int64(rows)[:, None] % 3,
-      'reward': rows / 2,
-      'discount': discount,
-      'is_first': np.arange(count) == 0,
-      'is_last': np.arange(count) == count - 1,
-      'is_terminal': (np.arange(count) == count - 1) & is_terminal,
-  }
+  action = np.int64(rows)[:, None] % 3
+  return expected.steps(observation, action, rows / 2, terminal=is_terminal)
 
 
 class D3rlpyTest(parameterized.TestCase, tf.test.TestCase):
@@ -47,30 +35,24 @@ class D3rlpyTest(parameterized.TestCase, tf.test.TestCase):
   def test_episodes(self, name, is_tuple):
     dataset = d3rlpy_buffers.load_d3rlpy(os.path.join(_DATA, f'{name}.h5'))
     self.assertEqual(dataset.cardinality(), 3)
-    episodes = list(dataset.as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in episodes], [0, 1, 2])
-    golden.assert_frames_equal(
-        self,
-        [one['steps'] for one in episodes],
-        [_expected(index, is_tuple) for index in range(3)],
+    expected.assert_read(
+        self, dataset, [_expected(index, is_tuple) for index in range(3)]
     )
 
   def test_what_is_no_buffer(self):
     path = self.create_tempfile('a.h5').full_path
     with h5py.File(path, 'w') as file:
       file['actions'] = np.zeros(3)
-    with self.assertRaisesRegex(
-        ValueError, 'which has num_episodes and version'
+    with self.assertRaisesRegex(ValueError, 'which has num_episodes and vers'):
+      d3rlpy_buffers.load_d3rlpy(path)
+    for version, message in (
+        ('2.0', 'of version 2.0, but 2.1'),
+        ('2.1', 'has no observations_0'),
     ):
-      d3rlpy_buffers.load_d3rlpy(path)
-    with h5py.File(path, 'w') as file:
-      file['num_episodes'], file['version'] = 1, '2.0'
-    with self.assertRaisesRegex(ValueError, 'of version 2.0, but 2.1'):
-      d3rlpy_buffers.load_d3rlpy(path)
-    with h5py.File(path, 'w') as file:
-      file['num_episodes'], file['version'] = 1, '2.1'
-    with self.assertRaisesRegex(ValueError, 'has no observations_0'):
-      d3rlpy_buffers.load_d3rlpy(path)
+      with h5py.File(path, 'w') as file:
+        file['num_episodes'], file['version'] = 1, version
+      with self.assertRaisesRegex(ValueError, message):
+        d3rlpy_buffers.load_d3rlpy(path)
 
 
 if __name__ == '__main__':

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.formats import imitation
-from tests import golden
+from tests.formats import expected
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -24,52 +24,34 @@ def _read(path):
   return list(imitation.load_imitation(path).as_numpy_iterator())
 
 
-def _padded(array):
-  return np.concatenate([array, np.zeros_like(array[:1])])
-
-
 class ImitationTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(('folder', _FOLDER), ('npz', _FILE))
   def test_trajectories(self, name, path):
     dataset = imitation.load_imitation(path)
     self.assertEqual(dataset.cardinality(), 3)
-    episodes = list(dataset.as_numpy_iterator())
-    self.assertEqual([e['episode_id'] for e in episodes], [0, 1, 2])
     with np.load(os.path.join(_DATA, 'expected.npz')) as arrays:
-      expected = dict(arrays)
-    for index, (episode, length, terminal) in enumerate(
-        zip(episodes, [5, 2, 7], [True, False, True])
-    ):
-      steps = episode['steps']
-      infos = steps.pop('infos', None)
-      last = np.arange(length) == length - 1
-      discount = np.ones(length, np.float32)
-      discount[-2:] -= terminal
-      at = lambda key, index=index: expected[f'{name}/{index}/{key}']
+      columns = dict(arrays)
+    episodes = []
+    for index, terminal in enumerate([True, False, True]):
+      at = lambda key, index=index: columns[f'{name}/{index}/{key}']
       self.assertEqual(at('terminal'), terminal)
-      golden.assert_frames_equal(
-          self,
-          [steps],
-          [
-              {
-                  # imitation reads the float32 of a folder through Python.
-                  'observation': at('obs').astype(np.float32),
-                  'action': _padded(at('acts')),
-                  'reward': _padded(at('rews')),
-                  'discount': discount,
-                  'is_first': np.arange(length) == 0,
-                  'is_last': last,
-                  'is_terminal': last & terminal,
-              }
-          ],
+      # imitation reads the float32 of a folder through Python.
+      episodes.append(
+          expected.steps(
+              at('obs').astype(np.float32),
+              at('acts'),
+              at('rews'),
+              terminal=terminal,
+          )
       )
       if name == 'folder':
-        found = [json.loads(info)['step'] for info in infos[:-1]]
-        self.assertEqual(found, at('step').tolist())
-        self.assertEqual(infos[-1], b'')
-      else:
-        self.assertIsNone(infos)
+        found = list(dataset.as_numpy_iterator())[index]['steps']['infos']
+        steps = [json.loads(info)['step'] for info in found[:-1]]
+        self.assertEqual(steps, at('step').tolist())
+        self.assertEqual(found[-1], b'')
+        episodes[-1]['infos'] = found
+    expected.assert_read(self, dataset, episodes)
 
   def test_without_rewards(self):
     for found, whole in zip(
@@ -97,12 +79,13 @@ class ImitationTest(tf.test.TestCase, parameterized.TestCase):
       imitation.load_imitation(
           os.path.join(os.path.dirname(_DATA), 'minari', 'rooms')
       )
-    with self.assertRaisesRegex(ValueError, 'no terminal.'):
-      imitation.load_imitation(self._saved(terminal=None))
-    with self.assertRaisesRegex(ValueError, 'flat arrays, of the format npz'):
-      imitation.load_imitation(self._saved(indices=None))
-    with self.assertRaisesRegex(ValueError, r'3 trajectories .*are \[4\]'):
-      imitation.load_imitation(self._saved(indices=np.array([4])))
+    for changes, message in (
+        ({'terminal': None}, 'no terminal.'),
+        ({'indices': None}, 'flat arrays, of the format npz'),
+        ({'indices': np.array([4])}, r'3 trajectories .*are \[4\]'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        imitation.load_imitation(self._saved(**changes))
     path = os.path.join(self.create_tempdir().full_path, 'copy')
     shutil.copytree(_FOLDER, path)
     (table,) = [name for name in os.listdir(path) if name.endswith('.arrow')]

@@ -14,7 +14,7 @@ import tensorflow as tf
 from rlds2reverb.formats import lerobot
 from rlds2reverb.transforms import images
 from rlds2reverb.transforms import videos
-from tests import golden
+from tests.formats import expected
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -77,55 +77,43 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         dataset.element_spec['steps']['observation']['images']['wrist'],
         tf.TensorSpec([None, 48, 64, 3], tf.uint8),
     )
-    episodes = list(dataset.as_numpy_iterator())
-    self.assertEqual([e['episode_id'] for e in episodes], [0, 1, 2])
-    for episode, expected, length in zip(
-        episodes, _expected(version), _LENGTHS
+    episodes = []
+    for steps, columns in zip(
+        (one['steps'] for one in dataset.as_numpy_iterator()),
+        _expected(version),
     ):
-      steps = episode['steps']
-      last = np.arange(length) == length - 1
-      golden.assert_frames_equal(
-          self,
-          [
+      episodes.append(
+          expected.steps(
               {
-                  **{key: steps[key] for key in steps if key != 'observation'},
-                  'state': steps['observation']['state'],
-                  'grid': steps['observation']['grid'],
-              }
-          ],
-          [
-              {
-                  'action': expected['action'],
-                  'reward': expected['next.reward'],
-                  'next': {'success': expected['next.success']},
-                  'timestamp': expected['timestamp'],
-                  'frame_index': expected['frame_index'],
-                  'index': expected['index'],
-                  'task_index': expected['task_index'],
-                  'task': np.array(
-                      [task.encode() for task in expected['task']], object
-                  ),
-                  'state': expected['observation.state'],
-                  'grid': expected['observation.grid'],
-                  'discount': np.ones(length, np.float32),
-                  'is_first': np.arange(length) == 0,
-                  'is_last': last,
-                  'is_terminal': np.zeros(length, bool),
-              }
-          ],
+                  **steps['observation'],  # Other tests look at its images.
+                  'state': columns['observation.state'],
+                  'grid': columns['observation.grid'],
+              },
+              columns['action'],
+              columns['next.reward'],
+              next={'success': columns['next.success']},
+              **{
+                  name: columns[name]
+                  for name in (
+                      *('timestamp', 'frame_index', 'index'),
+                      *('task_index', 'task'),
+                  )
+              },
+          )
       )
+    expected.assert_read(self, dataset, episodes)
 
   @parameterized.parameters(*_VERSIONS)
   def test_video_frames_are_those_of_pyav(self, version):
     for index, episode in enumerate(_read(_path(version))):
       for camera in _CAMERAS:
-        expected = _expected_frames(version, camera, index)
-        self.assertLen(expected, _LENGTHS[index])
+        frames = _expected_frames(version, camera, index)
+        self.assertLen(frames, _LENGTHS[index])
         self.assertAllEqual(
-            episode['steps']['observation']['images'][camera], expected
+            episode['steps']['observation']['images'][camera], frames
         )
         # The frames differ, so that none can stand for another.
-        self.assertTrue((np.diff(expected.mean(axis=(1, 2, 3))) > 5).all())
+        self.assertTrue((np.diff(frames.mean(axis=(1, 2, 3))) > 5).all())
 
   @parameterized.parameters(*_VERSIONS)
   def test_references(self, version):
@@ -148,13 +136,13 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
             episode, ['steps/observation/sketch'], size=(16, 16)
         )
     )
-    for episode, expected in zip(dataset, _expected(version)):
+    for episode, columns in zip(dataset, _expected(version)):
       observation = episode['steps']['observation']
       self.assertNotIn('images', observation)
       # LeRobot gives channels first, from 0 to 1.
       self.assertAllClose(
           np.moveaxis(observation['sketch'], -1, 1) / 255,
-          expected['observation.sketch'],
+          columns['observation.sketch'],
       )
 
   def test_terminal(self):
@@ -177,7 +165,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.product(name=('depth_log', 'depth_linear'), unit=('mm', 'm'))
   def test_depth_is_that_of_lerobot(self, name, unit):
     with np.load(os.path.join(_path(name), 'expected.npz')) as arrays:
-      expected = {
+      wanted = {
           # LeRobot has the channel before the rows.
           camera: np.moveaxis(arrays[f'{camera}_{unit}'], 1, -1)
           for camera in ('depth', 'near')
@@ -192,7 +180,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(spec['top'], tf.TensorSpec([None, 24, 32, 3], tf.uint8))
     episodes = list(dataset.as_numpy_iterator())
     self.assertEqual([len(e['steps']['action']) for e in episodes], [4, 3])
-    for camera, depths in expected.items():
+    for camera, depths in wanted.items():
       found = np.concatenate(
           [e['steps']['observation']['images'][camera] for e in episodes]
       )
@@ -201,7 +189,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
       else:
         self.assertAllClose(found, depths, rtol=1e-6, atol=1e-6)
     # The frames differ, and cover what was recorded.
-    means = expected['depth'].mean(axis=(1, 2, 3))
+    means = wanted['depth'].mean(axis=(1, 2, 3))
     self.assertTrue((np.diff(means[:4]) > 0).all())
 
   @parameterized.parameters('mm', 'm')
@@ -283,63 +271,51 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     path = self._with_modality(version)
     episodes = _read(path, modality=True, cameras=['observation.images.top'])
     whole = _read(path, cameras=['observation.images.top'])
-    for index, expected in enumerate(_expected(version)):
+    for index, columns in enumerate(_expected(version)):
       steps = episodes[index]['steps']
       observation = steps['observation']
       self.assertCountEqual(observation, ['state', 'video', 'sketch', 'grid'])
-      state = expected['observation.state']
+      state = columns['observation.state']
       self.assertAllEqual(observation['state']['arm'], state[:, :2])
       self.assertAllEqual(observation['state']['gripper'], state[:, 2:])
-      self.assertAllEqual(steps['action']['arm'], expected['action'][:, 1:])
+      self.assertAllEqual(steps['action']['arm'], columns['action'][:, 1:])
       self.assertAllEqual(
           observation['video']['ego'],
           whole[index]['steps']['observation']['images']['top'],
       )
       self.assertAllEqual(
           steps['annotation']['human']['task_description'],
-          [task.encode() for task in expected['task']],
+          [task.encode() for task in columns['task']],
       )
     # A part of what is left out is left out, too.
     steps = lerobot.load_lerobot(path, modality=True, cameras=[]).element_spec
     self.assertNotIn('video', steps['steps']['observation'])
 
-  def test_a_modality_that_does_not_fit(self):
-    for changed, message in (
-        ({'state': {'arm': {'start': 0, 'end': 4}}}, 'from 0 to 4.* shape .3.'),
-        ({'video': {'ego': {}}}, "part of 'video.ego', which is no feature"),
-        ({'sound': {}}, "has the modality 'sound'"),
-    ):
-      path = self._with_modality('v2.1', **changed)
-      with self.assertRaisesRegex(ValueError, message):
-        lerobot.load_lerobot(path, modality=True)
-    with self.assertRaisesRegex(ValueError, 'no .*modality.json'):
-      lerobot.load_lerobot(_path('v2.1'), modality=True)
+  @parameterized.parameters(
+      ({'state': {'arm': {'start': 0, 'end': 4}}}, 'from 0 to 4.* shape .3.'),
+      ({'video': {'ego': {}}}, "part of 'video.ego', which is no feature"),
+      ({'sound': {}}, "has the modality 'sound'"),
+  )
+  def test_a_modality_that_does_not_fit(self, changed, message):
+    path = self._with_modality('v2.1', **changed)
+    with self.assertRaisesRegex(ValueError, message):
+      lerobot.load_lerobot(path, modality=True)
 
-  def test_depth_that_is_not_said_to_be(self):
+  @parameterized.parameters(
+      ('depth', {}, '1 channels of 12 bits .gray12le'),
+      ('top', {'is_depth_map': True}, 'must be gray12le, but is yuv420p'),
+      ('depth', {'video.shift': -0.01}, 'must be positive'),
+  )
+  def test_depth_that_is_not_said_to_be(self, camera, changed, message):
     path = self._copy('depth_log')
-    depth = 'observation.images.depth'
-    self._change_info(path, lambda info: info['features'][depth].pop('info'))
-    with self.assertRaisesRegex(
-        ValueError, '1 channels of 12 bits .gray12le.*is_depth_map'
-    ):
-      lerobot.load_lerobot(path)
-    path = self._copy('depth_log')
-    self._change_info(
-        path,
-        lambda info: info['features']['observation.images.top']['info'].update(
-            is_depth_map=True
-        ),
-    )
-    with self.assertRaisesRegex(ValueError, 'must be gray12le, but is yuv420p'):
-      lerobot.load_lerobot(path)
-    path = self._copy('depth_log')
-    self._change_info(
-        path,
-        lambda info: info['features'][depth]['info'].update(
-            {'video.shift': -0.01}
-        ),
-    )
-    with self.assertRaisesRegex(ValueError, 'must be positive'):
+    feature = f'observation.images.{camera}'
+
+    def change(info):
+      known = info['features'][feature]
+      known['info'] = {**known['info'], **changed} if changed else {}
+
+    self._change_info(path, change)
+    with self.assertRaisesRegex(ValueError, message):
       lerobot.load_lerobot(path)
 
   def _copy(self, version='v2.1'):
@@ -360,8 +336,8 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     file = os.path.join(path, 'data', 'chunk-000', 'file-000.parquet')
     parquet.write_table(parquet.read_table(file), file, row_group_size=2)
     episodes = _read(path, cameras=[])
-    for episode, expected in zip(episodes, _expected('v3.0')):
-      self.assertAllEqual(episode['steps']['action'], expected['action'])
+    for episode, columns in zip(episodes, _expected('v3.0')):
+      self.assertAllEqual(episode['steps']['action'], columns['action'])
 
   def test_without_rewards_and_tasks(self):
     path = self._copy()
@@ -383,35 +359,39 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'Nor is there one at {_DATA}/v1'):
       lerobot.load_lerobot('v1')
 
-  def test_errors(self):
-    folder = os.path.dirname(_DATA)
-    with self.assertRaisesRegex(ValueError, 'no LeRobot data set .*info.json'):
-      lerobot.load_lerobot(os.path.join(folder, 'minari', 'cartpole'))
-    with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
-      lerobot.load_lerobot('gs://b/a')
-    with self.assertRaisesRegex(
-        ValueError, "no feature 'next.sucess'. Did you mean next.success"
-    ):
-      lerobot.load_lerobot(_path('v3.0'), is_terminal='next.sucess')
-    with self.assertRaisesRegex(ValueError, "no video 'top'"):
-      lerobot.load_lerobot(_path('v3.0'), cameras=['top'])
-    path = self._copy()
-    self._change_info(path, lambda info: info.update(codebase_version='v1.6'))
-    with self.assertRaisesRegex(ValueError, 'version v1.6, but v2.0'):
-      lerobot.load_lerobot(path)
+  @parameterized.parameters(
+      ('../minari/cartpole', {}, 'no LeRobot data set .*info.json'),
+      ('gs://b/a', {}, 'local disk, but is at gs://b/a'),
+      (
+          'v3.0',
+          {'is_terminal': 'next.sucess'},
+          "no feature 'next.sucess'. Did you mean next.success",
+      ),
+      ('v3.0', {'cameras': ['top']}, "no video 'top'"),
+      ('v2.1', {'modality': True}, 'no .*modality.json'),
+  )
+  def test_errors(self, name, options, message):
+    path = name if name.startswith('gs:') else _path(name)
+    with self.assertRaisesRegex(ValueError, message):
+      lerobot.load_lerobot(path, **options)
+
+  def test_damaged_data_sets(self):
+    def assert_refused(path, message):
+      with self.assertRaisesRegex(ValueError, message):
+        lerobot.load_lerobot(path)
+
     path = self._copy()
     self._change_info(path, lambda info: info['features'].pop('action'))
-    with self.assertRaisesRegex(ValueError, 'has no feature action'):
-      lerobot.load_lerobot(path)
+    assert_refused(path, 'has no feature action')
+    self._change_info(path, lambda info: info.update(codebase_version='v1.6'))
+    assert_refused(path, 'version v1.6, but v2.0')
     path = self._copy()
     os.remove(os.path.join(path, 'data', 'chunk-000', 'episode_000000.parquet'))
-    with self.assertRaisesRegex(ValueError, 'There is no file .*_000000.parqu'):
-      lerobot.load_lerobot(path)
+    assert_refused(path, 'There is no file .*_000000.parqu')
     path = self._copy('v3.0')
     with open(os.path.join(path, 'meta', 'tasks.parquet'), 'w') as f:
       f.write('damaged')
-    with self.assertRaisesRegex(ValueError, 'not a whole file'):
-      lerobot.load_lerobot(path)
+    assert_refused(path, 'not a whole file')
 
   def test_errors_while_iterating(self):
     path = self._copy()

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.formats import maniskill
-from tests import golden
+from tests.formats import expected
 
 _LENGTHS = {0: 4, 2: 1, 10: 3}
 
@@ -75,37 +75,24 @@ class ManiskillTest(tf.test.TestCase):
       json.dump({'env_info': info, 'episodes': []}, f)
     dataset = maniskill.load_maniskill(self._path)
     self.assertEqual(dataset.cardinality(), 3)
-    episodes = list(dataset.as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in episodes], [0, 2, 10])
+    trajectories = [_trajectory(number) for number in _LENGTHS]
+    episodes = expected.assert_read(
+        self,
+        dataset,
+        [
+            expected.steps(
+                one.pop('obs'),
+                one.pop('actions'),
+                one.pop('rewards'),
+                terminal=one['terminated'][-1],
+                **one,
+            )
+            for one in trajectories
+        ],
+        _LENGTHS,
+    )
     for episode in episodes:
       self.assertEqual(json.loads(episode['env_info']), info)
-      length = _LENGTHS[episode['episode_id']]
-      columns = _trajectory(episode['episode_id'])
-      is_terminal = episode['episode_id'] != 2
-      is_last = np.arange(length + 1) == length
-      end = lambda rows: np.append(rows, np.zeros_like(rows[:1]), 0)
-      discount = np.ones(length + 1, np.float32)
-      discount[length - 1 :] = 1 - is_terminal
-      golden.assert_frames_equal(
-          self,
-          [episode['steps']],
-          [
-              {
-                  'observation': columns['obs'],
-                  'action': end(columns['actions']),
-                  'reward': end(columns['rewards']),
-                  'discount': discount,
-                  'env_states': columns['env_states'],
-                  'is_first': np.arange(length + 1) == 0,
-                  'is_last': is_last,
-                  'is_terminal': is_last & is_terminal,
-                  **{
-                      name: end(columns[name])
-                      for name in ('terminated', 'truncated', 'success')
-                  },
-              }
-          ],
-      )
 
   def test_flat_observations_without_rewards(self):
     self._write(is_flat=True)

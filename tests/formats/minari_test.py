@@ -6,11 +6,14 @@ import shutil
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 import tensorflow as tf
 
 from rlds2reverb.formats import minari
 from rlds2reverb.transforms import images
 from tests import golden
+from tests.formats import expected
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -30,63 +33,36 @@ def _expected(name, episode):
     }
 
 
-def _padded(array):
-  return np.concatenate([array, np.zeros_like(array[:1])])
-
-
 def _read(path):
   return list(minari.load_minari(path).as_numpy_iterator())
 
 
 class MinariTest(tf.test.TestCase, parameterized.TestCase):
 
-  def _check_flags(self, steps, length, *, terminal):
-    step = np.arange(length)
-    discount = np.ones(length, np.float32)
-    if terminal:
-      discount[-2:] = 0
-    found = {
-        name: steps[name]
-        for name in ('discount', 'is_first', 'is_last', 'is_terminal')
-    }
-    golden.assert_frames_equal(
+  @parameterized.parameters('', 'data', 'data/main_data.hdf5')
+  def test_vectors(self, below):
+    columns = [_expected('cartpole', index) for index in range(2)]
+    # The first episode is terminated and truncated at once.
+    self.assertEqual([one['truncations'][-1] for one in columns], [True, False])
+    expected.assert_read(
         self,
-        [found],
+        minari.load_minari(os.path.join(_DATA, 'cartpole', below)),
         [
-            {
-                'discount': discount,
-                'is_first': step == 0,
-                'is_last': step == length - 1,
-                'is_terminal': (step == length - 1) & terminal,
-            }
+            expected.steps(
+                one['observations'],
+                one['actions'],
+                one['rewards'],
+                terminal=one['terminations'][-1],
+            )
+            for one in columns
         ],
     )
 
-  @parameterized.parameters('', 'data', 'data/main_data.hdf5')
-  def test_vectors(self, below):
-    episodes = _read(os.path.join(_DATA, 'cartpole', below))
-    self.assertEqual([e['episode_id'] for e in episodes], [0, 1])
-    for index, episode in enumerate(episodes):
-      expected = _expected('cartpole', index)
-      # The first episode is terminated and truncated at once.
-      self.assertTrue(expected['terminations'][-1])
-      self.assertEqual(expected['truncations'][-1], index == 0)
-      steps = episode['steps']
-      golden.assert_frames_equal(
-          self,
-          [[steps['observation'], steps['action'], steps['reward']]],
-          [
-              [
-                  expected['observations'],
-                  _padded(expected['actions']),
-                  _padded(expected['rewards']),
-              ]
-          ],
-      )
-      self._check_flags(steps, len(expected['observations']), terminal=True)
-
-  def test_dicts_tuples_text_images_and_infos(self):
-    rlds_data = minari.load_minari(os.path.join(_DATA, 'rooms'))
+  @parameterized.parameters(
+      'rooms', 'rooms_arrow', 'rooms_arrow/data', 'rooms_parquet'
+  )
+  def test_dicts_tuples_text_images_and_infos(self, name):
+    rlds_data = minari.load_minari(os.path.join(_DATA, name))
     self.assertEqual(
         rlds_data.element_spec['steps']['observation']['camera'],
         tf.TensorSpec([None], tf.string),
@@ -98,39 +74,29 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(rlds_data.cardinality(), 2)
     for index, episode in enumerate(rlds_data.as_numpy_iterator()):
-      expected = _expected('rooms', index)
-      length = len(expected['infos/energy'])
-      self.assertEqual(length, [6, 5][index])
+      self.assertEqual(episode['episode_id'], index)
+      columns = _expected(name.split('/')[0], index)
       steps = episode['steps']
-      mission = np.array([m.encode() for m in expected['observations/mission']])
-      self._check_flags(steps, length, terminal=index == 1)
       # TensorFlow and Pillow do not decode JPEGs to the last bit alike.
       camera = steps['observation'].pop('camera')[..., 0]
-      self.assertAllClose(camera, expected['observations/camera'], atol=2)
-      golden.assert_frames_equal(
-          self,
-          [{k: steps[k] for k in ('observation', 'action', 'reward', 'infos')}],
-          [
-              {
-                  'observation': {
-                      'mission': mission.astype(object),
-                      'pose': (
-                          expected['observations/pose/0'],
-                          expected['observations/pose/1'],
-                      ),
-                  },
-                  'action': {
-                      'grip': _padded(expected['actions/grip']),
-                      'move': _padded(expected['actions/move']),
-                  },
-                  'reward': _padded(expected['rewards']),
-                  'infos': {
-                      'energy': expected['infos/energy'],
-                      'room': {'door': expected['infos/room/door']},
-                  },
-              }
-          ],
+      self.assertAllClose(camera, columns['observations/camera'], atol=2)
+      wanted = expected.steps(
+          {
+              'mission': columns['observations/mission'],
+              'pose': (
+                  columns['observations/pose/0'],
+                  columns['observations/pose/1'],
+              ),
+          },
+          {key: columns[f'actions/{key}'] for key in ('grip', 'move')},
+          columns['rewards'],
+          terminal=index == 1,
+          infos={
+              'energy': columns['infos/energy'],
+              'room': {'door': columns['infos/room/door']},
+          },
       )
+      golden.assert_frames_equal(self, [steps], [wanted])
 
   def _changed(self, change):
     """Returns the path of a copy of a data set, in which `change` is made."""
@@ -172,21 +138,9 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
           group[name] = column[: int(name == 'observations')]
 
     steps = _read(self._changed(change))[2]['steps']
-    golden.assert_frames_equal(
-        self,
-        [steps],
-        [
-            {
-                'observation': _expected('cartpole', 0)['observations'][:1],
-                'action': np.zeros(1, np.int64),
-                'reward': np.zeros(1),
-                'discount': np.ones(1, np.float32),
-                'is_first': np.array([True]),
-                'is_last': np.array([True]),
-                'is_terminal': np.array([False]),
-            }
-        ],
-    )
+    observations = _expected('cartpole', 0)['observations'][:1]
+    wanted = expected.steps(observations, np.zeros(0, int), np.zeros(0))
+    golden.assert_frames_equal(self, [steps], [wanted])
 
   def _replace(self, name, array):
     def change(file):
@@ -196,60 +150,28 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
 
     return change
 
-  @parameterized.named_parameters(
-      ('missing', 'episode_0/actions', None, 'has no actions'),
+  @parameterized.parameters(
+      ('actions', None, 'episode_. of .* has no actions, but .*rewards'),
       (
-          'rows',
-          'episode_0/actions',
+          'actions',
           np.zeros(3, np.int64),
-          'episode_0 of .* has 19 rows of observations, but 3 of actions',
+          'has 1. rows of observations, but 3 of actions: expected 4',
       ),
       (
-          'early',
-          'episode_0/terminations',
-          np.arange(18) == 4,
-          'episode_0 has a termination in row 4, but 18 rows',
+          'terminations',
+          np.arange(14) == 4,
+          'episode_. has a termination in row 4, but 14 rows',
       ),
   )
   def test_errors(self, name, array, message):
-    path = self._changed(self._replace(name, array))
+    path = self._changed(self._replace(f'episode_0/{name}', array))
     with self.assertRaisesRegex(ValueError, message):
       minari.load_minari(path)
-
-  @parameterized.named_parameters(
-      (
-          'missing',
-          'episode_1/actions',
-          None,
-          'episode_1 of .* has no actions, but .*rewards',
-      ),
-      (
-          'rows',
-          'episode_1/observations',
-          np.zeros((14, 4), np.float32),
-          'has 14 rows of observations, but 14 of actions: expected 15',
-      ),
-      (
-          'dtype',
-          'episode_1/observations',
-          np.zeros((15, 4)),
-          'observation of episode 1 are float64',
-      ),
-  )
-  def test_errors_while_iterating(self, name, array, message):
-    path = self._changed(self._replace(name, array))
+    path = self._changed(self._replace(f'episode_1/{name}', array))
     episodes = iter(minari.load_minari(path))
     self.assertLen(next(episodes)['steps']['reward'], 19)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       next(episodes)
-
-  def test_a_file_that_leads_to_another_one_is_refused(self):
-    def link(file):
-      file['episode_1/infos/more'] = h5py.ExternalLink('other.hdf5', '/more')
-
-    path = self._changed(link)
-    with self.assertRaisesRegex(ValueError, 'into another file, episode_1/inf'):
-      minari.load_minari(path)
 
   def test_by_name(self):
     old = os.environ.get('MINARI_DATASETS_PATH')
@@ -283,6 +205,56 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(
         ValueError, "not a Minari data set: it has .'observations'"
     ):
+      minari.load_minari(path)
+
+
+class MinariArrowTest(tf.test.TestCase):
+
+  def _copy(self):
+    path = os.path.join(self.create_tempdir().full_path, 'copy')
+    shutil.copytree(os.path.join(_DATA, 'rooms_parquet'), path)
+    return path
+
+  def _change(self, path, episode, name, column):
+    file = os.path.join(path, 'data', str(episode), 'part-0.parquet')
+    table = parquet.read_table(file, partitioning=None)
+    if name in table.column_names:
+      table = table.drop_columns([name])
+    if column is not None:
+      table = table.append_column(name, column)
+    parquet.write_table(table, file)
+
+  def test_infos_that_have_no_rows_are_left_out(self):
+    path = self._copy()
+    for episode, length in enumerate([6, 5]):
+      rows = [{'whole': step, 'lists': [0] * step} for step in range(length)]
+      self._change(path, episode, 'infos', pa.array(rows))
+    with self.assertLogs(level='WARNING') as logs:
+      episodes = list(minari.load_minari(path).as_numpy_iterator())
+    self.assertIn('infos/lists', logs.output[0])
+    self.assertEqual(list(episodes[1]['steps']['infos']), ['whole'])
+    self.assertAllEqual(episodes[1]['steps']['infos']['whole'], range(5))
+
+  def test_errors(self):
+    path = self._copy()
+    self._change(path, 0, 'rewards', None)
+    with self.assertRaisesRegex(ValueError, 'Episode 0 has no rewards. It has'):
+      minari.load_minari(path)
+    path = self._copy()
+    with open(os.path.join(path, 'data/0/part-0.parquet'), 'w') as f:
+      f.write('damaged')
+    with self.assertRaisesRegex(ValueError, 'part-0.parquet is not a whole'):
+      minari.load_minari(path)
+    path = self._copy()
+    self._change(path, 1, 'rewards', pa.array([1.0, 2.0, None, 1.0, 0.0]))
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'rewards must have a value in every row'
+    ):
+      list(minari.load_minari(path))
+    path = self._copy()
+    for episode in '01':
+      shutil.rmtree(os.path.join(path, 'data', episode))
+    with self.assertRaisesRegex(ValueError, 'There is no episode in'):
       minari.load_minari(path)
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from rlds2reverb.formats import parquet_tables
 from rlds2reverb.transforms import images
 from tests import golden
+from tests.formats import expected
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -26,33 +27,20 @@ _EPISODES = os.path.join(_DATA, 'episodes.parquet')
 
 def _expected(index):
   """Returns the steps of an episode, of which the second is terminal."""
-  begin, end = _BOUNDS[index]
-  is_terminal = index == 1
-  rows = np.append(np.arange(begin, end), np.zeros(int(is_terminal)))
-  count = len(rows)
-  discount = np.ones(count, np.float32)
-  if is_terminal:
-    discount[-2:] = 0
-  is_last = np.arange(count) == count - 1
-  return {
-      'observation': np.stack([rows, -rows], 1).astype(np.float32),
-      'action': (rows % 3).astype(np.int32),
-      'reward': (rows / 2).astype(np.float32),
-      'discount': discount,
-      'is_first': np.arange(count) == 0,
-      'is_last': is_last,
-      'is_terminal': is_last & is_terminal,
-  }
+  rows = np.arange(*_BOUNDS[index])
+  return expected.steps(
+      np.stack([rows, -rows], 1).astype(np.float32),
+      (rows % 3).astype(np.int32),
+      (rows / 2).astype(np.float32),
+      terminal=index == 1,
+  )
 
 
 class ParquetTest(tf.test.TestCase):
 
   def _assert_episodes(self, episodes):
-    self.assertEqual([one['episode_id'] for one in episodes], [0, 1, 2])
     golden.assert_frames_equal(
-        self,
-        [one['steps'] for one in episodes],
-        [_expected(index) for index in range(3)],
+        self, [one['steps'] for one in episodes], [*map(_expected, range(3))]
     )
 
   def test_a_row_a_step(self):

@@ -4,10 +4,9 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-import rlds2reverb
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.formats import python_dicts
-from tests import golden
+from tests.formats import expected
 
 
 def _collected(num_transitions, base, *, terminal):
@@ -37,34 +36,19 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         tf.TensorSpec([None, 3], tf.float32),
     )
     for _ in range(2):
-      found = list(rlds_data.as_numpy_iterator())
-      self.assertEqual([e['episode_id'] for e in found], [0, 1])
-      golden.assert_frames_equal(
+      expected.assert_read(
           self,
-          [found[0]['steps'], found[1]['steps']],
+          rlds_data,
           [
-              {
-                  'observation': np.outer(np.arange(6), np.ones(3)).astype(
-                      np.float32
-                  ),
-                  'action': np.array([0, 10, 20, 30, 40, 0], np.float32),
-                  'reward': np.array([0.0, 100, 200, 300, 400, 0]),
-                  'discount': np.array([1, 1, 1, 1, 0, 0], np.float32),
-                  'is_first': np.arange(6) == 0,
-                  'is_last': np.arange(6) == 5,
-                  'is_terminal': np.arange(6) == 5,
-              },
-              {
-                  'observation': np.outer(np.arange(10, 14), np.ones(3)).astype(
-                      np.float32
-                  ),
-                  'action': np.array([100, 110, 120, 0], np.float32),
-                  'reward': np.array([0.0, 100, 200, 0]),
-                  'discount': np.ones(4, np.float32),
-                  'is_first': np.arange(4) == 0,
-                  'is_last': np.arange(4) == 3,
-                  'is_terminal': np.zeros(4, bool),
-              },
+              expected.steps(
+                  np.outer(
+                      start + np.arange(count + 1), np.ones(3, 'f4')
+                  ).astype(np.float32),
+                  10 * (start + np.arange(count, dtype=np.float32)),
+                  100.0 * np.arange(count),
+                  terminal=start == 0,
+              )
+              for start, count in ((0, 5), (10, 3))
           ],
       )
 
@@ -142,14 +126,6 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(found, kept['observation'] + 1)
     for key, value in kept.items():
       self.assertAllEqual(episode[key], value)
-
-  def test_converts(self):
-    rlds_data = python_dicts.from_episodes([_A, _B])
-    trajectories = list(
-        rlds2reverb.convert_rlds_to_trajectories(rlds_data, batched=True)
-    )
-    discounts = np.concatenate([block.discount for block in trajectories])
-    self.assertLen(discounts, 10)
 
   def test_no_transition(self):
     alone = _collected(0, 7, terminal=False)

@@ -4,9 +4,11 @@ import importlib
 import inspect
 import os
 import pkgutil
+import shutil
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import h5py
 import numpy as np
 
 from rlds2reverb import formats
@@ -88,6 +90,22 @@ class ReadersTest(parameterized.TestCase):
   def test_the_files_tell_the_format(self, path, expected):
     path = os.path.join(_DATA, path)
     self.assertEqual(readers.find_format(path), expected)
+
+  @parameterized.parameters(
+      'd3rlpy/arrays.h5',
+      'minari/cartpole/data/main_data.hdf5',
+      'robomimic/low_dim.hdf5',
+  )
+  def test_a_file_that_leads_to_another_one_is_refused(self, name):
+    path = os.path.join(self.create_tempdir().full_path, 'a.hdf5')
+    shutil.copy(os.path.join(_DATA, name), path)
+    with h5py.File(path, 'a') as file:
+      group = next(iter(file.values()))
+      group = group if isinstance(group, h5py.Group) else file
+      group['more'] = h5py.ExternalLink('other.hdf5', '/more')
+    for reader in readers.find_format(path), 'hdf5':
+      with self.assertRaisesRegex(ValueError, 'into another file'):
+        formats.load(path, reader)
 
   def test_a_reader_is_called_with_its_options(self):
     path = os.path.join(_DATA, 'robomimic', 'low_dim.hdf5')

@@ -7,6 +7,7 @@ import tempfile
 import zipfile
 
 from absl.testing import parameterized
+import h5py
 import numpy as np
 import tensorflow as tf
 
@@ -343,6 +344,30 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       self.assertFalse(os.path.exists(folder))
     with self.assertRaisesRegex(ValueError, 'format must be one of'):
       torchrl.save_torchrl(golden.stacked([contract.A]), folder, 'flatt')
+
+  def test_hdf5_that_is_not_torchrls(self):
+    path = self.create_tempfile('a.h5').full_path
+    for add, message in (
+        ({'_len': 1}, 'not a file of TorchRL'),
+        ({'traj_0/a': [1], 'traj_1/b': [1]}, 'traj_1 of .* has the fields'),
+    ):
+      with h5py.File(path, 'a') as file:
+        file.update(add)
+      with self.assertRaisesRegex(ValueError, message):
+        torchrl.load_torchrl(path)
+
+  def test_many_episodes_of_hdf5(self):
+    # The names of groups are not in the order of the numbers.
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    episodes = [
+        golden.make_episode([1] * length, terminal=True, base=length)
+        for length in range(2, 14)
+    ]
+    torchrl.save_torchrl(golden.stacked(episodes), folder, 'hdf5')
+    for found, steps in zip(
+        torchrl.load_torchrl(folder).as_numpy_iterator(), episodes, strict=True
+    ):
+      contract.assert_equal(self, found['steps'], steps)
 
   def test_files_of_other_episodes(self):
     folders = []

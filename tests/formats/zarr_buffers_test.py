@@ -11,6 +11,7 @@ import tensorflow as tf
 import rlds2reverb
 from rlds2reverb import transforms
 from rlds2reverb.formats import zarr_buffers
+from tests.formats import expected
 
 pytest.importorskip('zarr')
 
@@ -26,31 +27,23 @@ def _path(name):
 
 class ZarrTest(tf.test.TestCase):
 
-  def _assert_read(self, dataset, name, actions=()):
+  def _assert_read(self, dataset, name):
     self.assertEqual(dataset.cardinality(), 3)
     with np.load(_path(f'{name}.npz')) as arrays:
-      expected = dict(arrays)
+      columns = dict(arrays)
+    episodes = []
+    for begin, end in _BOUNDS:
+      rows = {key: column[begin:end] for key, column in columns.items()}
+      actions = rows.pop('action', rows[next(iter(rows))])
+      episodes.append(expected.steps(rows, actions))
+      if 'action' not in columns:
+        del episodes[-1]['action']
     for _ in range(2):
-      for (begin, end), (index, episode) in zip(
-          _BOUNDS, enumerate(dataset.as_numpy_iterator()), strict=True
-      ):
-        self.assertEqual(episode['episode_id'], index)
-        steps = episode['steps']
-        length = end - begin
-        found = {**steps['observation'], **{key: steps[key] for key in actions}}
-        self.assertCountEqual(found, expected)
-        for key, rows in expected.items():
-          self.assertEqual(found[key].dtype, rows.dtype)
-          self.assertAllEqual(found[key], rows[begin:end])
-        self.assertAllEqual(steps['is_first'], np.arange(length) == 0)
-        self.assertAllEqual(steps['is_last'], np.arange(length) == length - 1)
-        self.assertFalse(steps['is_terminal'].any())
-        self.assertAllEqual(steps['discount'], np.ones(length, np.float32))
-        self.assertAllEqual(steps['reward'], np.zeros(length, np.float32))
+      expected.assert_read(self, dataset, episodes)
 
   def test_diffusion_policy(self):
     dataset = zarr_buffers.load_zarr(_path('pusht.zarr'))
-    self._assert_read(dataset, 'pusht', ['action'])
+    self._assert_read(dataset, 'pusht')
     self.assertEqual(
         dataset.element_spec['steps']['observation']['img'],
         tf.TensorSpec([None, 8, 8, 3], tf.float32),

@@ -1,0 +1,58 @@
+"""The steps that a reader must make of an episode, worked out in NumPy."""
+
+from typing import Any, Dict
+
+import numpy as np
+import tree
+
+from tests import golden
+
+
+def steps(
+    observation: Any,
+    action: Any,
+    reward: Any = None,
+    *,
+    terminal: bool = False,
+    **others: Any,
+) -> Dict[str, Any]:
+  """Returns all fields of the steps of `T` actions.
+
+  There are `T + 1` steps, if there are as many observations or if the episode
+  is terminal. Fields with fewer rows end with zeros.
+  """
+  length = len(tree.flatten(action)[0])
+  count = max(len(tree.flatten(observation)[0]), length + terminal)
+  step = np.arange(count)
+  is_last = step == count - 1
+  if reward is None:
+    reward = np.zeros(length, np.float32)
+
+  def padded(rows):
+    rows = np.asarray(rows)
+    if rows.dtype.kind in 'OSU':
+      texts = [one.encode() if isinstance(one, str) else one for one in rows]
+      found = np.full(count, b'', object)
+      found[: len(texts)] = texts
+    else:
+      found = np.zeros((count, *rows.shape[1:]), rows.dtype)
+      found[: len(rows)] = rows
+    return found
+
+  fields = {'observation': observation, 'action': action, 'reward': reward}
+  return {
+      **tree.map_structure(padded, {**fields, **others}),
+      'discount': np.where(terminal & (step >= count - 2), 0, 1).astype('f4'),
+      'is_first': step == 0,
+      'is_last': is_last,
+      'is_terminal': is_last & terminal,
+  }
+
+
+def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
+  """Checks the steps and ids of all episodes; returns these, as read."""
+  found = list(dataset.as_numpy_iterator())
+  ids = range(len(episodes)) if ids is None else ids
+  test.assertEqual([one['episode_id'] for one in found], list(ids))
+  golden.assert_frames_equal(test, [one['steps'] for one in found], episodes)
+  return found
