@@ -70,19 +70,6 @@ class FrameSource(NamedTuple):
   first_episode: int = 0
   watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
-  def frames(self) -> Iterator[frame_blocks.FrameBlock]:
-    """Yields the blocks, as arrays."""
-    blocks = self.blocks.prefetch(1).with_options(_unoptimized())
-    for block in blocks.as_numpy_iterator():
-      if len(block.frames.step_type):
-        block = block._replace(
-            episode_ids=self._episode_ids(block), step=int(block.step)
-        )
-        self.watch(block)
-        yield block
-    if self.options.report is not None:
-      self.options.report.warn()
-
   def segments(self) -> Iterator[segments_lib.Segment]:
     """Yields all episodes, some at a time; at the end the report is logged.
 
@@ -90,8 +77,12 @@ class FrameSource(NamedTuple):
     whole episodes before come first.
     """
     held: List[frame_blocks.FrameBlock] = []
+    blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     try:
-      for block in self.frames():
+      for block in blocks.as_numpy_iterator():
+        if not len(block.frames.step_type):
+          continue
+        self.watch(block)
         held.append(block)
         if self.of_sequences or block.frames.step_type[-1] == ts.StepType.LAST:
           segment, held = self._join(held), []
@@ -104,6 +95,8 @@ class FrameSource(NamedTuple):
       raise
     if held:
       yield from self._join(held)._replace(is_open=True).parts()
+    if self.options.report is not None:
+      self.options.report.warn()
 
   def _join(self, blocks) -> segments_lib.Segment:
     """Joins consecutive blocks into a segment."""
@@ -114,7 +107,7 @@ class FrameSource(NamedTuple):
     starts = [b.row_splits[:-1] + begin for b, begin in zip(blocks, begins)]
     steps = [np.repeat(b.step, len(b.row_splits) - 1) for b in blocks]
     starts, steps = np.concatenate(starts), np.concatenate(steps)
-    ids = sum([b.episode_ids for b in blocks], [])
+    ids = sum(map(self._episode_ids, blocks), [])
     if self.of_sequences:
       splits = np.arange(0, count + 1, self.chunk_length)
     else:

@@ -334,7 +334,6 @@ def _priorities(name, function, items, rows, first) -> np.ndarray:
     priorities[chosen] = function(
         tf.nest.map_structure(lambda leaf: leaf[index], rows)  # pylint: disable=cell-var-from-loop
     )
-  priorities_lib.check(
-      priorities, name, lambda item: items.start[item] - items.origin[item]
-  )
+  starts = items.start - items.origin
+  priorities_lib.check(priorities, name, lambda item: starts[item])
   return priorities

@@ -9,6 +9,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.trajectories import options as options_lib
+from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
 from tests.replay import encoded
@@ -127,6 +128,45 @@ class FramesTest(parameterized.TestCase):
     expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
     self.assertEqual(_rewards(blocks), expected.tolist())
     self.assertEqual(expected.size, 2 * (4 + 2))
+
+  def test_what_does_not_go_with_sequences(self):
+    data = sequences.convert_rlds_to_sequences(
+        golden.stacked(_episodes()), windows_lib.Windows(2)
+    )
+    options = options_lib.ConversionOptions
+    wide = items.TableItems('table', windows_lib.Windows(3))
+    for tables, settings, message in (
+        (wide, options(), 'priority and nothing else'),
+        (_PAIRS, options(chunk_length=2), 'go with RLDS data alone'),
+        (
+            _PAIRS,
+            options(rules=rules_lib.ConversionRules(nan='invalid')),
+            'written as they are',
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        frames.make_frame_source(data, tables, settings)
+
+  def test_ids_of_a_field(self):
+    for values, dtype, expected in (
+        ([b'a', b'\xff'], tf.string, ['a', '\\xff']),
+        ([8, 9], tf.uint32, [8, 9]),
+    ):
+      data = (
+          golden.stacked(_episodes((2, 3)))
+          .enumerate()
+          .map(
+              lambda index, episode: {
+                  **episode,
+                  'name': tf.constant(values, dtype)[index],  # pylint: disable=cell-var-from-loop
+              }
+          )
+      )
+      source = frames.make_frame_source(
+          data, _PAIRS, options_lib.ConversionOptions(episode_id='name')
+      )
+      ids = sum((segment.episode_ids for segment in source.segments()), [])
+      self.assertEqual(ids, expected)
 
   def test_items_that_cross_episodes_under_an_episode_id(self):
     with self.assertRaisesRegex(ValueError, 'depend on the order'):

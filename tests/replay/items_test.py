@@ -10,26 +10,6 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 
 
-def _count(lengths, length, stride, end):
-  """Counts items by their starts, one by one."""
-  if end == 'cross':
-    total = sum(lengths)
-    return sum(start + length <= total for start in range(0, total, stride))
-  count = 0
-  for episode in lengths:
-    starts = range(0, episode, stride)
-    full = sum(start + length <= episode for start in starts)
-    if end == 'tile':
-      full = len(starts)
-    if end == 'pad' and episode < length:
-      full = 1
-    if end in ('zero_pad', 'overlap'):
-      covered = (full - 1) * stride + length if full else 0
-      full += covered < episode and full * stride < episode
-    count += full
-  return count
-
-
 class TableItemsTest(parameterized.TestCase):
 
   @parameterized.parameters(
@@ -56,17 +36,6 @@ class TableItemsTest(parameterized.TestCase):
   def test_refused(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
       items.TableItems('table', **settings)
-
-  @parameterized.product(
-      settings=((1, 1), (2, 1), (3, 2), (5, 7)),
-      end=('drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'),
-  )
-  def test_counts(self, settings, end):
-    lengths = [4, 1, 9, 2, 30]
-    table = items.TableItems('table', windows_lib.Windows(*settings, end))
-    expected = _count(lengths, *settings, end)
-    rows = [sum(lengths)] if end == 'cross' else lengths
-    self.assertEqual(table.count(np.array(rows)).sum(), expected)
 
   def test_counts_of_whole_episodes(self):
     tables = [

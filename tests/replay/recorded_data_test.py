@@ -18,7 +18,6 @@ from tf_agents.replay_buffers import reverb_utils
 import tree
 
 from rlds2reverb.datasets import recording
-from rlds2reverb.fields import derived_sources
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.replay.server import push
@@ -90,55 +89,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
 
   # Observations.
 
-  def test_fields_concatenated_to_a_vector(self):
-    self.check_mapped(
-        'walker',
-        recordings.as_recorded,
-        _MAPPING(
-            observation=[
-                'observation/orientations',
-                'observation/height',
-                'observation/velocity',
-            ]
-        ),
-        recordings.each(
-            lambda step: {
-                'observation': np.array(
-                    [
-                        *step['observation']['orientations'],
-                        step['observation']['height'],
-                        *step['observation']['velocity'],
-                    ]
-                )
-            }
-        ),
-    )
-
-  def test_keys_with_slashes_and_colons(self):
-    def rename(step):
-      shown = step['observation']
-      return {
-          'observation': {
-              'arm:joint/angles': shown['orientations'],
-              'arm:height': shown['height'],
-              'velocity:0': {'a/b': shown['velocity']},
-          }
-      }
-
-    change = recordings.each(rename)
-    self.check_mapped('walker', change, _MAPPING(), change)
-    self.check_mapped(
-        'walker',
-        change,
-        _MAPPING(
-            observation={
-                'orientations': ('observation', 'arm:joint/angles'),
-                'height': 'observation/arm:height',
-                'velocity': 'observation/velocity:0/a/b',
-            }
-        ),
-    )
-
   def test_names_of_their_own(self):
     self.check_mapped(
         'cartpole_pixels',
@@ -179,24 +129,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         ),
     )
 
-  def test_float64_everywhere(self):
-    def to_float32(step):
-      return {
-          'observation': {
-              key: np.float32(value)
-              for key, value in step['observation'].items()
-          },
-          'action': np.float32(step['action']),
-          'reward': np.float32(step['reward']),
-      }
-
-    self.check_mapped(
-        'walker',
-        recordings.as_recorded,
-        _MAPPING(cast={'float64': 'float32'}),
-        recordings.each(to_float32),
-    )
-
   def test_images_that_stay_encoded_until_they_are_sampled(self):
     data = recordings.load(
         self.directories['breakout'],
@@ -223,36 +155,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     np.testing.assert_array_equal(
         scaled['image'], np.stack(shown) / np.float32(255)
     )
-
-  def test_nested_infos_as_observation(self):
-    self.check_mapped(
-        'half_cheetah',
-        recordings.as_recorded,
-        _MAPPING(observation={'q': 'infos', 'shown': 'observation'}),
-        recordings.each(
-            lambda step: {
-                'observation': {
-                    'q': step['infos'],
-                    'shown': step['observation'],
-                }
-            }
-        ),
-    )
-
-  def test_nested_infos_as_policy_info(self):
-    self.check_mapped(
-        'half_cheetah',
-        recordings.as_recorded,
-        _MAPPING(policy_info='infos'),
-        recordings.each(lambda step: {'policy_info': step['infos']}),
-    )
-
-  def test_a_dummy_last_observation_stays(self):
-    def zero_last(steps):
-      last = {**steps[-1], 'observation': np.zeros([17])}
-      return [*steps[:-1], last]
-
-    self.check_mapped('half_cheetah', zero_last, _MAPPING(), zero_last)
 
   def test_a_dummy_last_observation_is_cut(self):
     path = self.write_changed(
@@ -299,41 +201,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         metadata=lambda steps: {'task': {'said': instruction(steps)}},
     )
 
-  def test_language_as_policy_info(self):
-    self.check_mapped(
-        'walker',
-        recordings.as_recorded,
-        _MAPPING(policy_info={'said': '../said'}),
-        recordings.each(lambda step: {'policy_info': {'said': b'walk'}}),
-        metadata=lambda steps: {'said': b'walk'},
-    )
-
-  def test_unused_fields_of_many_lengths(self):
-    self.check_mapped(
-        'walker',
-        lambda steps: [
-            {**step, 'detections': list(np.arange(1 + t % 3))}
-            for t, step in enumerate(steps)
-        ],
-        _MAPPING(),
-    )
-
-  def test_unused_parts_of_observations_of_many_lengths(self):
-    self.check_mapped(
-        'walker',
-        lambda steps: [
-            {
-                **step,
-                'observation': {
-                    'body': step['observation'],
-                    'detections': list(np.arange(1 + t % 3)),
-                },
-            }
-            for t, step in enumerate(steps)
-        ],
-        _MAPPING(observation='observation/body'),
-    )
-
   @parameterized.parameters('breakout', 'cartpole_pixels')
   def test_images_of_a_size_that_the_data_set_leaves_open(self, name):
     self.check_mapped(
@@ -345,58 +212,12 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
 
   # Actions.
 
-  def test_dict_actions(self):
-    change = recordings.each(_split_action)
-    self.check_mapped('half_cheetah', change, _MAPPING(), change)
-
-  def test_dict_actions_concatenated_to_a_vector(self):
-    self.check_mapped(
-        'half_cheetah',
-        recordings.each(_split_action),
-        _MAPPING(
-            action=[
-                'action/back',
-                'action/front/thigh',
-                'action/front/shin',
-                'action/front/foot',
-            ]
-        ),
-    )
-
   def test_string_actions(self):
     names = (b'NOOP', b'FIRE', b'RIGHT', b'LEFT')
     change = recordings.each(lambda step: {'action': names[step['action']]})
     self.check_mapped('breakout', change, _MAPPING(), change)
 
   # Rewards and discounts.
-
-  @parameterized.parameters('reward', 'discount')
-  def test_numbers_of_shape_1(self, field):
-    self.check_mapped(
-        'cartpole',
-        recordings.each(lambda step: {field: np.reshape(step[field], [1])}),
-        _MAPPING(),
-    )
-
-  @parameterized.parameters(np.int32, np.float64)
-  def test_discount_of_another_dtype(self, dtype):
-    self.check_mapped(
-        'cartpole',
-        recordings.each(lambda step: {'discount': dtype(step['discount'])}),
-        _MAPPING(),
-    )
-
-  @parameterized.parameters('breakout', 'half_cheetah')
-  def test_no_discount(self, name):
-    def fill(steps):
-      filled = [{**step, 'discount': 1.0} for step in steps]
-      if steps[-1]['is_terminal']:
-        filled[-1]['discount'] = filled[-2]['discount'] = 0.0
-      return filled
-
-    self.check_mapped(
-        name, recordings.drop('discount'), _MAPPING(discount=None), fill
-    )
 
   @parameterized.parameters('step', 'transition')
   def test_discounts_of_1_into_terminal_states(self, terminal_discount):
@@ -408,26 +229,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
           [change(steps) for steps in self.steps('breakout')],
           rules=rules_lib.ConversionRules(terminal_discount=terminal_discount),
       )
-
-  def test_no_reward(self):
-    self.check_mapped(
-        'walker',
-        recordings.drop('reward'),
-        _MAPPING(reward=None),
-        recordings.each(lambda step: {'reward': np.float32(0)}),
-    )
-
-  def test_reward_from_a_function(self):
-    self.check_mapped(
-        'walker',
-        recordings.drop('reward'),
-        _MAPPING(
-            reward=lambda episode: episode['steps']['observation']['height'] - 1
-        ),
-        recordings.each(
-            lambda step: {'reward': step['observation']['height'] - 1}
-        ),
-    )
 
   # Ends of episodes.
 
@@ -446,74 +247,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         'cartpole',
         recordings.drop(*missing),
         _MAPPING(**dict.fromkeys(missing)),
-    )
-
-  def test_flags_that_are_numbers(self):
-    self.check_mapped(
-        'cartpole',
-        recordings.each(
-            lambda step: {
-                'is_first': np.int32(step['is_first']),
-                'is_last': np.float32([step['is_last']]),
-                'is_terminal': np.int64(step['is_terminal']),
-            }
-        ),
-        # Filled in, it shows which episodes are terminal.
-        _MAPPING(discount=None),
-    )
-
-  @parameterized.parameters(
-      (recordings.drop('is_terminal'),),
-      (recordings.each(lambda step: {'is_terminal': np.bool_(False)}),),
-  )
-  def test_is_terminal_missing_or_never_set(self, change):
-    self.check_mapped(
-        'breakout',
-        change,
-        _MAPPING(is_terminal=None, discount=None),
-        recordings.each(
-            lambda step: {'is_terminal': np.bool_(False), 'discount': 1.0}
-        ),
-    )
-
-  def test_is_terminal_from_another_field(self):
-    self.check_mapped(
-        'breakout',
-        recordings.drop('is_terminal'),
-        _MAPPING(
-            is_terminal=lambda episode: episode['steps']['lives'] == 0,
-            discount=None,
-        ),
-    )
-
-  @parameterized.parameters(-1, -2)
-  def test_is_terminal_from_success(self, place):
-    def add_success(steps):
-      changed = [
-          {**step, 'success': np.int32(0)}
-          for step in recordings.drop('is_terminal')(steps)
-      ]
-      changed[place]['success'] = np.int32(steps[-1]['is_terminal'])
-      return changed
-
-    self.check_mapped(
-        'cartpole',
-        add_success,
-        _MAPPING(
-            is_terminal=derived_sources.TerminalOnSuccess('success'),
-            discount=None,
-        ),
-    )
-
-  def test_is_terminal_from_success_of_the_episode(self):
-    self.check_mapped(
-        'cartpole',
-        recordings.drop('is_terminal'),
-        _MAPPING(
-            is_terminal=derived_sources.TerminalOnSuccess('../success'),
-            discount=None,
-        ),
-        metadata=lambda steps: {'success': steps[-1]['is_terminal']},
     )
 
   # Lengths of episodes.
@@ -574,12 +307,6 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
         np.testing.assert_array_equal(getattr(sampled, field), steps[field])
       self.assertAllEqual(sampled.step_type, [0] + [1] * 99_998 + [2])
       self.assertAllEqual(sampled.next_step_type, [1] * 99_998 + [2, 0])
-
-
-def _split_action(step):
-  action = step['action']
-  front = {'thigh': action[3], 'shin': action[4], 'foot': action[5]}
-  return {'action': {'back': action[:3], 'front': front}}
 
 
 def _drain(client):

@@ -16,7 +16,6 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
@@ -169,31 +168,6 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     for contents in written:
       self.assertEqual(contents.items, expected)
       self.assertEqual(contents.num_episodes, count)
-
-  def test_settings_that_do_not_go_with_sequences(self):
-    found = sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(4))
-    with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
-      insert.write_rlds_to_reverb(
-          found,
-          'localhost:1',
-          items.TableItems(testing.TABLE, windows_lib.Windows(3)),
-      )
-    with self.assertRaisesRegex(ValueError, 'written as they are'):
-      insert.write_rlds_to_reverb(
-          found,
-          'localhost:1',
-          items.TableItems(testing.TABLE),
-          options=options_lib.ConversionOptions(
-              rules=rules_lib.ConversionRules(invalid_episodes='skip')
-          ),
-      )
-    with self.assertRaisesRegex(ValueError, 'written as they are'):
-      insert.write_rlds_to_reverb(
-          found,
-          'localhost:1',
-          items.TableItems(testing.TABLE),
-          options=options_lib.ConversionOptions(chunk_length=2),
-      )
 
   @parameterized.named_parameters(
       ('frames', conversion.convert_rlds_to_trajectories, 'one-step frames'),

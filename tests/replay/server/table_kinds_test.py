@@ -92,46 +92,6 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     # The last item has priority 0.
     self._assert_drawn(drawn, {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
 
-  @parameterized.parameters('uniform', 'queue', 'one_pass')
-  def test_one_copy_of_the_rows_for_all_tables(self, first):
-    data = _data(range(40))
-    spec = specs.create_trajectory_data_spec(data)
-    tables = {
-        'uniform': table_kinds.create_reverb_table('uniform', spec, 40),
-        'prioritized': table_kinds.create_reverb_table(
-            'prioritized', spec, 40, kind='prioritized'
-        ),
-        'queue': table_kinds.create_reverb_table(
-            'queue', spec, 40, kind='queue'
-        ),
-        'one_pass': table_kinds.create_reverb_table(
-            'one_pass', spec, 40, kind='one_pass'
-        ),
-        'top': table_kinds.create_reverb_table('top', spec, 5, kind='top_k'),
-        'sequences': table_kinds.create_reverb_table('sequences', spec, 40),
-    }
-    names = sorted(tables, key=lambda name: name != first)
-    by_reward = lambda item: item.reward[0]
-    lengths = {'sequences': 8}
-    priorities = {'prioritized': by_reward, 'top': by_reward}
-    table_items = [
-        items.TableItems(
-            name,
-            windows_lib.Windows(lengths.get(name, 1)),
-            priority=priorities.get(name, 1.0),
-        )
-        for name in names
-    ]
-    with _filled(data, list(tables.values()), table_items) as client:
-      self.assertEqual(_sample(client, 40, 'queue'), list(range(40)))
-      self.assertCountEqual(_sample(client, 40, 'one_pass'), range(40))
-      self.assertEqual(set(_sample(client, 500, 'top')), {35, 36, 37, 38, 39})
-      self.assertNotIn(0, _sample(client, 500, 'prioritized'))
-      self.assertEqual(testing.size(client, 'uniform'), 40)
-      self.assertEqual(testing.size(client, 'sequences'), 33)
-      for name in ('queue', 'one_pass'):
-        self.assertEqual(testing.size(client, name), 0)
-
   def test_one_pass_is_in_a_random_order(self):
     data = _data([0] * 8)
     spec = specs.create_trajectory_data_spec(data)
@@ -147,22 +107,6 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
         self.assertCountEqual(drawn, range(8))
         first.append(drawn[0])
     self._assert_drawn(first, {value: 1 / 8 for value in range(8)})
-
-  def test_epochs(self):
-    data = _data([0] * 30)
-    spec = specs.create_trajectory_data_spec(data)
-    names = ['epoch_0', 'epoch_1', 'epoch_2']
-    tables = [
-        table_kinds.create_reverb_table(name, spec, 30, 'one_pass')
-        for name in names
-    ]
-    orders = []
-    with _filled(data, tables, [_frames(name) for name in names]) as client:
-      for name in names:
-        orders.append(_sample(client, 30, name))
-        self.assertCountEqual(orders[-1], range(30))
-        self.assertEqual(testing.size(client, name), 0)
-    self.assertLen(set(map(tuple, orders)), 3)
 
   @parameterized.named_parameters(
       ('ranks', [5, 1, 3, 3, 9, 2], {5: [0], 9: [4], 3: [3]}),
