@@ -14,7 +14,7 @@ What they bind has no effect on the program's own gin config, nor that on them.
 
 import dataclasses
 import os
-from typing import Any, List, Tuple, Type, TypeVar
+from typing import Any, List, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -52,8 +52,6 @@ _NAMES = {
     ],
 }
 _ALIASES = {name: config for config, names in _NAMES.items() for name in names}
-
-_T = TypeVar('_T')
 
 
 def load_mapping(name_or_path: files.PathLike) -> step_mapping.StepMapping:
@@ -122,7 +120,7 @@ def transforms_of(text: str, path: str) -> List[Any]:
   return list(bound.get('transforms', ()))
 
 
-def object_of(kind: Type[_T], text: str, path: str) -> _T:
+def object_of(kind: Any, text: str, path: str) -> Any:
   """Returns the dataclass that gin bindings describe.
 
   Args:

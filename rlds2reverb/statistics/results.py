@@ -197,12 +197,13 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
     moments = tf.nest.map_structure(np.asarray, moments)
     return _field(moments, fields[0].dtype, fields[0].count.shape, {})
 
+  counts = {
+      field.name: sum(getattr(part, field.name) for part in parts)
+      for field in dataclasses.fields(Statistics)
+      if field.name.startswith('num_')
+  }
   return Statistics(
-      *(
-          sum(getattr(part, field.name) for part in parts)
-          for field in dataclasses.fields(Statistics)
-          if field.name.startswith('num_')
-      ),
+      **counts,
       returns=merge(part.returns for part in parts),
       lengths=merge(part.lengths for part in parts),
       fields={

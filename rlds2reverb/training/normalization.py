@@ -22,7 +22,6 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import normalization
 
 _METHODS = {rlds.OBSERVATION: 'mean_std', rlds.ACTION: 'bounds'}
@@ -37,8 +36,8 @@ class Normalization(NamedTuple):
     action: normalises the range of an action of floats to [-1, 1].
   """
 
-  observation: composing.Compose
-  action: composing.Compose
+  observation: applying.Compose
+  action: applying.Compose
 
   def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the episodes with normalised steps."""
@@ -85,7 +84,7 @@ def fit_normalization(
       *(
           normalization.normalize_by_statistics(statistics, field, method)
           if field in fields
-          else composing.Compose([])
+          else applying.Compose([])
           for field, method in _METHODS.items()
       )
   )

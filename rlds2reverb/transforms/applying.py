@@ -1,7 +1,8 @@
-"""Applies transforms, filters and functions to the episodes of a data set."""
+"""Applies transforms, filters and functions, one after the other."""
 
+import dataclasses
 import functools
-from typing import Any, Callable, Dict, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, Sequence, Union
 
 import gin
 import tensorflow as tf
@@ -15,7 +16,73 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import composing
+
+
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compose(base.EpisodeTransform):
+  """Applies transforms and filters one after the other.
+
+  If there is a filter or a transform that draws among them, use it in
+  `transform_episodes`, and not in `rlds_data.map`, which cannot leave out an
+  episode and does not count them. `transform` and `invert` work on steps, so
+  they pass over filters.
+
+  Attributes:
+    transforms: transforms and filters, some of which may be `Compose`
+      themselves. The inverse goes through them from the last to the first.
+
+  Raises:
+    ValueError: if one of them is neither a transform nor a filter; and if one
+      that holds a filter, or a transform that draws, is called on an episode.
+  """
+
+  transforms: Sequence[Union[base.EpisodeTransform, base.EpisodeFilter]]
+
+  def __post_init__(self):
+    object.__setattr__(self, 'transforms', tuple(self.transforms))
+    for transform in self.transforms:
+      if not isinstance(transform, (base.EpisodeTransform, base.EpisodeFilter)):
+        raise ValueError(
+            'Compose takes objects of type EpisodeTransform and EpisodeFilter,'
+            f' but was given {transform!r}. Pass a function from an episode to'
+            ' an episode to transform_episodes instead.'
+        )
+
+  def __call__(self, episode, episode_index=None):
+    if self.has_filter or self.draws:
+      held = 'filter' if self.has_filter else 'transform that draws'
+      raise ValueError(
+          f'This Compose holds a {held}, and so it cannot be called on a single'
+          ' episode, as in rlds_data.map(compose). Use'
+          ' transform_episodes(rlds_data, [compose]).'
+      )
+    return super().__call__(episode)
+
+  @property
+  def has_filter(self) -> bool:  # type: ignore[override]
+    return any(transform.has_filter for transform in self.transforms)
+
+  @property
+  def draws(self) -> bool:  # type: ignore[override]
+    return any(transform.draws for transform in self.transforms)
+
+  def transform(self, steps):
+    for transform in self._without_filters():
+      steps = transform.transform(steps)
+    return steps
+
+  def invert(self, steps):
+    for transform in reversed(self._without_filters()):
+      steps = transform.invert(steps)
+    return steps
+
+  def _without_filters(self):
+    return [
+        transform
+        for transform in self.transforms
+        if isinstance(transform, base.EpisodeTransform)
+    ]
 
 
 @gin.configurable(module='rlds2reverb')
@@ -56,13 +123,13 @@ def transform_episodes(
   return transformed
 
 
-def _each(transforms):
-  """Returns the single transforms, filters and functions, in their order."""
+def _each(transforms) -> Iterator[Any]:
+  """Yields the single transforms, filters and functions, in their order."""
   for transform in transforms:
-    is_divided = isinstance(transform, composing.Compose) and (
-        transform.has_filter or transform.draws
-    )
-    yield from _each(transform.transforms) if is_divided else [transform]
+    if isinstance(transform, Compose):
+      yield from _each(transform.transforms)
+    else:
+      yield transform
 
 
 def _apply(rlds_data, transform):
@@ -72,52 +139,43 @@ def _apply(rlds_data, transform):
         'transform_episodes takes transforms, filters and functions, but was'
         f' given {transform!r}.'
     )
+  parallel = {'num_parallel_calls': tf.data.AUTOTUNE}
   if isinstance(transform, base.EpisodeFilter):
     made = rlds_data.filter(transform)
-    on_batches = functools.partial(_filter_batches, transform)
-  else:
-    made = _map(rlds_data, transform)
-    on_batches = functools.partial(_transform_batches, transform)
-  if getattr(transform, 'takes_batches', False):
-    return data_sets.with_batches_of(made, rlds_data, on_batches)
-  # Functions on single episodes get these, and the results are batched again.
-  return made
-
-
-def _map(rlds_data, transform):
-  made = rlds_data
-  if getattr(transform, 'draws', False):
-    made = made.enumerate().map(
+  elif getattr(transform, 'draws', False):
+    made = rlds_data.enumerate().map(
         lambda index, episode: transform(episode, episode_index=index),
-        num_parallel_calls=tf.data.AUTOTUNE,
+        **parallel,
     )
   else:
-    made = made.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
+    made = rlds_data.map(transform, **parallel)
   spec = made.element_spec
   steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
   if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
-    return stacked_steps.stack_episodes(made)
-  return made
-
-
-def _transform_batches(transform, batches):
-  if not getattr(transform, 'draws', False):
-    return batches.map(
-        transform.transform_batch, num_parallel_calls=tf.data.AUTOTUNE
-    )
-  return batching.numbered(batches).map(
-      lambda index, batch: transform.transform_batch(batch, index),
-      num_parallel_calls=tf.data.AUTOTUNE,
+    made = stacked_steps.stack_episodes(made)
+  if not getattr(transform, 'takes_batches', False):
+    # Functions on single episodes get these; the results are batched again.
+    return made
+  return data_sets.with_batches_of(
+      made, rlds_data, functools.partial(_apply_to_batches, transform)
   )
 
 
-def _filter_batches(transform, batches):
-  def keep(batch):
-    # Faults are kept: episodes that could not be read must raise an error.
-    is_kept = transform.keep_each(batch) | faults.is_fault(batch.fault)
-    return episode_batches.keep_episodes(batch, is_kept)
+def _apply_to_batches(transform, batches):
+  parallel = {'num_parallel_calls': tf.data.AUTOTUNE}
+  if isinstance(transform, base.EpisodeFilter):
 
-  return batching.not_empty(batches.map(keep))
+    def keep(batch):
+      # Faults are kept: episodes that could not be read must raise an error.
+      is_kept = transform.keep_each(batch) | faults.is_fault(batch.fault)
+      return episode_batches.keep_episodes(batch, is_kept)
+
+    return batching.not_empty(batches.map(keep))
+  if not transform.draws:
+    return batches.map(transform.transform_batch, **parallel)
+  return batching.numbered(batches).map(
+      lambda index, batch: transform.transform_batch(batch, index), **parallel
+  )
 
 
 @graphs.no_autograph

@@ -16,6 +16,7 @@ deployed:
 """
 
 import abc
+import copy
 from typing import Any, Dict, Optional, Tuple, Union
 
 import numpy as np
@@ -34,6 +35,12 @@ ADVICE = (
     ' by a function, use KeepEpisodes(predicate=...).'
 )
 
+# Which of these a class defines says whether it takes batches.
+_METHODS = {
+    *('transform', 'transform_rows', 'is_step_wise'),
+    *('keep', 'keep_each', '__call__'),
+}
+
 
 class _OfEpisodes(identity.ByValue, abc.ABC):
   """What transforms and filters share.
@@ -51,21 +58,19 @@ class _OfEpisodes(identity.ByValue, abc.ABC):
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
-    own = vars(cls)
+    own = vars(cls).keys()
     # A class may override the method that works on an episode. Then it does not
     # take batches because a class that it is derived from does.
-    if 'takes_batches' not in own and own.keys() & {
-        *('transform', 'transform_rows', 'is_step_wise'),
-        *('keep', 'keep_each', '__call__'),
-    }:
-      cls.takes_batches = own.get('is_step_wise', False) or bool(
-          own.keys() & {'transform_rows', 'keep_each'}
+    if 'takes_batches' not in own and own & _METHODS:
+      cls.takes_batches = vars(cls).get('is_step_wise', False) or bool(
+          own & {'transform_rows', 'keep_each'}
       )
 
   def __post_init__(self):
     # The caller may go on using an array, and write into it.
     for name, value in list(vars(self).items()):
-      object.__setattr__(self, name, _copy_arrays(value))
+      if isinstance(value, (np.ndarray, list, dict)):
+        object.__setattr__(self, name, copy.deepcopy(value))
 
 
 class EpisodeTransform(_OfEpisodes):
@@ -148,7 +153,8 @@ class EpisodeTransform(_OfEpisodes):
     Raises:
       ValueError: if a field that the transform uses is missing or does not fit.
     """
-    return self._with_rows(episode_batches.of_one(steps), episode_index).steps
+    batch = episode_batches.of_one(steps)
+    return self.transform_batch(batch, episode_index).steps
 
   def transform_rows(
       self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
@@ -185,11 +191,8 @@ class EpisodeTransform(_OfEpisodes):
     Returns:
       The transformed episodes, of the same number.
     """
-    if self._has_rows:
-      return self._with_rows(batch, episode_index)
-    return batch._replace(steps=self.transform(batch.steps))
-
-  def _with_rows(self, batch, episode_index):
+    if not self._has_rows:
+      return batch._replace(steps=self.transform(batch.steps))
     if episode_index is None and self.draws:
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
@@ -197,18 +200,19 @@ class EpisodeTransform(_OfEpisodes):
           ' episodes, or rlds_data.enumerate().map(lambda index, episode:'
           ' transform(episode, index)).'
       )
-    index = 0 if episode_index is None else episode_index
-    rows = episode_rows.EpisodeRows.of(batch, index)
+    rows = episode_rows.EpisodeRows.of(
+        batch, 0 if episode_index is None else episode_index
+    )
     made = self.transform_rows(batch.steps, rows)
-    steps, keep = made if isinstance(made, tuple) else (made, None)
-    batch = batch._replace(steps=steps)
-    if keep is None:
-      return batch
-    return episode_batches.keep_rows(batch, tf.where(keep)[:, 0])
+    if isinstance(made, tuple):
+      steps, keep = made
+      kept = tf.where(keep)[:, 0]
+      return episode_batches.keep_rows(batch._replace(steps=steps), kept)
+    return batch._replace(steps=made)
 
   @property
   def _has_rows(self) -> bool:
-    return type(self).transform_rows is not EpisodeTransform.transform_rows
+    return type(self).transform is EpisodeTransform.transform
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.
@@ -313,15 +317,4 @@ def one_bool(value: Any, name: str) -> tf.Tensor:
         f'{name} must return one bool, but returned {value.dtype.name}'
         f' {value.shape}.'
     )
-  return value
-
-
-def _copy_arrays(value):
-  """Returns `value` with copies of the arrays, lists and dicts in it."""
-  if isinstance(value, np.ndarray):
-    return value.copy()
-  if isinstance(value, list):
-    return [_copy_arrays(item) for item in value]
-  if isinstance(value, dict):
-    return {key: _copy_arrays(item) for key, item in value.items()}
   return value

@@ -1,7 +1,18 @@
-"""Transforms that make actions of the states that were reached."""
+"""Transforms that make actions of the states that were reached.
 
+A pose is a position and a rotation, `[x, y, z, *rotation]`; a motion has the
+same form. It is relative to a frame; p are positions, R matrices:
+
+    frame             position            rotation
+    "base"            p' - p              R' @ R^T
+    "end_effector"    R^T @ (p' - p)      R^T @ R'
+
+A motion in the end-effector frame is the same wherever the robot stands.
+"""
+
+import abc
 import dataclasses
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 import gin
 import tensorflow as tf
@@ -11,16 +22,144 @@ from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import poses
 from rlds2reverb.transforms import rotations
+from rlds2reverb.transforms import thinning
 from rlds2reverb.transforms import values
 
 ACTIONS = ('absolute', 'difference')
+FRAMES = ('base', 'end_effector')
+
+
+class Motions(NamedTuple):
+  """The convention of motions between poses.
+
+  Attributes:
+    rotation: the representation of rotations in the poses; see `rotations`.
+    motion_rotation: the representation of rotations in the motions.
+    frame: `"base"` or `"end_effector"`, see the table at the head.
+  """
+
+  rotation: str
+  motion_rotation: str = 'axis_angle'
+  frame: str = 'base'
+
+  def between(self, poses: tf.Tensor, next_poses: tf.Tensor) -> tf.Tensor:
+    """Returns the motions that lead from poses to other ones.
+
+    Args:
+      poses: floats `[..., 3 + n]`.
+      next_poses: the poses after them, of the same shape.
+
+    Returns:
+      The motions, `[..., 3 + m]`, in the dtype of `poses`.
+
+    Raises:
+      ValueError: if the poses are not of that size.
+    """
+    poses = tf.convert_to_tensor(poses)
+    position, matrix = _split(poses, self.rotation, 'poses')
+    next_position, next_matrix = _split(next_poses, self.rotation, 'next_poses')
+    moved = next_position - position
+    if self.frame == 'base':
+      turned = tf.matmul(next_matrix, matrix, transpose_b=True)
+    else:
+      moved = tf.linalg.matvec(matrix, moved, transpose_a=True)
+      turned = tf.matmul(matrix, next_matrix, transpose_a=True)
+    return _join(moved, turned, self.motion_rotation, poses.dtype)
+
+  def apply(self, poses: tf.Tensor, motions: tf.Tensor) -> tf.Tensor:
+    """Returns the poses to which motions lead: it undoes `between`."""
+    poses = tf.convert_to_tensor(poses)
+    position, matrix = _split(poses, self.rotation, 'poses')
+    moved, turned = _split(motions, self.motion_rotation, 'motions')
+    if self.frame == 'base':
+      matrix_after = tf.matmul(turned, matrix)
+    else:
+      moved = tf.linalg.matvec(matrix, moved)
+      matrix_after = tf.matmul(matrix, turned)
+    return _join(position + moved, matrix_after, self.rotation, poses.dtype)
+
+
+def _split(poses, rotation, name):
+  """Returns positions `[..., 3]` and matrices `[..., 3, 3]`, float64."""
+  poses = rotations.checked(
+      poses,
+      3 + rotations.size_of(rotation),
+      name,
+      f', a position and a rotation of the representation {rotation}',
+  )
+  position = tf.cast(poses[..., :3], tf.float64)
+  return position, rotations.to_matrix(poses[..., 3:], rotation, name)
+
+
+def _join(position, matrix, rotation, dtype) -> tf.Tensor:
+  numbers = rotations.from_matrix(matrix, rotation)
+  return tf.cast(tf.concat([position, numbers], -1), dtype)
+
+
+class _ActionsFromReached(base.EpisodeTransform):
+  """Makes actions of where the robot is and what it reaches next.
+
+  `invert` returns what it is given, as the old action is lost.
+  """
+
+  action: paths.Path
+  kept: Sequence[int]
+
+  @abc.abstractmethod
+  def _from(self, steps) -> tf.Tensor:
+    """Returns where the robot is, `[..., n]`."""
+
+  @abc.abstractmethod
+  def _between(self, start, reached) -> tf.Tensor:
+    """Returns the actions that lead from one to the other, `[..., m]`."""
+
+  @abc.abstractmethod
+  def _moved(self, start, steps) -> tf.Tensor:
+    """Returns where the actions of steps lead, `[..., n]`."""
+
+  def transform_rows(self, steps, rows):
+    start = self._from(steps)
+    new = self._between(start, tf.gather(start, rows.next()))
+    if last_steps.HAS_ACTION in steps:
+      # The last step leads to no state.
+      steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
+    old = values.vector(steps, self.action)
+    name, width = paths.name_of(self.action), old.shape[-1]
+    wrong = [index for index in self.kept if not -width <= index < width]
+    if wrong:
+      raise ValueError(
+          f'{name} has {width} numbers, of which there are none at {wrong} to'
+          ' be kept.'
+      )
+    if new.shape.rank != old.shape.rank:
+      raise ValueError(
+          f'{name} has the shape {old.shape}, where that of the states is'
+          f' {new.shape}. Both must be vectors: cut chunks later.'
+      )
+    index = tf.constant([index % width for index in self.kept], tf.int32)
+    new = [tf.cast(new, old.dtype), tf.gather(old, index, axis=-1)]
+    return values.put(steps, self.action, tf.concat(new, -1))
+
+  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
+    """Returns the state, or the pose, to which an action of a policy leads.
+
+    Args:
+      steps: a dict with the state where the robot is and the policy's action,
+        with any leading dimensions.
+
+    Returns:
+      The numbers of the state that count, `[..., n]`.
+
+    Raises:
+      ValueError: if one of them is missing or does not fit.
+    """
+    return self._moved(self._from(steps), steps)
 
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class ActionsFromStates(base.EpisodeTransform):
+class ActionsFromStates(_ActionsFromReached):
   """Makes actions of the next state, or of its difference from this one.
 
       step                  0          1          2 (last)
@@ -60,40 +199,24 @@ class ActionsFromStates(base.EpisodeTransform):
     super().__post_init__()
     checks.check_choice('kind', self.kind, ACTIONS)
 
-  def transform_rows(self, steps, rows):
-    state = self._state(steps)
-    reached = tf.gather(state, rows.next())
-    new = reached if self.kind == 'absolute' else reached - state
-    return _with_kept(steps, rows, self.action, new, self.kept)
-
-  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the state to which an action of a policy leads.
-
-    Args:
-      steps: a dict with the state where the robot is and the policy's action,
-        with any leading dimensions.
-
-    Returns:
-      The numbers of the state that count, `[..., size]`.
-
-    Raises:
-      ValueError: if one of them is missing or does not fit.
-    """
-    state = self._state(steps)
-    moved = values.take(steps, self.action, 0, state.shape[-1])
-    return moved if self.kind == 'absolute' else state + moved
-
-  def _state(self, steps):
+  def _from(self, steps):
     size = self.size
     if size is None:
       size = values.vector(steps, self.state).shape[-1] - self.start
     return values.take(steps, self.state, self.start, size)
 
+  def _between(self, start, reached):
+    return reached if self.kind == 'absolute' else reached - start
+
+  def _moved(self, start, steps):
+    moved = values.take(steps, self.action, 0, start.shape[-1])
+    return moved if self.kind == 'absolute' else start + moved
+
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
-class MotionsFromPoses(base.EpisodeTransform):
-  """Makes actions of the motion to the next pose; see `poses`.
+class MotionsFromPoses(_ActionsFromReached):
+  """Makes actions of the motion to the next pose; see the table above.
 
   `invert` returns what it is given, as the old action is lost; `target` returns
   the pose to which an action leads. The action of the last step is the motion
@@ -120,65 +243,92 @@ class MotionsFromPoses(base.EpisodeTransform):
 
   def __post_init__(self):
     super().__post_init__()
-    checks.check_choice('frame', self.frame, poses.FRAMES)
+    checks.check_choice('frame', self.frame, FRAMES)
     for representation in (self.rotation, self.motion_rotation):
       rotations.size_of(representation)
 
-  def transform_rows(self, steps, rows):
-    pose = self._pose(steps)
-    reached = tf.gather(pose, rows.next())
-    motion = poses.motion_between(pose, reached, **self._convention())
-    return _with_kept(steps, rows, self.action, motion, self.kept)
-
-  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the pose to which an action of a policy leads.
-
-    Args:
-      steps: a dict with the pose where the robot is and the policy's action,
-        with any leading dimensions.
-
-    Returns:
-      The pose, `[..., 3 + n]`.
-
-    Raises:
-      ValueError: if one of them is missing or does not fit.
-    """
-    size = 3 + rotations.size_of(self.motion_rotation)
-    motion = values.take(steps, self.action, 0, size)
-    return poses.apply_motion(self._pose(steps), motion, **self._convention())
-
-  def _pose(self, steps):
+  def _from(self, steps):
     size = 3 + rotations.size_of(self.rotation)
     return values.take(steps, self.pose, self.start, size)
 
-  def _convention(self):
-    return {
-        'rotation': self.rotation,
-        'motion_rotation': self.motion_rotation,
-        'frame': self.frame,
-    }
+  def _between(self, start, reached):
+    return self._motions().between(start, reached)
+
+  def _moved(self, start, steps):
+    size = 3 + rotations.size_of(self.motion_rotation)
+    motions = values.take(steps, self.action, 0, size)
+    return self._motions().apply(start, motions)
+
+  def _motions(self):
+    return Motions(self.rotation, self.motion_rotation, self.frame)
 
 
-def _with_kept(steps, rows, field, new, kept):
-  """Replaces a leaf by other numbers, followed by some of its own."""
-  if last_steps.HAS_ACTION in steps:
-    # The last step leads to no state.
-    steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
-  old = values.vector(steps, field)
-  width = old.shape[-1]
-  wrong = [index for index in kept if not -width <= index < width]
-  if wrong:
-    raise ValueError(
-        f'{paths.name_of(field)} has {width} numbers, of which there are none'
-        f' at {wrong} to be kept.'
+@gin.configurable(module='rlds2reverb')
+@dataclasses.dataclass(frozen=True, eq=False)
+class ActionsFromWaypoints(base.EpisodeTransform):
+  """Takes every n-th step, whose action becomes the way to the next one.
+
+  The way is relative to the robot, whose yaw is 0 along x, in the units of the
+  old actions, whose length is that of the first way other than 0. This is
+  Octo's `gnm_dataset_transform` with `every=3`, which leaves out the last of
+  the steps that are taken:
+
+      step         0    1    2    3    4    5    6    7 (last)
+      taken        yes            yes            yes
+      action       p3 - p0        p6 - p3        0, and has_action is False
+
+  The episode ends with the last step that is taken, and is truncated unless
+  that was its end. Rewards and discounts of the steps between are not
+  lost; see `DropNoOps`.
+
+  Attributes:
+    state: the path of the leaf of floats with the position (2) and the yaw.
+    action: the path of the leaf of floats that is replaced, two numbers.
+    every: how many steps become one, 1 or more.
+  """
+
+  state: paths.Path
+  action: paths.Path = rlds.ACTION
+  every: int = 3
+
+  def __post_init__(self):
+    super().__post_init__()
+    checks.check_positive('every', self.every)
+
+  def transform_rows(self, steps, rows):
+    end = rows.first + (rows.last - rows.first) // self.every * self.every
+    position = values.take(steps, self.state, 0, 2)
+    yaw = values.take(steps, self.state, 2, 1)[:, 0]
+    old = values.take(steps, self.action, 0, 2)
+    following = tf.minimum(rows.row + self.every, end)
+    way = tf.gather(position, following) - position
+    cos, sin = tf.cos(yaw), tf.sin(yaw)
+    relative = tf.stack(
+        [
+            way[:, 0] * cos + way[:, 1] * sin,
+            way[:, 1] * cos - way[:, 0] * sin,
+        ],
+        axis=1,
     )
-  if new.shape.rank != old.shape.rank:
-    raise ValueError(
-        f'{paths.name_of(field)} has the shape {old.shape}, where that of the'
-        f' states is {new.shape}. Both must be vectors: cut chunks later.'
-    )
-  index = tf.constant([index % width for index in kept], tf.int32)
-  behind = tf.gather(old, index, axis=-1)
-  return values.replace(
-      steps, field, 0, width, tf.concat([tf.cast(new, old.dtype), behind], -1)
-  )
+    relative *= _scale(position, old, rows)[:, tf.newaxis]
+    steps = values.put(steps, self.action, tf.cast(relative, old.dtype))
+    is_end = tf.equal(rows.row, end)
+    if rlds.IS_LAST in steps:
+      steps[rlds.IS_LAST] = tf.cast(is_end, steps[rlds.IS_LAST].dtype)
+    if last_steps.HAS_ACTION in steps:
+      steps[last_steps.HAS_ACTION] = ~is_end
+    is_taken = rows.step % self.every == 0
+    return thinning.merge_steps(steps, rows._replace(last=end), is_taken)
+
+
+def _scale(position, action, rows) -> tf.Tensor:
+  """Returns the length of an action for a way of length 1, `[N]`."""
+  ways = tf.norm(tf.gather(position, rows.next()) - position, axis=1)
+  first_move = rows.nearest(ways > 0, backward=False)
+  first_move = tf.gather(first_move, rows.first)
+  moves = first_move >= 0
+  first_move = tf.maximum(first_move, 0)
+  way = tf.where(moves, tf.gather(ways, first_move), 1)
+  lengths = tf.cast(tf.norm(action, axis=1), position.dtype)
+  length = tf.gather(lengths, first_move)
+  return tf.where(moves, length / way, 1)

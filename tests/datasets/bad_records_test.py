@@ -17,7 +17,7 @@ from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests import tfds_files
 
 _FEATURES = {
@@ -182,7 +182,8 @@ class BadRecordsTest(tf.test.TestCase):
     _, data = self._load(_CASES)
     # A filter does not take them away unseen.
     changed = applying.transform_episodes(
-        data, [filters.KeepEpisodes(min_length=1), rewards.ScaleReward(2.0)]
+        data,
+        [filters.KeepEpisodes(min_length=1), normalization.ScaleReward(2.0)],
     )
     for episodes in data, changed:
       report = report_lib.ConversionReport()

@@ -6,9 +6,9 @@ from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.transforms import composing
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 
 
 @dataclasses.dataclass(eq=False)
@@ -24,7 +24,7 @@ class FingerprintTest(absltest.TestCase):
           'train',
           {'b': 1, 'a': [None, True]},
           np.array([1.5, 2]),
-          composing.Compose([fields.ClipField('action', np.zeros(2), 1)]),
+          applying.Compose([fields.ClipField('action', np.zeros(2), 1)]),
       )
 
     self.assertEqual(
@@ -44,9 +44,9 @@ class FingerprintTest(absltest.TestCase):
         np.array([1]),
         np.array([1.0]),
         np.dtype(np.float32),
-        rewards.ScaleReward(1.0),
-        rewards.ScaleReward(2.0),
-        rewards.ScaleReward(1.0, 2.0),
+        normalization.ScaleReward(1.0),
+        normalization.ScaleReward(2.0),
+        normalization.ScaleReward(1.0, 2.0),
         fields.ClipField('action', np.zeros(2)),
         fields.ClipField('action', np.ones(2)),
     ]

@@ -18,7 +18,7 @@ from rlds2reverb.fields import step_mapping
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 
 _RECORDED = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -46,7 +46,7 @@ def _walker(directory=_WALKER, scale=2.0, discount=None, minimum=1.0):
       episodes,
       [
           filters.KeepEpisodes(min_return=minimum),
-          rewards.ScaleReward(scale),
+          normalization.ScaleReward(scale),
           fields.ClipField('action', [-0.5] * 6, 0.5),
       ],
   )

@@ -11,7 +11,7 @@ import tree
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
 
@@ -68,7 +68,7 @@ def _episode(rng, length):
 
 def _scaled(scale):
   return tf.data.Dataset.from_tensors({'steps': ways.FIVE}).map(
-      rewards.ScaleReward(scale)
+      normalization.ScaleReward(scale)
   )
 
 
@@ -210,7 +210,7 @@ class SaveEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     os.symlink(directory, link)
     for source in (directory, os.path.relpath(directory), link):
       transformed = applying.transform_episodes(
-          loading.load_episodes(source), [rewards.ScaleReward(2.0)]
+          loading.load_episodes(source), [normalization.ScaleReward(2.0)]
       )
       for target in (directory, link):
         with self.assertRaisesRegex(ValueError, 'are read from'):

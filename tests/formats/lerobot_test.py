@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from rlds2reverb.formats import lerobot
 from rlds2reverb.transforms import images
-from rlds2reverb.transforms import videos
 from tests.formats import expected
 
 _DATA = os.path.join(
@@ -201,12 +200,12 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     )
     references = referred['observation']['images']['depth']
     self.assertIn(b'&depth=0.01,10.0,3.5,1.0', references[0])
-    found = videos.decode_video_frames(
+    found = images.decode_video_frames(
         {'depth': references}, ['depth'], size=(24, 32), depth_unit=unit
     )['depth']
     self.assertAllEqual(found, decoded['observation']['images']['depth'])
     with self.assertRaisesRegex(ValueError, 'of depth, but depth_unit is'):
-      videos.decode_video_frames(
+      images.decode_video_frames(
           {'depth': references}, ['depth'], size=(24, 32)
       )
 

@@ -15,7 +15,7 @@ from rlds2reverb.jobs import mixtures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import fields
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests.jobs import data_sets
 
 # Ten episodes of "small" and forty of "large", where the large one counts half.
@@ -66,7 +66,8 @@ class MixturesTest(parameterized.TestCase):
     self.assertEqual(small.transforms, [fields.ClipField(high=3.0)])
     self.assertEqual(large.mapping.action, ['action', 7.0])
     self.assertEqual(
-        large.transforms, [rewards.ScaleReward(2.0), fields.ClipField(high=3.0)]
+        large.transforms,
+        [normalization.ScaleReward(2.0), fields.ClipField(high=3.0)],
     )
     episode = next(iter(large.read()))
     # The action of step t is -t, and the reward t.
@@ -80,7 +81,7 @@ class MixturesTest(parameterized.TestCase):
         bindings=['Mixture.transforms = []'], split='train[:50%]'
     )
     self.assertEqual(small.transforms, [])
-    self.assertEqual(large.transforms, [rewards.ScaleReward(2.0)])
+    self.assertEqual(large.transforms, [normalization.ScaleReward(2.0)])
     self.assertEqual([small.num_episodes, large.num_episodes], [5, 20])
 
   def test_a_weight_is_a_factor_of_the_size(self):

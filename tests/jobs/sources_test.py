@@ -12,7 +12,7 @@ from rlds2reverb.fields import configs
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests.jobs import data_sets
 
 _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
@@ -103,7 +103,7 @@ class SourcesTest(absltest.TestCase):
     self.assertEqual(episode['steps']['action'].shape, (5, 2))
     self.assertEqual(
         opened.treatment,
-        identity.fingerprint(opened.mapping, [rewards.ScaleReward(2.0)]),
+        identity.fingerprint(opened.mapping, [normalization.ScaleReward(2.0)]),
     )
     self.assertEqual(
         sources.arguments_of('convert', source), {'num_workers': 3}
@@ -127,9 +127,7 @@ class SourcesTest(absltest.TestCase):
 
   def test_a_known_config(self):
     opened = self._open(config='recorded_gym')
-    self.assertEqual(
-        opened.mapping, configs.load_mapping('recorded_gym')
-    )
+    self.assertEqual(opened.mapping, configs.load_mapping('recorded_gym'))
     self.assertFalse(opened.has_filter)
 
   def test_nearest_names(self):

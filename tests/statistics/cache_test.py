@@ -12,7 +12,7 @@ from rlds2reverb.fields import step_mapping
 from rlds2reverb.statistics import cache
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
 
@@ -97,7 +97,7 @@ class CachedStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       return cache.cached_statistics(rlds_data, directory, **kwargs)
 
     read()
-    read(identity=[rewards.ScaleReward(2.0)])
+    read(identity=[normalization.ScaleReward(2.0)])
     read(fields=['reward'])
     with open(os.path.join(directory, 'dataset_info.json'), 'w') as f:
       f.write('{"version": "2.0.0"}')

@@ -12,11 +12,9 @@ from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
-from rlds2reverb.transforms import rewards
 from rlds2reverb.transforms import thinning
 from tests import golden
 from tests import ways
@@ -46,10 +44,10 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_in_order(self, run):
-    compose = composing.Compose(
+    compose = applying.Compose(
         [
-            rewards.ScaleReward(2.0),
-            rewards.ScaleReward(shift=1.0),
+            normalization.ScaleReward(2.0),
+            normalization.ScaleReward(shift=1.0),
             fields.RenameFields({'action': 'control'}),
         ]
     )
@@ -64,7 +62,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = applying.transform_episodes(
         form([ways.FIVE, ways.THREE, ways.FIVE]),
         [
-            rewards.ScaleReward(10.0),
+            normalization.ScaleReward(10.0),
             filters.KeepEpisodes(max_return=150.0),
             lambda episode: {**episode, 'kept': True},
         ],
@@ -84,7 +82,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         ClipField.high = 1.0
     """)
     self.addCleanup(gin.clear_config)
-    transform = composing.Compose()
+    transform = applying.Compose()
     steps = transform.transform(ways.FIVE)
     self.assertAllEqual(steps['reward'], 3 * ways.FIVE['reward'])
     self.assertAllEqual(steps['action'], np.minimum(ways.FIVE['action'], 1))
@@ -92,13 +90,13 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_filters_among_transforms(self, form):
     # The returns are 15, 60 and 15; doubled, 30, 120 and 30.
-    compose = composing.Compose(
+    compose = applying.Compose(
         [
             filters.KeepEpisodes(max_return=70.0),
-            rewards.ScaleReward(2.0),
-            composing.Compose(
+            normalization.ScaleReward(2.0),
+            applying.Compose(
                 [
-                    composing.Compose([rewards.ScaleReward(shift=1.0)]),
+                    applying.Compose([normalization.ScaleReward(shift=1.0)]),
                     filters.KeepEpisodes(min_return=50.0),
                 ]
             ),
@@ -116,10 +114,13 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(self, [compose.invert(steps)], [ways.THREE])
 
   def test_filter_cannot_be_mapped(self):
-    inner = composing.Compose([filters.KeepEpisodes(min_length=1)])
+    inner = applying.Compose([filters.KeepEpisodes(min_length=1)])
     self.assertTrue(inner.has_filter)
-    self.assertFalse(composing.Compose([rewards.ScaleReward()]).has_filter)
-    for compose in (inner, composing.Compose([rewards.ScaleReward(), inner])):
+    self.assertFalse(applying.Compose([normalization.ScaleReward()]).has_filter)
+    for compose in (
+        inner,
+        applying.Compose([normalization.ScaleReward(), inner]),
+    ):
       with self.assertRaisesRegex(
           ValueError, r'Use transform_episodes\(rlds_data, \[compose\]\)'
       ):
@@ -127,7 +128,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_equal_where_the_parts_are(self):
     def make(parts):
-      return composing.Compose(
+      return applying.Compose(
           parts(
               [
                   filters.KeepEpisodes(min_length=1),
@@ -144,12 +145,12 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       (lambda episode: episode,),
-      (rewards.ScaleReward,),
+      (normalization.ScaleReward,),
       ('ScaleReward',),
   )
   def test_what_does_not_compose(self, other):
     with self.assertRaisesRegex(ValueError, 'Compose takes .* but was given'):
-      composing.Compose([rewards.ScaleReward(), other])
+      applying.Compose([normalization.ScaleReward(), other])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,7 +163,7 @@ class _Double(base.EpisodeTransform):
     return {**steps, 'reward': 2 * steps['reward']}
 
 
-class _RewardToGo(rewards.ScaleReward):
+class _RewardToGo(normalization.ScaleReward):
   """Overrides a step-wise transform by one that is not."""
 
   def transform(self, steps):
@@ -170,7 +171,7 @@ class _RewardToGo(rewards.ScaleReward):
     return {**steps, 'reward': tf.cumsum(steps['reward'], reverse=True)}
 
 
-class _ComposedRewardToGo(composing.Compose):
+class _ComposedRewardToGo(applying.Compose):
   """Does more than its parts, each of which is step-wise."""
 
   def transform(self, steps):
@@ -194,7 +195,10 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       ('nothing', lambda: []),
-      ('scaled', lambda: [rewards.ScaleReward(0.1, shift=1, maximum=1.05)]),
+      (
+          'scaled',
+          lambda: [normalization.ScaleReward(0.1, shift=1, maximum=1.05)],
+      ),
       (
           'normalized',
           lambda: [
@@ -216,11 +220,11 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
           'composed',
           lambda: [
               _Double(),
-              composing.Compose(
+              applying.Compose(
                   [
                       filters.KeepEpisodes(min_length=2),
-                      composing.Compose([rewards.ScaleReward(0.5)]),
-                      composing.Compose([filters.KeepEpisodes(max_length=5)]),
+                      applying.Compose([normalization.ScaleReward(0.5)]),
+                      applying.Compose([filters.KeepEpisodes(max_length=5)]),
                   ]
               ),
           ],
@@ -238,10 +242,10 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ('own_filter', lambda: _KeepFirst(10.0)),
       ('function', lambda: (lambda episode: {**episode, 'more': 1})),
       ('thinning', lambda: thinning.FrameSkip(2)),
-      ('inside', lambda: composing.Compose([_Double(), thinning.FrameSkip(2)])),
+      ('inside', lambda: applying.Compose([_Double(), thinning.FrameSkip(2)])),
       (
           'filter_inside',
-          lambda: composing.Compose([_Double(), _KeepFirst(10.0)]),
+          lambda: applying.Compose([_Double(), _KeepFirst(10.0)]),
       ),
       ('overridden', lambda: _RewardToGo(2.0)),
       ('overridden_compose', lambda: _ComposedRewardToGo([_Double()])),
@@ -312,7 +316,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(*golden.FORMS.items())
   def test_in_a_data_set(self, form):
     own = [_AddReward(np.float32([1, 2])), _KeepFirst(10.0)]
-    for transforms in (own, own[::-1], [composing.Compose(own)]):
+    for transforms in (own, own[::-1], [applying.Compose(own)]):
       rlds_data = applying.transform_episodes(
           form([ways.FIVE, ways.THREE]), transforms
       )
@@ -362,7 +366,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertAllEqual(episode['steps']['reward'], ways.FIVE['reward'])
 
-  @parameterized.parameters((rewards.ScaleReward,), ('ScaleReward',))
+  @parameterized.parameters((normalization.ScaleReward,), ('ScaleReward',))
   def test_what_is_no_transform(self, other):
     with self.assertRaisesRegex(ValueError, 'takes transforms, filters and'):
       applying.transform_episodes(golden.stacked([ways.FIVE]), [other])

@@ -9,9 +9,8 @@ import tensorflow as tf
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
-from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import filters
-from rlds2reverb.transforms import rewards
+from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
 
@@ -79,7 +78,9 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
   def test_data_sets(self, form):
     changes = [
         filters.KeepEpisodes(min_length=1),
-        composing.Compose([rewards.ScaleReward(2.0), _ShowRows(), _Draw()]),
+        applying.Compose(
+            [normalization.ScaleReward(2.0), _ShowRows(), _Draw()]
+        ),
     ]
     rlds_data = applying.transform_episodes(form(_episodes()), changes)
     if form is golden.batched:
@@ -110,7 +111,7 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['step'], [2, 1, 0])
 
   def test_draws_need_an_index(self):
-    for call in (_Draw(), _Draw().transform, composing.Compose([_Draw()])):
+    for call in (_Draw(), _Draw().transform, applying.Compose([_Draw()])):
       with self.assertRaisesRegex(ValueError, 'Use.*transform_episodes'):
         call({'steps': golden.COMPLETE})
 

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import composing
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import goals
 from tests import golden
@@ -129,7 +128,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     ]
     changes = [
         filters.KeepEpisodes(min_length=2),
-        composing.Compose(
+        applying.Compose(
             [
                 goals.RelabelGoals(
                     strategy,
@@ -185,7 +184,7 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         goals.RelabelGoals(**arguments)
     draw = goals.RelabelGoals()
-    for call in (draw, composing.Compose([draw])):
+    for call in (draw, applying.Compose([draw])):
       with self.assertRaisesRegex(ValueError, 'transform_episodes'):
         golden.stacked([ways.FIVE]).map(call)
     with self.assertRaisesRegex(ValueError, 'no field camera'):

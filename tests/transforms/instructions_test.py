@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import instructions
+from rlds2reverb.transforms import tasks
 from tests import golden
 from tests import testing
 
@@ -21,7 +21,7 @@ def _episode(words, length=3):
 
 
 def _draw(episodes, form=golden.stacked, **kwargs):
-  transform = instructions.DrawInstruction(
+  transform = tasks.DrawInstruction(
       _FIELDS, 'observation/instruction', **kwargs
   )
   return applying.transform_episodes(form(episodes), [transform])
@@ -65,7 +65,7 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
         testing.chi_square(counts, [1 / 3] * 3), testing.CHI_SQUARE_LIMITS[2]
     )
 
-  @parameterized.parameters(*instructions.LEVELS)
+  @parameterized.parameters(*tasks.LEVELS)
   def test_batches_draw_what_single_episodes_do(self, level):
     episodes = [
         _episode([f'{n} a', f'{n} b' * (n % 2), f'{n} c'], length)
@@ -85,18 +85,18 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_list_of_instructions_and_the_inverse(self):
     episode = _episode([])
     episode['texts'] = np.array([[b'', b'only', b'']] * 3, object)
-    transform = instructions.DrawInstruction(['texts'], 'instruction')
+    transform = tasks.DrawInstruction(['texts'], 'instruction')
     steps = transform({'steps': episode}, 0)['steps']
     self.assertAllEqual(steps['instruction'], [b'only'] * 3)
     self.assertCountEqual(transform.invert(steps), episode)
 
   def test_errors(self):
     with self.assertRaisesRegex(ValueError, r"Write \['language'\]"):
-      instructions.DrawInstruction('language', 'x')
+      tasks.DrawInstruction('language', 'x')
     with self.assertRaisesRegex(ValueError, 'There are no fields'):
-      instructions.DrawInstruction([], 'x')
+      tasks.DrawInstruction([], 'x')
     with self.assertRaisesRegex(ValueError, "level must be one of.*'frame'"):
-      instructions.DrawInstruction(['a'], 'x', level='frame')
+      tasks.DrawInstruction(['a'], 'x', level='frame')
     data = golden.stacked([_episode([b'a'])])
     for path, message in (
         ('reward', 'reward must be a string'),
@@ -104,9 +104,7 @@ class DrawInstructionTest(tf.test.TestCase, parameterized.TestCase):
         ('langauge', 'Did you mean language'),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        applying.transform_episodes(
-            data, [instructions.DrawInstruction([path], 'x')]
-        )
+        applying.transform_episodes(data, [tasks.DrawInstruction([path], 'x')])
 
 
 if __name__ == '__main__':

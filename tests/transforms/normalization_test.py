@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from rlds2reverb.arrays import normalization as arrays
 from rlds2reverb.statistics import compute
-from rlds2reverb.transforms import composing
+from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import normalization
 from tests import golden
@@ -97,10 +97,10 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.assertNotEqual(make(), other)
     self.assertLen({make(), make(), make([1, 3])}, 2)
-    compose = [composing.Compose([make(), make([2, 2])]) for _ in range(2)]
+    compose = [applying.Compose([make(), make([2, 2])]) for _ in range(2)]
     self.assertEqual(*compose)
     self.assertLen(set(compose), 1)
-    self.assertNotEqual(compose[0], composing.Compose([make()]))
+    self.assertNotEqual(compose[0], applying.Compose([make()]))
 
   def test_integers_are_refused(self):
     with self.assertRaisesRegex(ValueError, 'action is int64. Only floats'):
@@ -257,7 +257,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       normalize = normalization.normalize_by_statistics(found, 'observation')
     self.assertLen(logs.output, 1)
     self.assertIn('not floats: observation/', logs.output[0])
-    self.assertIsInstance(normalize, composing.Compose)
+    self.assertIsInstance(normalize, applying.Compose)
     self.assertEqual(
         [part.field for part in normalize.transforms],
         [

@@ -9,7 +9,6 @@ import tensorflow as tf
 import rlds2reverb
 from rlds2reverb.formats import video_frames
 from rlds2reverb.transforms import images
-from rlds2reverb.transforms import videos
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -36,7 +35,7 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
     )
     frames = frames.shuffle(18, seed=1).batch(6)
     frames = frames.map(
-        lambda steps: videos.decode_video_frames(steps, [_FIELD], size=(48, 64))
+        lambda steps: images.decode_video_frames(steps, [_FIELD], size=(48, 64))
     )
     self.assertEqual(
         frames.element_spec['observation']['images']['wrist'],
@@ -56,7 +55,7 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
     frames = video_frames.read_frames(path, [0.0, 0.3])
     references = video_frames.to_references(path, [0.0, 0.3])
     nest = {'a': tf.constant([[references[0], b''], [b'', references[1]]])}
-    found = videos.decode_video_frames(nest, ['a'], size=(32, 32))['a']
+    found = images.decode_video_frames(nest, ['a'], size=(32, 32))['a']
     self.assertAllEqual(
         found[0, 0], images.resize_images(tf.constant(frames[0]), (32, 32))
     )
@@ -64,14 +63,14 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
         found[1, 1], images.resize_images(tf.constant(frames[1]), (32, 32))
     )
     self.assertAllEqual(found[0, 1], np.zeros((32, 32, 3)))
-    empty = videos.decode_video_frames(
+    empty = images.decode_video_frames(
         {'a': tf.constant([b''])}, ['a'], size=(8, 9)
     )
     self.assertAllEqual(empty['a'], np.zeros((1, 8, 9, 3)))
 
   def test_errors(self):
     with self.assertRaisesRegex(ValueError, 'a must be references .*int32'):
-      videos.decode_video_frames(
+      images.decode_video_frames(
           {'a': tf.zeros([2], tf.int32)}, ['a'], size=(8, 8)
       )
     paths = [os.path.join(_DATA, _VIDEOS.format(c)) for c in ('top', 'wrist')]
@@ -82,7 +81,7 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
         ([f'{paths[0]}#t=99'], 'no frame within half a frame of 99.0000'),
     ):
       dataset = tf.data.Dataset.from_tensors({'a': references}).map(
-          lambda nest: videos.decode_video_frames(nest, ['a'], size=(8, 8))
+          lambda nest: images.decode_video_frames(nest, ['a'], size=(8, 8))
       )
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
         list(dataset)

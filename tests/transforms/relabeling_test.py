@@ -1,10 +1,10 @@
-"""Tests of poses and motions."""
+"""Tests of motions between poses; oracle_test has those of states."""
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.transforms import poses
+from rlds2reverb.transforms import relabeling
 
 _QUARTER = np.pi / 2
 
@@ -25,9 +25,8 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
     pose = np.array([2.0, 0.0, 0.0, 0.0, 0.0, _QUARTER])
     next_pose = np.array([2.0, 1.0, 0.0, 0.0, 0.0, 2 * _QUARTER])
     for frame, moved in (('base', [0, 1, 0]), ('end_effector', [1, 0, 0])):
-      found = poses.motion_between(
-          pose, next_pose, rotation='euler_xyz', frame=frame
-      )
+      motions = relabeling.Motions('euler_xyz', frame=frame)
+      found = motions.between(pose, next_pose)
       self.assertAllClose(found, [*moved, 0, 0, _QUARTER])
 
   def test_motions_that_do_not_commute(self):
@@ -39,62 +38,47 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
         np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]),
     )
     for frame, expected in (('base', z @ x), ('end_effector', x @ z)):
-      found = poses.apply_motion(
-          np.concatenate([pose[:3], [1, 0, 0, 0, 0, -1, 0, 1, 0]]),
-          motion,
-          rotation='matrix',
-          frame=frame,
+      found = relabeling.Motions('matrix', frame=frame).apply(
+          np.concatenate([pose[:3], [1, 0, 0, 0, 0, -1, 0, 1, 0]]), motion
       )
       self.assertAllClose(found[3:], expected.reshape(9))
 
   def test_motions_in_the_frame_of_the_hand_are_products_of_matrices(self):
     first, second = _homogeneous([1, 2, 3], 0.4), _homogeneous([-1, 0, 2], 1.5)
     expected = np.linalg.inv(first) @ second
-    found = poses.motion_between(
-        np.array([1.0, 2, 3, 0, 0, 0.4]),
-        np.array([-1.0, 0, 2, 0, 0, 1.5]),
-        rotation='axis_angle',
-        motion_rotation='matrix',
-        frame='end_effector',
+    motions = relabeling.Motions('axis_angle', 'matrix', 'end_effector')
+    found = motions.between(
+        np.array([1.0, 2, 3, 0, 0, 0.4]), np.array([-1.0, 0, 2, 0, 0, 1.5])
     )
     self.assertAllClose(found[:3], expected[:3, 3])
     self.assertAllClose(found[3:], expected[:3, :3].reshape(9))
 
   @parameterized.product(
-      frame=poses.FRAMES,
+      frame=relabeling.FRAMES,
       rotation=['quaternion_xyzw', 'euler_xyz', 'rotation_6d'],
       dtype=[np.float32, np.float64],
   )
   def test_motions_applied(self, frame, rotation, dtype):
     rng = np.random.default_rng(0)
-    convention = {
-        'rotation': rotation,
-        'motion_rotation': 'axis_angle',
-        'frame': frame,
-    }
+    motions = relabeling.Motions(rotation, 'axis_angle', frame)
     start = np.zeros([20, 9 if rotation == 'rotation_6d' else 7], dtype)
     if rotation == 'euler_xyz':
       start = start[:, :6]
     else:
       start[:, [3, 7] if rotation == 'rotation_6d' else -1] = 1
     first, second = (
-        poses.apply_motion(start, rng.normal(size=[20, 6]), **convention)
-        for _ in range(2)
+        motions.apply(start, rng.normal(size=[20, 6])) for _ in range(2)
     )
-    motion = tf.function(poses.motion_between)(first, second, **convention)
+    motion = tf.function(motions.between)(first, second)
     self.assertEqual(motion.dtype, dtype)
-    self.assertAllClose(
-        poses.apply_motion(first, motion, **convention), second, 0, 1e-5
-    )
+    self.assertAllClose(motions.apply(first, motion), second, 0, 1e-5)
 
   def test_errors(self):
     pose = np.zeros(6)
-    with self.assertRaisesRegex(ValueError, "frame must be one of.*'world'"):
-      poses.motion_between(pose, pose, rotation='euler_xyz', frame='world')
     with self.assertRaisesRegex(ValueError, r'poses must be floats \[..., 7\]'):
-      poses.motion_between(pose, pose, rotation='quaternion_xyzw')
+      relabeling.Motions('quaternion_xyzw').between(pose, pose)
     with self.assertRaisesRegex(ValueError, r'motions must be .*\(5,\)'):
-      poses.apply_motion(pose, np.zeros(5), rotation='euler_xyz')
+      relabeling.Motions('euler_xyz').apply(pose, np.zeros(5))
 
 
 if __name__ == '__main__':
