@@ -89,7 +89,9 @@ class KeepEpisodes(base.EpisodeFilter):
         success = count(success) > 0
       conditions.append(success)
     if self.labeled is not None:
-      is_there = values.strings(batch.steps, self.labeled) != ''
+      is_there = (
+          values.one_leaf(batch.steps, self.labeled, values.STRINGS) != ''
+      )
       conditions.append(count(is_there) > 0)
     return tf.reduce_all(tf.stack(conditions), axis=0)
 

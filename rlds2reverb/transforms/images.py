@@ -196,13 +196,8 @@ def _decode(encoded, size, channels, dtype, method):
     return tf.reshape(resize_images(image, size, method), shape)
 
   images = tf.map_fn(
-      lambda string: tf.ensure_shape(
-          tf.cond(
-              string == '',
-              lambda: tf.zeros(shape, dtype),
-              lambda: decode(string),
-          ),
-          shape,
+      lambda string: tf.cond(
+          string == '', lambda: tf.zeros(shape, dtype), lambda: decode(string)
       ),
       tf.reshape(encoded, [-1]),
       fn_output_signature=tf.TensorSpec(shape, dtype),

@@ -56,7 +56,7 @@ class DropConditioning(base.EpisodeTransform):
     values.check_probability('keep_goal', self.keep_goal)
 
   def transform_rows(self, steps, rows):
-    words = values.strings(steps, self.instruction)
+    words = values.one_leaf(steps, self.instruction, values.STRINGS)
     keeps_goal = rows.fractions(self.seed) < self.keep_goal
     keeps_goal |= tf.equal(words, '')
     steps = values.put(steps, self.instruction, tf.where(keeps_goal, '', words))

@@ -15,9 +15,6 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import episode_rows
 
-# The fields that thinning changes.
-_NEEDED = [rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST]
-
 
 @gin.configurable(module='rlds2reverb')
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -198,17 +195,13 @@ def merge_steps(
 
 
 def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns steps that are checked to be those of whole episodes.
+  """Returns steps that are checked to have what thinning changes, stacked.
 
   Raises:
     ValueError: if a field that is needed is missing, or if they are not
       stacked.
     InvalidArgumentError: if their fields differ in length.
   """
-  missing = [field for field in _NEEDED if field not in steps]
-  if missing:
-    raise ValueError(
-        'Steps can be left out of whole episodes only, which have the fields'
-        f' {_NEEDED}, but there are no {missing} in {list(steps)}.'
-    )
+  for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST):
+    paths.find(steps, field)
   return stacked_steps.with_equal_lengths(steps)

@@ -1,7 +1,7 @@
 """Reads and replaces fields of steps, and the numbers along their last axis."""
 
 import functools
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -86,60 +86,55 @@ def width_of(name: str, leaf: Any) -> int:
   return leaf.shape[-1]
 
 
-def one_leaf(steps: Steps, field: paths.Path) -> tf.Tensor:
+def one_leaf(steps: Steps, field: paths.Path, kind: str = '') -> tf.Tensor:
   """Returns a leaf.
 
+  Args:
+    steps: a dict of step fields.
+    field: its path.
+    kind: a name of `_KINDS`, of which it must be; by default of any.
+
   Raises:
-    ValueError: if there is no such field, or it is not one leaf.
+    ValueError: if there is no such field, it is not one leaf, or of another
+      kind.
   """
-  leaf = paths.get(steps, field)
+  leaf, name = paths.get(steps, field), paths.name_of(field)
   if tf.nest.is_nested(leaf):
     raise ValueError(
-        f'{paths.name_of(field)} must be one leaf, but has several:'
+        f'{name} must be one leaf, but has several:'
         f' {sorted(paths.leaves(leaf))}. Name one of them, or make one vector'
         ' of them with a StepMapping.'
     )
-  return tf.convert_to_tensor(leaf)
-
-
-def floats(steps: Steps, field: paths.Path) -> tf.Tensor:
-  """Returns a leaf of floats, of any shape.
-
-  Raises:
-    ValueError: as `one_leaf` does; and if it is not of floats.
-  """
-  leaf = one_leaf(steps, field)
-  if not leaf.dtype.is_floating:
+  leaf = tf.convert_to_tensor(leaf)
+  is_kind, advice = _KINDS.get(kind, (lambda leaf: True, ''))
+  if not is_kind(leaf):
     raise ValueError(
-        f'{paths.name_of(field)} must be floats, but is {leaf.dtype.name}. Cast'
-        ' it first, for example with the cast of a StepMapping.'
+        f'{name} must be {kind}, but is {leaf.dtype.name} {leaf.shape}.{advice}'
     )
   return leaf
+
+
+FLOATS, STRINGS = 'floats', 'a string for each step'
+_KINDS: Dict[str, Tuple[Callable[[tf.Tensor], bool], str]] = {
+    FLOATS: (
+        lambda leaf: leaf.dtype.is_floating,
+        ' Cast it first, for example with the cast of a StepMapping.',
+    ),
+    STRINGS: (
+        lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
+        '',
+    ),
+}
 
 
 def vector(steps: Steps, field: paths.Path) -> tf.Tensor:
   """Returns a leaf of floats `[..., n]`, of which `n` is known.
 
   Raises:
-    ValueError: as `floats` and `width_of` do.
+    ValueError: as `one_leaf` and `width_of` do.
   """
-  leaf = floats(steps, field)
+  leaf = one_leaf(steps, field, FLOATS)
   width_of(paths.name_of(field), leaf)
-  return leaf
-
-
-def strings(steps: Steps, field: paths.Path) -> tf.Tensor:
-  """Returns a leaf of one string a step, `[T]`.
-
-  Raises:
-    ValueError: if there is no such leaf.
-  """
-  leaf = one_leaf(steps, field)
-  if leaf.dtype != tf.string or leaf.shape.rank != 1:
-    raise ValueError(
-        f'{paths.name_of(field)} must be a string for each step, but is'
-        f' {leaf.dtype.name} {leaf.shape}.'
-    )
   return leaf
 
 
@@ -201,7 +196,7 @@ def map_one(
   Raises:
     ValueError: as `vector` does; and if there is no such number.
   """
-  leaf = floats(steps, field)
+  leaf = one_leaf(steps, field, FLOATS)
   rank = leaf.shape.rank - (index is not None)
   if num_leading is not None and rank != num_leading:
     raise ValueError(
