@@ -28,64 +28,56 @@ def _goal_steps(transform, num_episodes=2000, length=_LENGTH):
   )
 
 
-def _check_frequencies(test, drawn, probabilities):
-  """Checks how often each goal was drawn by Pearson's test."""
-  values = sorted(probabilities)
-  test.assertContainsSubset(set(drawn), set(values))
-  if len(values) == 1:
-    return
-  counts = [np.sum(drawn == value) for value in values]
-  statistic = testing.chi_square(counts, [probabilities[v] for v in values])
-  test.assertLess(statistic, testing.CHI_SQUARE_LIMITS[len(values) - 1])
+def _uniform(possible):
+  return {goal: 1 / len(possible) for goal in possible}
+
+
+def _geometric(step):
+  """Goals with a discount of 0.7 in an episode that ends with step 5."""
+  expected = {step + k: 0.3 * 0.7 ** (k - 1) for k in range(1, 5 - step)}
+  return {**expected, 5: 0.7 ** max(4 - step, 0)}  # what is beyond, too
+
+
+# Arguments, and the probabilities of the goals of a step.
+_FREQUENCIES = {
+    'uniform': ({}, lambda step: _uniform(range(min(step + 1, 5), 6))),
+    # Octo's max_goal_distance=3: its goals are those before i + 3.
+    'octo': (
+        dict(include_current=True, max_distance=2),
+        lambda step: _uniform(range(step, min(step + 3, 6))),
+    ),
+    'ogbench': (dict(strategy='geometric', discount=0.7), _geometric),
+    'current': (
+        dict(strategy='last', current_probability=0.2),
+        lambda step: {step: 0.2, 5: 0.8} if step < 5 else {5: 1.0},
+    ),
+    'last': (dict(strategy='last'), lambda step: {5: 1.0}),
+    'near': (
+        dict(strategy='last', max_distance=2),
+        lambda step: {min(step + 2, 5): 1.0},
+    ),
+}
 
 
 class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_uniform(self):
-    drawn = _goal_steps(goals.RelabelGoals(seed=1))
-    self.assertAllEqual(drawn[:, 5], np.full(2000, 5))
-    for step in range(5):
-      ahead = range(step + 1, 6)
-      if step:  # five of them have four degrees of freedom
-        _check_frequencies(
-            self, drawn[:, step], {goal: 1 / len(ahead) for goal in ahead}
+  @parameterized.parameters(*_FREQUENCIES)
+  def test_frequencies(self, name):
+    arguments, expected = _FREQUENCIES[name]
+    transform = goals.RelabelGoals(**arguments, seed=1)
+    self.assertEqual(transform.draws, name not in ('last', 'near'))
+    drawn = _goal_steps(transform, 2000 if transform.draws else 3)
+    for step in range(_LENGTH):
+      probabilities = expected(step)
+      values = sorted(probabilities)
+      self.assertCountEqual(set(drawn[:, step]), values)
+      if len(values) > 1:
+        counts = [np.sum(drawn[:, step] == value) for value in values]
+        statistic = testing.chi_square(
+            counts, [probabilities[value] for value in values]
         )
-      self.assertCountEqual(set(drawn[:, step]), ahead)
-
-  @pytest.mark.long
-  def test_uniform_from_the_step_itself_as_octo(self):
-    # Octo's max_goal_distance=3: its goals are those before i + 3.
-    drawn = _goal_steps(
-        goals.RelabelGoals(include_current=True, max_distance=2, seed=2)
-    )
-    for step in range(6):
-      possible = range(step, min(step + 3, 6))
-      _check_frequencies(
-          self, drawn[:, step], {goal: 1 / len(possible) for goal in possible}
-      )
-
-  def test_geometric_as_ogbench(self):
-    drawn = _goal_steps(
-        goals.RelabelGoals('geometric', discount=0.7, seed=3), length=5
-    )
-    for step in range(4):
-      left = 4 - step
-      expected = {step + k: 0.3 * 0.7 ** (k - 1) for k in range(1, left)}
-      expected[4] = 0.7 ** (left - 1)  # what is beyond the end, too
-      _check_frequencies(self, drawn[:, step], expected)
-    self.assertAllEqual(drawn[:, 4], np.full(2000, 4))
-
-  def test_last_and_current(self):
-    drawn = _goal_steps(
-        goals.RelabelGoals('last', current_probability=0.2, seed=4)
-    )
-    for step in range(5):
-      _check_frequencies(self, drawn[:, step], {step: 0.2, 5: 0.8})
-    plain = goals.RelabelGoals('last')
-    self.assertFalse(plain.draws)
-    self.assertAllEqual(_goal_steps(plain, 3), np.full([3, 6], 5))
-    near = _goal_steps(goals.RelabelGoals('last', max_distance=2), 1)
-    self.assertAllEqual(near, [[2, 3, 4, 5, 5, 5]])
+        limit = testing.CHI_SQUARE_LIMITS[max(len(values) - 1, 1)]
+        self.assertLess(statistic, limit, (step, counts))
 
   @pytest.mark.long
   def test_draws_of_steps_and_episodes_are_independent(self):
@@ -104,20 +96,6 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     )
     other = _goal_steps(goals.RelabelGoals(include_current=True, seed=6), 50)
     self.assertNotAllEqual(drawn[:50], other)
-
-  @parameterized.named_parameters(*ways.WITH_BATCHES)
-  def test_fields(self, run):
-    transform = goals.RelabelGoals('last')
-    for result, episode in zip(
-        run(transform, [ways.FIVE, ways.THREE]), [ways.FIVE, ways.THREE]
-    ):
-      steps = result['steps']
-      length = golden.length_of(episode)
-      self.assertAllEqual(steps['goal'], [episode['observation'][-1]] * length)
-      self.assertAllEqual(steps['goal_step'], [length - 1] * length)
-      self.assertEqual(steps['goal'].dtype, episode['observation'].dtype)
-      back = transform.invert(steps)
-      self.assertCountEqual(back, episode)
 
   @parameterized.parameters('uniform', 'geometric')
   def test_draws_in_batches(self, strategy):
@@ -168,33 +146,20 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       again = transform({'steps': episode}, index)
       self.assertAllEqual(again['steps']['goal_step'], step)
 
-  def test_errors(self):
-    for message, arguments in (
-        ("strategy must be one of.*'future'", {'strategy': 'future'}),
-        ('needs a discount between', {'strategy': 'geometric'}),
-        ('needs a discount between', {'discount': 0.9}),
-        (
-            'needs a discount between',
-            {'strategy': 'geometric', 'discount': 1.0},
-        ),
-        ('include_current is for', {'strategy': 'last', 'include_current': 1}),
-        ('max_distance must be a positive', {'max_distance': 0}),
-        ('current_probability must be', {'current_probability': 2}),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        goals.RelabelGoals(**arguments)
-    draw = goals.RelabelGoals()
-    for call in (draw, applying.Compose([draw])):
-      with self.assertRaisesRegex(ValueError, 'transform_episodes'):
-        golden.stacked([ways.FIVE]).map(call)
-    with self.assertRaisesRegex(ValueError, 'no field camera'):
-      applying.transform_episodes(
-          golden.stacked([ways.FIVE]), [goals.RelabelGoals(field='camera')]
-      )
-    with self.assertRaisesRegex(ValueError, "a field 'action' already"):
-      applying.transform_episodes(
-          golden.stacked([ways.FIVE]), [goals.RelabelGoals(goal='action')]
-      )
+  @parameterized.parameters(
+      ({'strategy': 'future'}, "strategy must be one of.*'future'"),
+      ({'strategy': 'geometric'}, 'needs a discount between'),
+      ({'discount': 0.9}, 'needs a discount between'),
+      ({'strategy': 'geometric', 'discount': 1.0}, 'needs a discount between'),
+      ({'strategy': 'last', 'include_current': 1}, 'include_current is for'),
+      ({'max_distance': 0}, 'max_distance must be a positive'),
+      ({'current_probability': 2}, 'current_probability must be'),
+      ({'field': 'camera'}, 'no field camera'),
+      ({'goal': 'action'}, "a field 'action' already"),
+  )
+  def test_errors(self, arguments, message):
+    with self.assertRaisesRegex(ValueError, message):
+      goals.RelabelGoals(**arguments)({'steps': ways.FIVE}, 0)
 
 
 def _episodes(count=60):
