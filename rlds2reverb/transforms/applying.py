@@ -126,7 +126,10 @@ def transform_episodes(
 def _each(transforms) -> Iterator[Any]:
   """Yields the single transforms, filters and functions, in their order."""
   for transform in transforms:
-    if isinstance(transform, Compose):
+    # A class that is derived from Compose may do more than its parts.
+    if isinstance(transform, Compose) and (
+        type(transform) is Compose or transform.has_filter or transform.draws
+    ):
       yield from _each(transform.transforms)
     else:
       yield transform

@@ -265,6 +265,14 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
         [one['steps'] for one in expected.as_numpy_iterator()],
     )
 
+  def test_a_class_derived_from_compose_does_more_than_its_parts(self):
+    made = applying.transform_episodes(
+        golden.batched([ways.FIVE]), [_ComposedRewardToGo([_Double()])]
+    )
+    (found,) = golden.assert_batches_hold(self, made)
+    expected = 2 * ways.FIVE['reward'][::-1].cumsum()[::-1]
+    self.assertAllEqual(found['steps']['reward'], expected)
+
   def test_a_list_that_changes_and_an_iterator(self):
     transforms = [_Double()]
     rlds_data = golden.batched([ways.FIVE, ways.THREE])
