@@ -24,9 +24,6 @@ from rlds2reverb.statistics import results
 from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-# The names of the two samples that belong to no field.
-RETURNS = '/returns'
-LENGTHS = '/lengths'
 
 _FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _BLOCK_BYTES = 1 << 20
@@ -173,17 +170,15 @@ class Accumulation(accumulators.Accumulator):
       state: the state after the last row.
 
     Returns:
-      For each field, by its path, and for `RETURNS` and `LENGTHS`, the finite
-      numbers of each column: a list of arrays.
+      For each field, by its path, the finite numbers of each column.
     """
     columns = iter(self._columns(state))
-    sampled = {
+    return {
         paths.name_of(keys): [
             next(columns) for _ in range(spec.shape.num_elements())
         ]
         for keys, spec in self.leaves
     }
-    return {**sampled, RETURNS: [next(columns)], LENGTHS: [next(columns)]}
 
   def _columns(self, state):
     """Returns the finite numbers of the samples, a column of `rows` each."""
