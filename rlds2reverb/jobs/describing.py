@@ -1,11 +1,7 @@
 """Describes data: its fields, its statistics and what is odd."""
 
 import functools
-from typing import (
-    Mapping,
-    Optional,
-    Union,
-)
+from typing import Any, Dict, Mapping, Optional, Union
 
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
@@ -75,7 +71,8 @@ def describe(
   """
   if sample is not None:
     checks.check_positive('sample', sample)
-  episode_index, facts = None, {}
+  facts: Dict[str, Any] = {}
+  episode_index = None
   if isinstance(data, tf.data.Dataset):
     found, episodes, known_bounds = 'episodes', data, {}
   elif isinstance(data, sources_lib.Source):

@@ -21,18 +21,8 @@ _GAUGE, _COUNTER = core.GaugeMetricFamily, core.CounterMetricFamily
 _OF_TABLES = (
     (_GAUGE, 'items', 'size', 'Items in the table.'),
     (_GAUGE, 'max_items', 'max_size', 'Items that fit into the table.'),
-    (
-        _GAUGE,
-        'blocks_inserts',
-        'blocks_inserts',
-        'Whether the rate limiter lets inserts wait.',
-    ),
-    (
-        _GAUGE,
-        'blocks_samples',
-        'blocks_samples',
-        'Whether the rate limiter lets samples wait.',
-    ),
+    (_GAUGE, 'blocks_inserts', 'blocks_inserts', 'Whether inserts wait.'),
+    (_GAUGE, 'blocks_samples', 'blocks_samples', 'Whether samples wait.'),
     (_COUNTER, 'inserted_items', 'inserted', 'Items that have gone in.'),
     (_COUNTER, 'removed_items', 'removed', 'Items that have gone out.'),
     (_COUNTER, 'sampled_items', 'sampled', 'Items that were sampled.'),
@@ -91,16 +81,11 @@ class _Collector(registry.Collector):
       if status.frame_bytes:
         sampled.add_metric([table], num_bytes)
     yield sampled
-    if self._checkpoints is not None:
-      yield _GAUGE(
-          'reverb_checkpoints',
-          'Checkpoints that the server could start from.',
-          len(self._checkpoints.paths()),
-      )
-      age = self._checkpoints.age()
-      if age is not None:
-        yield _GAUGE(
-            'reverb_checkpoint_age_seconds',
-            'How long ago the newest checkpoint was written.',
-            age,
-        )
+    if self._checkpoints is None:
+      return
+    text = 'Checkpoints that the server could start from.'
+    yield _GAUGE('reverb_checkpoints', text, len(self._checkpoints.paths()))
+    age = self._checkpoints.age()
+    if age is not None:
+      text = 'How long ago the newest checkpoint was written.'
+      yield _GAUGE('reverb_checkpoint_age_seconds', text, age)

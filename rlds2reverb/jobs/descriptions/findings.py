@@ -48,34 +48,35 @@ class Finding(NamedTuple):
 
 def find(reading: reading_lib.Reading) -> List[Finding]:
   """Returns all that is odd in what one pass has found."""
-  *shown, duplicates = _shown(reading)
+  *shown, duplicates = (
+      _shown(reading, steps, *condition)
+      for steps, condition in zip(
+          reading.episodes['shows'].T, reading.conditions
+      )
+  )
   found = [*shown, *_saturated(reading), *_constant(reading), duplicates]
   return [one for one in found if one is not None]
 
 
-def _shown(reading) -> Iterator[Optional[Finding]]:
-  """Yields what is odd about each of the conditions, or None."""
-  shows = reading.episodes['shows'].T
-  for steps, condition in zip(shows, reading.conditions):
-    rows = np.flatnonzero(steps > facts.NO)
-    first = reading.episodes[rows[0]] if rows.size else None
-    kind, text, more = (
-        _text(reading, *condition, first) if rows.size else ('', '', '')
-    )
-    if not text:
-      yield None
-      continue
-    episode, step = int(first['index']), int(steps[rows[0]])
-    where = f', step {step}' if step >= 0 else ''
-    yield Finding(
-        kind,
-        condition[1],
-        f'In {rows.size} of {len(reading.episodes)} episodes, {text}. The first'
-        f' is episode {episode}{where}{more}.',
-        int(rows.size),
-        episode,
-        step if step >= 0 else None,
-    )
+def _shown(reading, steps, kind, field) -> Optional[Finding]:
+  """Returns what is odd about a condition, if any episode shows it."""
+  rows = np.flatnonzero(steps > facts.NO)
+  if not rows.size:
+    return None
+  first, step = reading.episodes[rows[0]], int(steps[rows[0]])
+  kind, text, more = _text(reading, kind, field, first)
+  if not text:
+    return None
+  where = f', step {step}' if step >= 0 else ''
+  return Finding(
+      kind,
+      field,
+      f'In {rows.size} of {len(reading.episodes)} episodes, {text}. The first'
+      f' is episode {first["index"]}{where}{more}.',
+      int(rows.size),
+      int(first['index']),
+      step if step >= 0 else None,
+  )
 
 
 def _text(reading, kind, field, first) -> Tuple[str, str, str]:
@@ -152,7 +153,7 @@ def _ends(reading, column, sample) -> List[float]:
       np.mean(np.abs(sample) <= 1) < _NEARLY_ALL
   ):
     return [low, high]
-  least, greatest = reading.limits[:, column.index]
+  least, greatest = reading.limits[:, column.offset]
   return [max(low, least), min(high, greatest)]
 
 

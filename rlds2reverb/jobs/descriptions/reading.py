@@ -45,13 +45,13 @@ class Column(NamedTuple):
     field: the path of the field in a step.
     number: which of its numbers it is.
     name: its name, such as `reward` or `action[2]`.
-    index: which of the numbers of all fields it is.
+    offset: which of the numbers of all fields it is.
   """
 
   field: str
   number: int
   name: str
-  index: int
+  offset: int
 
 
 class Reading:
@@ -101,7 +101,7 @@ class Reading:
         for field, size, start in zip(self.fields, sizes, self._starts)
         for number in range(min(size, _MAX_COLUMNS))
     ]
-    self._shown = [column.index for column in self.columns]
+    self._shown = [column.offset for column in self.columns]
     self._images = excerpts_lib.image_leaves(spec) if with_frames else []
     self._instruction = excerpts_lib.find_instruction(spec)
     used = {index, *(self._instruction or ())[:1]}
