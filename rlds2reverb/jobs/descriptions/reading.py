@@ -173,7 +173,7 @@ class Reading:
     rows = facts.rows[:, : self._starts[-1]]
     is_outside = (rows < self._outer[0]) | (rows > self._outer[1])
     outside, not_finite = (
-        np.add.reduceat(found, self._starts[:-1], 1, int)
+        np.diff(np.cumsum(np.pad(found, [(0, 0), (1, 0)]), 1)[:, self._starts])
         for found in (is_outside, facts.not_finite)
     )
     self.outside += outside.sum(0)

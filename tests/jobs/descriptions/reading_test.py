@@ -99,6 +99,18 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found.episodes['shows'][0, 0], facts.WHOLE)
     self.assertEqual(found.statistics.num_steps, 4)
 
+  def test_fields_without_numbers(self):
+    episode = odd_data.make(0)
+    episode['observation']['nothing'] = np.zeros([6, 0], np.float32)
+    episode['void'] = np.zeros([6, 0], np.float32)  # the last one
+    episode['observation']['position'][4, 1] = np.nan
+    found = reading.read_once(golden.stacked([episode]))
+    shows = dict(zip(found.conditions, found.episodes['shows'][0]))
+    for field in found.fields:
+      expected = 4 if field == 'observation/position' else facts.NO
+      self.assertEqual(shows[reading.NOT_FINITE, field], expected)
+      self.assertEqual(shows[reading.OUTSIDE, field], facts.NO)
+
   def test_arrays_of_the_user_stay_as_they_are(self):
     # TensorFlow may write into arrays that begin at a multiple of 64 bytes.
     def aligned(array):
