@@ -15,7 +15,7 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.random_access.building import build_index
   from rlds2reverb.random_access.chunks import ActionChunks
   from rlds2reverb.random_access.images import ImageFormat
-  from rlds2reverb.random_access.items import Index
+  from rlds2reverb.random_access.index import Index
   from rlds2reverb.random_access.items import Items
   from rlds2reverb.random_access.opening import IndexedData
   from rlds2reverb.random_access.opening import open_batches

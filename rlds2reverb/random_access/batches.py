@@ -10,8 +10,10 @@ import tree
 from rlds2reverb.arrays import augmentation
 from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import items as items_lib
+from rlds2reverb.random_access import mixed_items
 from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import samplers
+from rlds2reverb.store import weighted
 
 Augment = Mapping[str, augmentation.Augmentation]
 
@@ -83,9 +85,9 @@ class Batches(batches_lib.Batches):
       ValueError: if an argument is not valid, or there are too few items.
     """
     checks.check_positive('batch_size', batch_size)
-    if not isinstance(items, items_lib.MixedItems):
+    if not isinstance(items, mixed_items.MixedItems):
       items = items if isinstance(items, Mapping) else {'': items}
-      items = items_lib.MixedItems(items)
+      items = mixed_items.MixedItems(items)
     self.items, self.batch_size = items, batch_size
     self._index, self._count = process
     if not 0 <= self._index < self._count or batch_size % self._count:
@@ -107,7 +109,7 @@ class Batches(batches_lib.Batches):
     elif weights is not None:
       if not isinstance(weights, Mapping):
         weights = {'': weights}
-      self._sampler = samplers.Weighted(weights, by='source')
+      self._sampler = weighted.Weighted(weights, by='source')
     self._seed = seed
     # All processes draw the same batches.
     self._process = samplers.Process(seed, stream=None)

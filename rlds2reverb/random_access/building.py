@@ -30,7 +30,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import readers
-from rlds2reverb.random_access import items as items_lib
+from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import record_reading
 from rlds2reverb.store import data_files
 from rlds2reverb.store import folders
@@ -69,7 +69,7 @@ def build_index(
     *,
     prepare: Optional[Prepare] = None,
     num_processes: int = 1,
-) -> items_lib.Index:
+) -> index_lib.Index:
   """Builds an index, by which steps of a data set can be read in any order.
 
   The images of a TFDS data set on disk are not copied: the index has 20 bytes
@@ -131,7 +131,7 @@ def build_index(
         write(_copied(builder, split))
     else:
       write(_Data(readers.load(source)))
-  return items_lib.Index(folder)
+  return index_lib.Index(folder)
 
 
 def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:

@@ -1,14 +1,10 @@
-"""An index of RLDS data, and its items, each found by its number."""
+"""Items of an index: windows of its episodes, each found by its number."""
 
-import contextlib
 import dataclasses
 import functools
-import os
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterator,
     List,
     Mapping,
     Optional,
@@ -24,96 +20,14 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import chunks as chunks_lib
 from rlds2reverb.random_access import images as images_lib
+from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import items as store_items
 from rlds2reverb.store import layout as layout_lib
-from rlds2reverb.store import rows as rows_lib
 
-PathLike = Union[str, os.PathLike]
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
 _MASK = 'mask'
 _STEP = windows_lib.Windows(1)
-
-
-def expand_folder(folder: PathLike) -> str:
-  """Returns the absolute path of the folder of an index.
-
-  Raises:
-    ValueError: if it is a URL.
-  """
-  folder = os.fspath(folder)
-  if '://' in folder:
-    raise ValueError(f'An index must be on the local disk, but is at {folder}.')
-  return os.path.abspath(os.path.expanduser(folder))
-
-
-@contextlib.contextmanager
-def explain_missing_dependency(missing: str) -> Iterator[None]:
-  """Says what to do if the imports that make a missing file fail.
-
-  Args:
-    missing: the subject of the error: `'... has no index yet, and building
-      it'`.
-
-  Raises:
-    ModuleNotFoundError: if a module, such as TensorFlow, is not installed.
-  """
-  try:
-    yield
-  except ModuleNotFoundError as e:
-    raise ModuleNotFoundError(
-        f'{missing} needs the full environment, with TensorFlow: {e.name} is'
-        ' not installed here. `pip install .` in a clone makes it. Make the'
-        ' same call there once; then it works here.',
-        name=e.name,
-    ) from e
-
-
-class Index(rows_lib.RowStore):
-  """The steps of a data set, for random access.
-
-  It is made by `build_index`, and reads without TensorFlow. It pickles as its
-  paths, and may be read by any number of threads and processes, whether they
-  are forked or spawned.
-
-  Attributes:
-    lengths: int64 `[E]`: how many rows each episode has.
-  """
-
-  def __init__(
-      self,
-      folder: PathLike,
-      data_dir: Optional[PathLike] = None,
-      check: bool = True,
-  ):
-    """Opens an index.
-
-    Args:
-      folder: the folder of the index.
-      data_dir: the folder of the data set, if it has moved since.
-      check: whether all bytes of the index are compared with their checksums.
-
-    Raises:
-      FileNotFoundError: if there is no index, or a file of the data set is not
-        there.
-      OSError: if the index is damaged, or does not fit the data.
-    """
-    super().__init__(
-        **rows_lib.opened(
-            expand_folder(folder),
-            os.fspath(data_dir) if data_dir else None,
-            None if check else 0,
-        )
-    )
-    if list(self.arrays) != ['lengths']:
-      raise FileNotFoundError(
-          f'{self.folder} has prepared frames, and no index. build_index makes'
-          ' one.'
-      )
-    self.lengths = self.arrays['lengths']
-
-  def __reduce__(self):
-    return type(self), (self.folder, self.data_dir, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +118,7 @@ class Items(SequenceOfItems):
 
   def __init__(
       self,
-      index: Index,
+      index: index_lib.Index,
       windows: Union[chunks_lib.ActionChunks, windows_lib.Windows],
       *,
       images: Optional[Images] = None,
@@ -371,104 +285,3 @@ class Items(SequenceOfItems):
     return self.index.with_strings(
         [images.get(place, leaf) for place, leaf in enumerate(leaves)]
     )
-
-
-class MixedItems(SequenceOfItems):
-  """The items of several data sets, one after the other.
-
-  Fields that only some data sets have are zeros, or empty strings, in the
-  others. All else must be the same.
-
-  Attributes:
-    sources: the items of each data set, by its name.
-    counts: int64 `[D]`: how many items each data set has.
-    spec: the nest of one item, with `Spec` leaves.
-  """
-
-  first = 0  # The number of the first item, for samplers.
-
-  def __init__(self, sources: Mapping[str, Items]):
-    """Mixes items.
-
-    Args:
-      sources: the items of each data set, by its name.
-
-    Raises:
-      ValueError: if there are none, or if a field differs between them.
-    """
-    if not sources:
-      raise ValueError('There are no data sets to mix.')
-    self.sources = dict(sources)
-    self.counts = np.array([len(each) for each in sources.values()], np.int64)
-    self.num_items = int(self.counts.sum())
-    self._first = np.cumsum(self.counts) - self.counts
-    self._specs: Dict[Any, Spec] = {}
-    of: Dict[Any, str] = {}
-    for name, items in self.sources.items():
-      for keys, spec in tree.flatten_with_path(items.spec):
-        known = self._specs.setdefault(keys, spec)
-        if known != spec:
-          raise ValueError(
-              f'Field {"/".join(map(str, keys))} is {spec} in {name}, but'
-              f' {known} in {of[keys]}. Make them the same in the function'
-              ' prepare of build_index, as PadField does, or by images.'
-          )
-        of.setdefault(keys, name)
-    specs = [items.spec for items in self.sources.values()]
-    # Parts of a nest without fields have no path.
-    is_one = all(_is_like(specs[0], spec) for spec in specs)
-    self._template = specs[0] if is_one else None
-    self.spec = self._nest(self._specs)
-
-  def batch(self, items: Any) -> Any:
-    """Returns items, stacked; see `Items.batch`."""
-    items = self.check_numbers(items)
-    source = np.searchsorted(self._first, items, 'right') - 1
-    # A data set without items begins where the next one does.
-    leaves = {
-        keys: np.full(
-            [len(items), *spec.shape],
-            b'' if spec.dtype == 'string' else 0,
-            spec.numpy_dtype,
-        )
-        for keys, spec in self._specs.items()
-    }
-    for number, each in enumerate(self.sources.values()):
-      places = np.flatnonzero(source == number)
-      if not len(places):
-        continue
-      part = each.batch(items[places] - self._first[number])
-      for keys, leaf in tree.flatten_with_path(part):
-        leaves[keys][places] = leaf
-    return self._nest(leaves)
-
-  def identity(self) -> Any:
-    """Returns a value that differs for other items, for `fingerprint`."""
-    return [[name, each.identity()] for name, each in self.sources.items()]
-
-  def _nest(self, leaves: Mapping[Any, Any]) -> Any:
-    if self._template is None:
-      return _nest(leaves)
-    return tree.unflatten_as(self._template, list(leaves.values()))
-
-
-def _is_like(one: Any, other: Any) -> bool:
-  """Returns whether two nests have the same structure."""
-  try:
-    tree.assert_same_structure(one, other)
-  except (TypeError, ValueError):
-    return False
-  return True
-
-
-def _nest(leaves: Mapping[Any, Any]) -> Any:
-  """Returns the nest of leaves by their paths, of dicts and tuples."""
-  if list(leaves) == [()]:
-    return leaves[()]
-  parts: Dict[Any, Dict[Any, Any]] = {}
-  for keys, leaf in leaves.items():
-    parts.setdefault(keys[0], {})[keys[1:]] = leaf
-  nested = {key: _nest(part) for key, part in parts.items()}
-  if nested and all(isinstance(key, int) for key in nested):
-    return tuple(nested[key] for key in sorted(nested))
-  return nested

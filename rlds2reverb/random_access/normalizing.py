@@ -8,13 +8,13 @@ import numpy as np
 
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
-from rlds2reverb.random_access import items as items_lib
+from rlds2reverb.random_access import index as index_lib
 
 _QUANTILES = (0.01, 0.99)
 
 
 def open_normalizer(
-    index: items_lib.Index,
+    index: index_lib.Index,
     fields: Mapping[str, normalization.Normalize],
     path: str,
 ) -> normalization.Normalizer:
@@ -43,7 +43,7 @@ def open_normalizer(
       known = found
   missing = sorted(set(fields) - set(known['fields']))
   if missing:
-    with items_lib.explain_missing_dependency(
+    with index_lib.explain_missing_dependency(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     ):
@@ -57,7 +57,7 @@ def open_normalizer(
 
 
 def _compute(
-    index: items_lib.Index, fields: Sequence[str]
+    index: index_lib.Index, fields: Sequence[str]
 ) -> Dict[str, Dict[str, Any]]:
   """Returns the statistics of fields, as lists of numbers."""
   # pylint: disable=g-import-not-at-top

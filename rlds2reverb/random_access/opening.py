@@ -9,6 +9,7 @@ import numpy as np
 
 from rlds2reverb.arrays import normalization
 from rlds2reverb.random_access import batches as batches_lib
+from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import normalizing
 from rlds2reverb.store import folders
@@ -36,7 +37,7 @@ class IndexedData:
       'lerobot'}` where the directory is a name.
   """
 
-  directory: items_lib.PathLike
+  directory: index_lib.PathLike
   config: Optional[str] = None
   split: str = 'train'
   prepare: Optional[Callable[[Any], Any]] = None
@@ -74,8 +75,8 @@ class IndexedData:
 
 
 def open_batches(
-    sources: Mapping[str, Union[items_lib.PathLike, IndexedData]],
-    folder: items_lib.PathLike,
+    sources: Mapping[str, Union[index_lib.PathLike, IndexedData]],
+    folder: index_lib.PathLike,
     batch_size: int,
     windows: Any,
     *,
@@ -117,7 +118,7 @@ def open_batches(
     ValueError: if `folder` has indexes of other data, or of other configs; and
       as `build_index`, `formats.load`, `Items` and `Batches` do.
   """
-  folder = items_lib.expand_folder(folder)
+  folder = index_lib.expand_folder(folder)
   items = {}
   used = set()
   opened = {
@@ -166,12 +167,12 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
 
 def open_index(
     folder: str, source: IndexedData, num_processes: int
-) -> items_lib.Index:
+) -> index_lib.Index:
   """Opens the index of a source, or builds it."""
   path = f'{folder}.source.json'
   identity = source.identity()
   if not os.path.exists(os.path.join(folder, folders.MARKER)):
-    with items_lib.explain_missing_dependency(
+    with index_lib.explain_missing_dependency(
         f'{folder} has no index yet, and building it'
     ):
       # pylint: disable=g-import-not-at-top
@@ -204,4 +205,4 @@ def open_index(
         f' {", ".join(differing)}: {known}. Remove it, or choose another'
         f' folder.{missing}'
     )
-  return items_lib.Index(folder)
+  return index_lib.Index(folder)

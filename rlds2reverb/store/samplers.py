@@ -9,8 +9,7 @@ depends on more.
 import abc
 import dataclasses
 import functools
-import hashlib
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -209,107 +208,6 @@ class WithoutReplacement(Sampler):
     return batch_size if self.drop_last or own % batch_size == 0 else None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Weighted(Sampler):
-  """Draws every item in proportion to its weight, or an episode first.
-
-  Attributes:
-    weights: the weight of each item, from 0 up, `[N]`; by default the
-      priorities that the items were made with. By episode, the weight of each
-      episode that has items, `[E]`, or a function that takes these `Episodes`
-      and returns the weights; by default they are equal. By source, a dict from
-      the names of the sources to their weights, or to those of their items.
-    by: what the weights are of. By `'episode'`, one of its items is drawn then,
-      with equal probability.
-  """
-
-  weights: Any = None
-  by: str = 'item'
-
-  def __post_init__(self):
-    checks.check_choice('by', self.by, ('item', 'episode', 'source'))
-
-  def bind(self, items, process):
-    if self.by == 'episode':
-      return self._bind_episodes(items, process)
-    if self.by == 'source':
-      return self._bind_sources(items, process)
-    weights = items.priorities if self.weights is None else self.weights
-    if weights is None:
-      return Uniform().bind(items, process)
-    name = 'priorities' if self.weights is None else 'weights'
-    weights = _checked(weights, (items.num_items,), name, 'item')
-    sums = np.cumsum(weights)
-    [seed] = process.seeds(1)
-
-    def draw(first, num_batches, batch_size):
-      places = fractions(seed, first, num_batches, batch_size)
-      found = draws_lib.search(sums, places)
-      return Draws(found, weights[found] / sums[-1])
-
-    return draw
-
-  def identity(self):
-    parts = [self.by]
-    weights = self.weights
-    if not isinstance(weights, Mapping):
-      weights = {} if weights is None else {'': weights}
-    for name, values in weights.items():
-      digest = 'function'
-      if not callable(values):
-        values = np.asarray(values, np.float64)
-        digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
-      parts.append(f'{name}: {digest}')
-    return f'Weighted({", ".join(parts)})'
-
-  def _bind_episodes(self, items, process):
-    if items.crosses_episodes:
-      raise ValueError(
-          'Episodes cannot be drawn first: these items cross episodes, or are'
-          ' sequences that do not say which episode they are of.'
-      )
-    counts = items.episodes.num_items
-    weights = self.weights
-    if callable(weights):
-      weights = weights(items.episodes)
-    if weights is None:
-      weights = np.ones(len(counts))
-    weights = _checked(weights, counts.shape, 'weights', 'episode')
-    probabilities = weights / weights.sum() / counts
-    pick = _pick_groups(weights, items.first_item[:-1], counts, {}, process)
-
-    def draw(first, num_batches, batch_size):
-      episodes, found = pick(first, num_batches, batch_size)
-      return Draws(found, probabilities[episodes])
-
-    return draw
-
-  def _bind_sources(self, items, process):
-    totals = {name: np.sum(values) for name, values in self.weights.items()}
-    checks.check_weights(totals, items.sources)
-    # The weights of items, for the sources that have any.
-    within: Dict[int, np.ndarray] = {}
-    for number, (name, count) in enumerate(zip(items.sources, items.counts)):
-      values = np.asarray(self.weights[name], np.float64)
-      if values.shape not in ((), (count,)):
-        raise ValueError(
-            f'The weight of {name} must be a number, or one for each of its'
-            f' {count} items, but has the shape {values.shape}.'
-        )
-      if values.any():
-        checks.check_weights(
-            values.ravel(), name=f'weights of {name}', of='item'
-        )
-      if totals[name] and not count:
-        raise ValueError(f'{name} has a weight, but no items to draw.')
-      if values.shape and totals[name]:
-        within[number] = np.cumsum(values)
-    first = np.cumsum(items.counts) - items.counts
-    totals = np.array([totals[name] for name in items.sources])
-    pick = _pick_groups(totals, first, items.counts, within, process)
-    return lambda *numbers: Draws(pick(*numbers)[1], np.nan)
-
-
 def fractions(
     seed: np.uint64, first: int, num_batches: int, batch_size: int
 ) -> np.ndarray:
@@ -325,31 +223,6 @@ def fractions(
       seed, first * batch_size, num_batches * batch_size
   )
   return places.reshape([num_batches, batch_size])
-
-
-def _pick_groups(weights, first_item, counts, within, process):
-  """Returns a function that draws a group, and then one of its items.
-
-  Args:
-    weights: the weight of each group.
-    first_item: the number of its first item.
-    counts: how many items it has.
-    within: the cumulative weights of items, of some groups.
-    process: the random stream.
-  """
-  sums = np.cumsum(weights)
-  seeds = process.seeds(2)
-
-  def pick(*numbers):
-    groups, places = [fractions(seed, *numbers) for seed in seeds]
-    groups = draws_lib.search(sums, groups)
-    found = draws_lib.below(places, counts[groups])
-    for group, own in within.items():
-      here = groups == group
-      found[here] = draws_lib.search(own, places[here])
-    return groups, first_item[groups] + found
-
-  return pick
 
 
 def _share(process, first, num_batches, batch_size, own):
@@ -370,15 +243,3 @@ def _share(process, first, num_batches, batch_size, own):
   numbers = np.arange(begin, min(begin + rows * batch_size, own))
   numbers = numbers * process.world_size + process.rank
   return numbers.reshape([rows, -1])
-
-
-def _checked(weights, shape, name, of) -> np.ndarray:
-  """Returns weights, or raises a ValueError if nothing can be drawn by them."""
-  weights = np.asarray(weights, np.float64)
-  if weights.shape != shape:
-    raise ValueError(
-        f'There must be a weight for each of the {shape[0]} {of}s that there'
-        f' are, but the {name} have the shape {weights.shape}.'
-    )
-  checks.check_weights(weights, name=name, of=of)
-  return weights

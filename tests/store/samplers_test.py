@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.store import samplers
+from rlds2reverb.store import weighted
 from tests.replay.local import cuts
 
 _PROCESS = samplers.Process(0)
@@ -32,32 +33,32 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
       ('large seed', samplers.Uniform(), [1 / 7] * 7, dict(seed=2**40)),
       (
           'episode',
-          samplers.Weighted(by='episode'),
+          weighted.Weighted(by='episode'),
           [1 / 12] * 4 + [1 / 3] + [1 / 6] * 2,
           {},
       ),
       (
           'weights of episodes',
-          samplers.Weighted([3, 1, 0], by='episode'),
+          weighted.Weighted([3, 1, 0], by='episode'),
           [3 / 16] * 4 + [1 / 4, 0, 0],
           {},
       ),
       (
           'weights by a function',
-          samplers.Weighted(lambda e: e.undiscounted_return, by='episode'),
+          weighted.Weighted(lambda e: e.undiscounted_return, by='episode'),
           [3 / 16] * 4 + [1 / 4, 0, 0],
           dict(returns=[6, 100, 2, 0]),
       ),
       (
           'priorities',
-          samplers.Weighted(),
+          weighted.Weighted(),
           np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
           dict(priorities=[0, 1, 0, 2, 5, 2, 0]),
       ),
-      ('no priorities', samplers.Weighted(), [1 / 7] * 7, {}),
+      ('no priorities', weighted.Weighted(), [1 / 7] * 7, {}),
       (
           'weights of items',
-          samplers.Weighted([0, 1, 0, 2, 5, 2, 0]),
+          weighted.Weighted([0, 1, 0, 2, 5, 2, 0]),
           np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
           {},
       ),
@@ -86,7 +87,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_weighted_of_the_top_episodes(self):
     store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
     items = store.top_episodes(2).make_items()
-    [found] = _draw(samplers.Weighted(), items, 20000, [0])
+    [found] = _draw(weighted.Weighted(), items, 20000, [0])
     cuts.assert_frequencies(self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2])
 
   def test_fractions_at_the_limits(self):
@@ -94,7 +95,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     weights = np.zeros(1000)
     weights[500] = 1e-300
     [found] = _draw(
-        samplers.Weighted(), _items([1000], priorities=weights), 5000, [0]
+        weighted.Weighted(), _items([1000], priorities=weights), 5000, [0]
     )
     self.assertEqual(set(found), {500})
 
@@ -202,8 +203,8 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       samplers.Uniform(),
-      samplers.Weighted(by='episode'),
-      samplers.Weighted(),
+      weighted.Weighted(by='episode'),
+      weighted.Weighted(),
       samplers.WithoutReplacement(),
   )
   def test_draws_depend_on_seed_data_set_worker_and_number(self, sampler):
@@ -261,20 +262,20 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
   def test_weights(self, by, weights, message):
     # The episode that has no items has no weight.
     with self.assertRaisesRegex(ValueError, message):
-      samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
+      weighted.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
 
   def test_other_arguments(self):
     four = samplers.Process(0, (0, 0), 3, 4)
     drop_last = samplers.WithoutReplacement(drop_last=True)
     for call, message in (
         (
-            lambda: samplers.Weighted(by='episode').bind(
+            lambda: weighted.Weighted(by='episode').bind(
                 _items([2], end='cross'), _PROCESS
             ),
             'cross episodes',
         ),
         (
-            lambda: samplers.Weighted().bind(
+            lambda: weighted.Weighted().bind(
                 _items([2], priorities=[0, 0]), _PROCESS
             ),
             'All priorities are 0',

@@ -1,39 +1,24 @@
-"""A TF-Agents replay buffer for an agent's own experience.
+"""A TF-Agents replay buffer for an agent's own experience."""
 
-New frames overwrite the oldest ones. Rows and items are numbered from the start
-of the data, and lie in rings: of `C` places, row `r` has place `r % C`.
-
-    capacity of 4 frames, after frames 0 to 5    | 4  5  2  3 |
-    items of 2 that can be drawn                   2-3  3-4  4-5
-"""
-
-import io
-import threading
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import loading
-from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.store import items as store_items
+from rlds2reverb.replay.local import local_buffer
+from rlds2reverb.replay.local import ring
 from rlds2reverb.store import prioritized
-from rlds2reverb.store import rows as rows_lib
 from rlds2reverb.store import samplers
 from rlds2reverb.trajectories import options as options_lib
 
-# The number of frames that are written at once.
-_ROWS_AT_ONCE = 4096
 
-
-class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
+class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
   """Keeps the last frames of an agent's own experience, and samples them.
 
       replay_buffer = AppendableReplayBuffer(policy.trajectory_spec, 100_000)
@@ -101,7 +86,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
       raise ValueError(
           f'data must be a data set, or the spec of a frame, but is {data!r}.'
       )
-    frames = FrameRing(data, windows, capacity)
+    frames = ring.FrameRing(data, windows, capacity)
     priorities = np.zeros(capacity)
     if recorded is not None:
       priorities = frames.load(recorded)
@@ -121,238 +106,6 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
 
   def _clear(self):
     self._items.clear()
-
-
-class FrameRing(tf.train.experimental.PythonState):
-  """The last frames of a stream, and their items, whose numbers grow.
-
-  It is what an `ItemIndex` and a `FrameStore` are. Its content becomes part of
-  a `tf.train.Checkpoint`. Several threads may append and sample: a reader of
-  frames holds the lock from the draw on.
-
-  Attributes:
-    spec: the spec of a frame, a `Trajectory`.
-    rows: the frames.
-    windows: which windows of frames are items.
-    length: the number of frames of an item.
-    first: the number of the first item that can be drawn.
-    num_slots: how many items can be drawn at most.
-    fingerprint: a value that differs for other settings.
-    listener: a `Prioritized` sampler, which is told of added and removed items;
-      or None.
-    lock: protects all of it.
-  """
-
-  changes = True
-  priorities = None
-
-  def __init__(
-      self, spec: Any, windows: Optional[windows_lib.Windows], capacity: int
-  ):
-    """Creates an empty ring.
-
-    Args:
-      spec: the spec of one frame, a `Trajectory`.
-      windows: which windows of frames are items.
-      capacity: the largest number of frames whose items can be drawn.
-
-    Raises:
-      ValueError: if frames have strings, or items are whole episodes or longer
-        than `capacity`.
-    """
-    layout = loading.layout_of(spec)
-    if layout.has_strings:
-      raise ValueError(
-          'Frames that are appended must have a fixed size, but there are'
-          ' strings among their fields. Decode or encode them first.'
-      )
-    length = None if windows is None else windows.length
-    if windows is None or windows.length > capacity:
-      raise ValueError(
-          f'The windows of items must have a length of at most {capacity}, the'
-          f' capacity, but it is {length}.'
-      )
-    self.spec, self.windows, self.length = spec, windows, windows.length
-    self.capacity = self.num_slots = capacity
-    self.listener: Optional[prioritized.Prioritized] = None
-    self.lock = threading.RLock()
-    self.fingerprint = identity_lib.fingerprint(repr(spec), capacity, windows)
-    # The first rows are repeated at the end, so that every item is contiguous.
-    self._groups = [
-        np.zeros([capacity + windows.length - 1, size], np.uint8)
-        for size in layout.row_bytes
-    ]
-    self.rows = rows_lib.RowStore(layout, self._groups)
-    # The row at which each item starts, and after which it has none.
-    self._spans = np.zeros([2, capacity], np.int64)
-    # The first and the next row, and the first one of the last episode.
-    self._begin = self._end = self._origin = 0
-    # The first item that can be drawn, and the next one.
-    self.first = self._next = 0
-
-  @property
-  def num_items(self) -> int:
-    """The number of items that can be drawn."""
-    return self._next - self.first
-
-  @property
-  def num_frames(self) -> int:
-    """The number of frames."""
-    return min(self._end - self._begin, self.capacity)
-
-  def all_rows(self) -> np.ndarray:
-    """Returns the place of each frame, int64 `[N]`."""
-    return np.arange(self._end - self.num_frames, self._end) % self.capacity
-
-  def slots(self, items: np.ndarray) -> np.ndarray:
-    """Returns the slots of items; see `ItemIndex`."""
-    return items % self.capacity
-
-  def items_in(self, slots: np.ndarray) -> np.ndarray:
-    """Returns the items in slots; see `ItemIndex`."""
-    return self.first + (slots - self.first) % self.capacity
-
-  def alive(self, items: np.ndarray) -> np.ndarray:
-    """Returns whether items were not overwritten by newer ones, bool `[N]`.
-
-    Raises:
-      SamplingError: if there never was such an item.
-    """
-    store_items.check_items(items, self._next)
-    return items >= self.first
-
-  def read(
-      self, rows: rows_lib.RowStore, items: np.ndarray, boundary: Any = None
-  ) -> Tuple[List[np.ndarray], Optional[np.ndarray]]:
-    """Reads items; see `ItemIndex`."""
-    starts, stops = self._spans[:, items % self.capacity]
-    starts, length = starts % self.capacity, stops - starts
-    return store_items.read_windows(
-        rows, self.windows, starts, starts + length, boundary or {}
-    )
-
-  def load(self, recorded: loading.FrameStore) -> np.ndarray:
-    """Appends recorded frames, and returns the priority of each slot."""
-    layout = recorded.rows.layout
-    names = [column.name for column in layout.columns]
-    for begin in range(0, recorded.num_frames, _ROWS_AT_ONCE):
-      rows = np.arange(begin, min(begin + _ROWS_AT_ONCE, recorded.num_frames))
-      [types] = recorded.rows.take(rows, [names.index('step_type')])
-      self._append([group[rows] for group in recorded.rows.groups], types)
-    priorities = np.zeros(self.capacity)
-    items = np.arange(self.first, self._next)
-    values = recorded.priorities
-    priorities[self.slots(items)] = (
-        1.0 if values is None else values[len(values) - len(items) :]
-    )
-    return priorities
-
-  def append_leaves(self, *leaves: np.ndarray) -> None:
-    """Appends frames, given their leaves; see `append`."""
-    self.append(tf.nest.pack_sequence_as(self.spec, leaves))
-
-  def append(self, frames: Any) -> None:
-    """Appends consecutive frames, a `Trajectory` of arrays `[B, ...]`.
-
-    Their items have the highest priority that any item has had so far. An
-    episode ends with a frame whose step type is LAST.
-    """
-    groups = self.rows.layout.encode(tf.nest.flatten(frames))
-    for begin in range(0, len(groups[0]), _ROWS_AT_ONCE):
-      part = slice(begin, begin + _ROWS_AT_ONCE)
-      self._append([rows[part] for rows in groups], frames.step_type[part])
-
-  def clear(self) -> None:
-    """Removes all frames."""
-    with self.lock:
-      self._remove_before(self._next)
-      self._begin = self._origin = self._end
-
-  def serialize(self) -> bytes:
-    """Returns the content, for a checkpoint."""
-    file = io.BytesIO()
-    with self.lock:
-      rows = self.all_rows()
-      slots = self.slots(np.arange(self.first, self._next))
-      np.savez(
-          file,
-          *[group[rows] for group in self._groups],
-          place=[self.capacity, self.first, self._end],
-          spans=self._spans[:, slots],
-      )
-    return file.getvalue()
-
-  def deserialize(self, value: bytes) -> None:
-    """Restores what `serialize` returned.
-
-    An unfinished episode stays unfinished: the next frame begins a new one.
-    """
-    with np.load(io.BytesIO(value)) as saved:
-      capacity, first, end = saved['place'].tolist()
-      if capacity != self.capacity:
-        raise ValueError(
-            'The checkpoint is of a replay buffer with a capacity of'
-            f' {capacity} frames, but this one has {self.capacity}.'
-        )
-      groups = [saved[f'arr_{i}'] for i in range(len(self._groups))]
-      spans = saved['spans']
-    with self.lock:
-      self._begin = self._end = end - len(groups[0])
-      self._write(groups)
-      self._origin = end
-      self.first, self._next = first, first + spans.shape[1]
-      self._spans[:, self.slots(np.arange(first, self._next))] = spans
-
-  def _append(self, groups, step_type) -> None:
-    """Appends rows and their items."""
-    count = len(step_type)
-    splits = np.array([0, count])
-    is_end = np.array([False])
-    if not self.windows.crosses_episodes:
-      ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
-      splits = np.unique([0, *ends, count])
-      is_end = np.isin(splits[1:], ends)
-    with self.lock:
-      splits += self._end
-      origins = np.array([self._origin, *splits[1:-1]])
-      windows = self.windows.find(
-          splits[1:] - origins, splits[:-1] - origins, is_end
-      )
-      starts = origins[windows.episode] + windows.start
-      stops = np.minimum(starts + self.length, splits[1:][windows.episode])
-      self._origin = int(splits[-1] if is_end[-1] else origins[-1])
-      for begin in range(0, count, self.capacity):
-        self._add_rows([rows[begin : begin + self.capacity] for rows in groups])
-      # Items that would begin before the frames that are kept do not exist.
-      kept = starts >= max(self._end - self.capacity, self._begin)
-      items = np.arange(self._next, self._next + np.count_nonzero(kept))
-      self._spans[:, self.slots(items)] = starts[kept], stops[kept]
-      if self.listener is not None and len(items):
-        self.listener.add(items)
-      self._next += len(items)
-
-  def _add_rows(self, groups) -> None:
-    # Items are in the order of their starts, so the oldest go first.
-    limit = self._end + len(groups[0]) - self.capacity
-    first = self.first
-    while first < self._next and self._spans[0, first % self.capacity] < limit:
-      first += 1
-    self._remove_before(first)
-    self._write(groups)
-
-  def _write(self, groups) -> None:
-    rows = np.arange(self._end, self._end + len(groups[0])) % self.capacity
-    first = np.flatnonzero(rows < self.length - 1)
-    for group, new in zip(self._groups, groups):
-      group[rows] = new
-      group[rows[first] + self.capacity] = new[first]
-    self._end += len(groups[0])
-
-  def _remove_before(self, first: int) -> None:
-    """Removes the items before one."""
-    if self.listener is not None and first > self.first:
-      self.listener.remove(np.arange(self.first, first))
-    self.first = first
 
 
 def _check_frame(leaf: Any, spec: tf.TensorSpec) -> Any:

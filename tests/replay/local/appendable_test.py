@@ -18,6 +18,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import replay_buffer
+from rlds2reverb.replay.local import ring as ring_lib
 from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
 from tests import golden
@@ -38,7 +39,7 @@ _SETTINGS = (
 
 
 def _ring(capacity, length=2, stride=1, end='drop'):
-  return appendable.FrameRing(
+  return ring_lib.FrameRing(
       cuts.frame_spec(), windows_lib.Windows(length, stride, end), capacity
   )
 
@@ -164,10 +165,10 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     spec = cuts.frame_spec()
     for windows, length in ((None, None), (windows_lib.Windows(6), 6)):
       with self.assertRaisesRegex(ValueError, f'at most 5.*is {length}'):
-        appendable.FrameRing(spec, windows, 5)
+        ring_lib.FrameRing(spec, windows, 5)
     spec = spec._replace(observation=tf.TensorSpec([], tf.string))
     with self.assertRaisesRegex(ValueError, 'strings'):
-      appendable.FrameRing(spec, windows_lib.Windows(2), 5)
+      ring_lib.FrameRing(spec, windows_lib.Windows(2), 5)
 
 
 class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):

@@ -14,6 +14,7 @@ from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
+from rlds2reverb.store import weighted
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import rules as rules_lib
@@ -37,8 +38,8 @@ _SETTINGS = (
 
 _SAMPLERS = {
     'uniform': samplers.Uniform,
-    'episode_first': lambda: samplers.Weighted(by='episode'),
-    'weighted': samplers.Weighted,
+    'episode_first': lambda: weighted.Weighted(by='episode'),
+    'weighted': weighted.Weighted,
     'without_replacement': samplers.WithoutReplacement,
     'drop_last': lambda: samplers.WithoutReplacement(drop_last=True),
     'prioritized': prioritized.Prioritized,
@@ -198,7 +199,7 @@ class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
     buffer = _Buffer(
         golden.stacked(cuts.episodes_of([3, 5])),
         priority=lambda frames: frames.reward[0],
-        sampler=samplers.Weighted(),
+        sampler=weighted.Weighted(),
     )
     # The first frames of the items: 0, 1; 100, ..., 103. Rewards are ten times.
     priorities = np.array([0, 10, 1000, 1010, 1020, 1030], np.float32)
@@ -328,7 +329,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       (dict(seed=1), 'seed'),
-      (dict(sampler=samplers.Weighted()), 'sampler'),
+      (dict(sampler=weighted.Weighted()), 'sampler'),
       (dict(process=(0, 2)), 'worker'),
   )
   def test_a_position_of_other_batches_is_refused(self, other, name):
@@ -626,9 +627,9 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (dict(capacity=1), 'at most 1, the capacity'),
       (dict(windows=None, capacity=5), 'at most 5, the capacity'),
       (dict(capacity=5, sampler=samplers.WithoutReplacement()), 'Uniform'),
-      (dict(capacity=5, sampler=samplers.Weighted(by='episode')), 'Uniform'),
-      (dict(capacity=5, sampler=samplers.Weighted()), 'Uniform'),
-      (dict(priority=0.0, sampler=samplers.Weighted()), 'All priorities are 0'),
+      (dict(capacity=5, sampler=weighted.Weighted(by='episode')), 'Uniform'),
+      (dict(capacity=5, sampler=weighted.Weighted()), 'Uniform'),
+      (dict(priority=0.0, sampler=weighted.Weighted()), 'All priorities are 0'),
       (
           dict(priority=0.0, sampler=prioritized.Prioritized()),
           'All priorities are 0',
@@ -636,7 +637,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       (
           dict(
               windows=windows_lib.Windows(2, end='cross'),
-              sampler=samplers.Weighted(by='episode'),
+              sampler=weighted.Weighted(by='episode'),
           ),
           'cross episodes',
       ),

@@ -1,0 +1,109 @@
+"""The items of several data sets, as if they were those of one."""
+
+from typing import Any, Dict, Mapping
+
+import numpy as np
+import tree
+
+from rlds2reverb.random_access import items as items_lib
+
+
+class MixedItems(items_lib.SequenceOfItems):
+  """The items of several data sets, one after the other.
+
+  Fields that only some data sets have are zeros, or empty strings, in the
+  others. All else must be the same.
+
+  Attributes:
+    sources: the items of each data set, by its name.
+    counts: int64 `[D]`: how many items each data set has.
+    spec: the nest of one item, with `Spec` leaves.
+  """
+
+  first = 0  # The number of the first item, for samplers.
+
+  def __init__(self, sources: Mapping[str, items_lib.Items]):
+    """Mixes items.
+
+    Args:
+      sources: the items of each data set, by its name.
+
+    Raises:
+      ValueError: if there are none, or if a field differs between them.
+    """
+    if not sources:
+      raise ValueError('There are no data sets to mix.')
+    self.sources = dict(sources)
+    self.counts = np.array([len(each) for each in sources.values()], np.int64)
+    self.num_items = int(self.counts.sum())
+    self._first = np.cumsum(self.counts) - self.counts
+    self._specs: Dict[Any, items_lib.Spec] = {}
+    of: Dict[Any, str] = {}
+    for name, items in self.sources.items():
+      for keys, spec in tree.flatten_with_path(items.spec):
+        known = self._specs.setdefault(keys, spec)
+        if known != spec:
+          raise ValueError(
+              f'Field {"/".join(map(str, keys))} is {spec} in {name}, but'
+              f' {known} in {of[keys]}. Make them the same in the function'
+              ' prepare of build_index, as PadField does, or by images.'
+          )
+        of.setdefault(keys, name)
+    specs = [items.spec for items in self.sources.values()]
+    # Parts of a nest without fields have no path.
+    is_one = all(_is_like(specs[0], spec) for spec in specs)
+    self._template = specs[0] if is_one else None
+    self.spec = self._nest(self._specs)
+
+  def batch(self, items: Any) -> Any:
+    """Returns items, stacked; see `Items.batch`."""
+    items = self.check_numbers(items)
+    source = np.searchsorted(self._first, items, 'right') - 1
+    # A data set without items begins where the next one does.
+    leaves = {
+        keys: np.full(
+            [len(items), *spec.shape],
+            b'' if spec.dtype == 'string' else 0,
+            spec.numpy_dtype,
+        )
+        for keys, spec in self._specs.items()
+    }
+    for number, each in enumerate(self.sources.values()):
+      places = np.flatnonzero(source == number)
+      if not len(places):
+        continue
+      part = each.batch(items[places] - self._first[number])
+      for keys, leaf in tree.flatten_with_path(part):
+        leaves[keys][places] = leaf
+    return self._nest(leaves)
+
+  def identity(self) -> Any:
+    """Returns a value that differs for other items, for `fingerprint`."""
+    return [[name, each.identity()] for name, each in self.sources.items()]
+
+  def _nest(self, leaves: Mapping[Any, Any]) -> Any:
+    if self._template is None:
+      return _nest(leaves)
+    return tree.unflatten_as(self._template, list(leaves.values()))
+
+
+def _is_like(one: Any, other: Any) -> bool:
+  """Returns whether two nests have the same structure."""
+  try:
+    tree.assert_same_structure(one, other)
+  except (TypeError, ValueError):
+    return False
+  return True
+
+
+def _nest(leaves: Mapping[Any, Any]) -> Any:
+  """Returns the nest of leaves by their paths, of dicts and tuples."""
+  if list(leaves) == [()]:
+    return leaves[()]
+  parts: Dict[Any, Dict[Any, Any]] = {}
+  for keys, leaf in leaves.items():
+    parts.setdefault(keys[0], {})[keys[1:]] = leaf
+  nested = {key: _nest(part) for key, part in parts.items()}
+  if nested and all(isinstance(key, int) for key in nested):
+    return tuple(nested[key] for key in sorted(nested))
+  return nested

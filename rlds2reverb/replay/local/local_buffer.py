@@ -1,0 +1,280 @@
+"""The base class of replay buffers without a server."""
+
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.replay_buffers import replay_buffer
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.replay import importance
+from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.replay.local import dataset
+from rlds2reverb.replay.local import loading
+from rlds2reverb.replay.local import position
+from rlds2reverb.store import items as store_items
+from rlds2reverb.store import prioritized
+from rlds2reverb.store import samplers
+
+
+class LocalReplayBuffer(
+    importance.SampledReplayBuffer, replay_buffer.ReplayBuffer
+):
+  """Samples items in the process that trains.
+
+  It takes the place of a `ReverbReplayBuffer` whose table was filled with the
+  same items, and is many times faster. Batches come in three ways, and are the
+  same in all of them:
+
+      dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
+      for frames, info in dataset:                       # tensors
+      for frames, info in replay_buffer.batches(256):    # NumPy arrays
+      frames, info = replay_buffer.get_next(256)         # one batch
+
+  `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
+  stay as they are; `transforms.decode_images` decodes those of a batch.
+
+  The draws of an iterator are a pure function of the seed and of the number of
+  batches so far, so a checkpoint resumes sampling with the very next batch:
+
+      checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
+
+  Restore it before the first batch is taken. Two iterators draw independently.
+  An iterator that is made after another has ended goes on where that one
+  stopped. In a new process, the first iterator of the first data set goes on
+  where the first one of the old process stopped, and so on. A batch counts when
+  it comes out of the data set. Where something takes batches in advance, such
+  as `tf.distribute` or a `prefetch` of the trainer's own, call `seek` after the
+  restore.
+
+  Frames may be added, batches sampled and priorities updated by several
+  threads at once, each with an iterator of its own. All frames of a batch were
+  there together, and the update of an item that has gone is left out.
+
+  Attributes:
+    store: the frames.
+  """
+
+  def __init__(
+      self,
+      items: Any,
+      store: loading.FrameStore,
+      capacity: int,
+      sampler: Optional[samplers.Sampler],
+      process: samplers.Process,
+  ):
+    process.check()
+    super().__init__(store.spec, capacity, stateful_dataset=True)
+    self.store = store
+    self._items: Any = items
+    self._sampler: samplers.Sampler = sampler or samplers.Uniform()
+    self._process = process
+    # A sampler that does not suit the data fails here, not when training
+    # begins.
+    self._sampler.bind(items, process)
+    self._position: position.SamplingState = position.SamplingState(
+        {
+            'seed': int(process.seed),
+            'worker': [process.rank, process.world_size],
+            'sampler': self._sampler.identity(),
+            'data': store.fingerprint,
+            'items': 0 if items.changes else items.num_items,
+        }
+    )
+    if isinstance(self._sampler, prioritized.Prioritized):
+      self._priorities = position.SavedBytes(self._sampler)
+
+  @property
+  def num_items(self) -> int:
+    """The number of items that can be drawn."""
+    return self._items.num_items
+
+  def batches(
+      self, sample_batch_size: Optional[int] = None, *, stream: int = 0
+  ) -> batches_lib.FrameBatches:
+    """Returns batches of NumPy arrays by their numbers, without TensorFlow.
+
+    Those of stream 0 are the batches of the first data set's first iterator.
+
+    Args:
+      sample_batch_size: the number of items `B` of a batch; None for items.
+      stream: a number from 0 up; each stream has random draws of its own.
+    """
+    checks.check_not_negative('stream', stream)
+    return self._batches(sample_batch_size, None, 0).of_stream(stream)
+
+  def seek(self, number: int) -> None:
+    """Lets iterators that are made from now on begin with a batch.
+
+    It is for trainers that take batches in advance, such as `tf.distribute`,
+    which count as seen in a checkpoint. After the restore:
+
+        replay_buffer.seek(int(train_step) * batches_per_step)
+
+    Args:
+      number: the number of the batch with which the first iterator of each data
+        set goes on.
+    """
+    checks.check_not_negative('number', number)
+    self._position.seek(number)
+
+  def update_priorities(self, keys: Any, priorities: Any) -> None:
+    """Updates the priorities of items that were sampled.
+
+    They count from the next batch on. It works eagerly and in a `tf.function`.
+
+    Args:
+      keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
+      priorities: the new priorities, numbers from 0 up, `[B]`.
+
+    Raises:
+      ValueError: if the sampler is not `Prioritized`, or if there is not one
+        priority for each key.
+      InvalidArgumentError: if a priority is negative, NaN or infinite, or if
+        there never was an item of such a key. Nothing is changed then.
+    """
+    self._prioritized()
+    in_graph = not tf.executing_eagerly()
+    convert = tf.convert_to_tensor if in_graph else np.asarray
+    keys, priorities = convert(keys), convert(priorities)
+    expected, found = keys.shape[:1], priorities.shape
+    if expected != found and not (
+        in_graph and expected.is_compatible_with(found)
+    ):
+      raise ValueError(
+          f'There must be a priority for each of the items {tuple(expected)},'
+          f' but the priorities have the shape {found}.'
+      )
+    if in_graph:
+      update = dataset.weak_method(self, '_update')
+      tf.numpy_function(update, [keys, priorities], [])
+      return
+    try:
+      self._update(keys, priorities)
+    except store_items.SamplingError as e:
+      # TensorFlow makes the same of it in a graph.
+      raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
+
+  def _update(self, keys, priorities):
+    items = keys[:, 0] if keys.ndim == 2 else keys
+    self._prioritized().update(
+        items.astype(np.int64), priorities.astype(np.float64)
+    )
+
+  def _importance_arguments(self, sample_info, normalization):
+    sampler = self._prioritized()
+    if normalization != 'table':
+      return {}
+    if tf.executing_eagerly():
+      least = tf.constant(sampler.min_priority(), tf.float64)
+    else:
+      min_priority = dataset.weak_method(sampler, 'min_priority')
+      least = tf.numpy_function(min_priority, [], tf.float64)
+      least.set_shape([])
+    # An item of the batch may have had a lower priority than any item has now.
+    least = tf.minimum(least, tf.reduce_min(sample_info.priority))
+    return {'min_priority': least, 'priority_exponent': sampler.alpha}
+
+  def close(self) -> None:
+    """Does nothing here: there is no server to stop."""
+
+  def _prioritized(self) -> prioritized.Prioritized:
+    if not isinstance(self._sampler, prioritized.Prioritized):
+      raise ValueError(
+          'Only a Prioritized sampler has priorities that change, and this one'
+          f' is {self._sampler}. Make the replay buffer with'
+          ' sampler=Prioritized().'
+      )
+    return self._sampler
+
+  def _as_dataset(
+      self,
+      sample_batch_size,
+      num_steps,
+      sequence_preprocess_fn,
+      num_parallel_calls,
+  ):
+    del num_parallel_calls  # The rows of a batch are read together.
+    number, streams = self._position.new_data_set()
+    batches = self._batches(sample_batch_size, num_steps, number)
+    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
+
+  def _single_deterministic_pass_dataset(
+      self,
+      sample_batch_size,
+      num_steps,
+      sequence_preprocess_fn,
+      num_parallel_calls,
+  ):
+    del num_parallel_calls
+    self._check_batches(sample_batch_size, num_steps)
+    own = self._process.share_of(self.num_items)
+    draw = samplers.InOrder().bind(self._items, self._process)
+    batches = batches_lib.FrameBatches(
+        self.store,
+        self._items,
+        lambda stream: draw,
+        sample_batch_size,
+        num_batches=-(-own // (sample_batch_size or 1)),
+        in_advance=not self._items.changes,
+    )
+    streams = position.Streams(goes_on=False)
+    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
+
+  def _batches(self, batch_size, num_steps, data_set):
+    self._check_batches(batch_size, num_steps)
+    items, sampler, process = self._items, self._sampler, self._process
+    return batches_lib.FrameBatches(
+        self.store,
+        items,
+        lambda stream: sampler.bind(
+            items, process._replace(stream=(data_set, stream))
+        ),
+        batch_size,
+        static_size=sampler.batch_size(items, process, batch_size or 1),
+        in_advance=not (sampler.is_synchronous or items.changes),
+        identity=str(self._position.identity),
+    )
+
+  def _check_batches(self, batch_size, num_steps):
+    length = self._items.length
+    if batch_size is not None:
+      checks.check_positive('sample_batch_size', batch_size)
+      if length is None:
+        raise ValueError(
+            'The items are whole episodes, of different lengths, which do not'
+            ' make a batch: leave sample_batch_size out, and use'
+            ' tf.data.Dataset.padded_batch.'
+        )
+    if num_steps is not None and num_steps != length:
+      raise ValueError(
+          f'num_steps is {num_steps}, but the items have'
+          f' {"all frames of an episode" if length is None else length}. Make'
+          f' the replay buffer with Windows({num_steps}).'
+      )
+
+  def _next_batch(self, sample_batch_size, num_steps):
+    iterators = self._position.iterators
+    key = sample_batch_size, num_steps
+    if key not in iterators:
+      with tf.init_scope():
+        iterators[key] = iter(
+            self._as_dataset(sample_batch_size, num_steps, None, None)
+        )
+    return next(iterators[key])
+
+  def _num_frames(self):
+    return self.store.num_frames
+
+  def gather_all(self):
+    """Returns all frames, in the order of the data, `[1, N, ...]`."""
+    return self._gather_all()
+
+  def _gather_all(self):
+    rows = self.store.rows
+    with self._items.lock:
+      leaves = rows.with_strings(rows.read(self.store.all_rows(), 1))
+    return tf.nest.pack_sequence_as(
+        self.data_spec,
+        [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
+    )
