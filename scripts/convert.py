@@ -309,6 +309,14 @@ def _local(
 def main(*beam_options: str):
   # TensorFlow is imported, and its threads are not started yet.
   helper = processes.Helper(fork=True)
+  try:
+    return _convert(beam_options, helper)
+  finally:
+    helper.stop()
+
+
+def _convert(beam_options: Sequence[str], helper: processes.Helper) -> int:
+  """Does the job; returns the exit code."""
   sources = _sources()
   engine = _distributed(beam_options)
   planner = _planner(sources)

@@ -125,10 +125,11 @@ class Attempt(NamedTuple):
           f'There is not enough memory: {error}. A worker holds the longest'
           ' episode, whatever task_mb is: allow more, or take fewer workers.'
       )
+    # A file of the data that is missing will be missing again.
+    except (FileNotFoundError, RuntimeError, ValueError) as error:
+      return TaskError(str(error))
     except OSError as error:
       return OSError(str(error))
-    except (RuntimeError, ValueError) as error:
-      return TaskError(str(error))
     # The other tasks can be done after any error.
     except Exception as error:  # pylint: disable=broad-exception-caught
       return TaskError(f'{type(error).__name__}: {error}')
