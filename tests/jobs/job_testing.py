@@ -20,7 +20,6 @@ from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.checkpoint import write as write_lib
 from rlds2reverb.trajectories import specs
 from tests.jobs import data_sets
 
@@ -156,7 +155,8 @@ def items_of(directory: str) -> List[Any]:
   with tempfile.TemporaryDirectory() as folder:
     copy = os.path.join(folder, 'checkpoint')
     shutil.copytree(directory, copy)
-    write_lib.write_tables(copy, [table])
+    with records.RecordFile(copy, records.TABLES) as file:
+      file.write([table.SerializeToString()])
     server = serve.restore_reverb_server(copy)
     try:
       client = server.localhost_client()

@@ -77,11 +77,7 @@ class ConvertTest(job_testing.JobTestCase):
       self._wait_for_receipts(process, job, num_done)
       process.kill()
       process.wait()
-      # Its workers end with it.
-      deadline = time.monotonic() + 10
-      while _is_group(process.pid):
-        self.assertLess(time.monotonic(), deadline)
-        time.sleep(0.02)
+      self._check_all_end(process)
     result = _run(*args)
     self.assertEqual(result.returncode, 0, result.stderr)
     with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
@@ -97,6 +93,14 @@ class ConvertTest(job_testing.JobTestCase):
     )
     self.convert(undisturbed)
     self.assertEqual(found, job_testing.items_of(undisturbed.output.place))
+
+  def _check_all_end(self, process):
+    """Checks that workers end with the program, whose group they are in."""
+    deadline = time.monotonic() + 10
+    with self.assertRaises(ProcessLookupError):
+      while time.monotonic() < deadline:
+        os.killpg(process.pid, 0)
+        time.sleep(0.02)
 
   def _wait_for_receipts(self, process, job, count):
     deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -184,7 +188,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(process.returncode, 130, stderr)
     self.assertIn('the same command goes on', stderr)
     self.assertNotIn('Traceback', stderr)
-    self.assertFalse(_is_group(process.pid))
+    self._check_all_end(process)
 
   @pytest.mark.long
   def test_a_disk_that_becomes_full(self):
@@ -256,15 +260,6 @@ class ConvertTest(job_testing.JobTestCase):
     result = _run('--help')
     self.assertIn('rlds2reverb-convert', result.stdout)
     self.assertLess(len(result.stdout.splitlines()), 110)
-
-
-def _is_group(leader):
-  """Returns whether there are processes in a group, or their remains."""
-  try:
-    os.killpg(leader, 0)
-  except ProcessLookupError:
-    return False
-  return True
 
 
 def _names(folder):
