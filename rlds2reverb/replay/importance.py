@@ -23,7 +23,7 @@ def importance_weights(
     normalization: str = 'batch',
     min_priority: Optional[Union[float, tf.Tensor]] = None,
     priority_exponent: Optional[float] = None,
-) -> tf.Tensor:
+) -> Union[np.ndarray, tf.Tensor]:
   """Returns the weights that correct a loss for prioritized sampling.
 
   After "Prioritized Experience Replay" (Schaul et al., 2016). `P` is the
@@ -50,7 +50,8 @@ def importance_weights(
     priority_exponent: the exponent of the table's sampler; for `"table"` alone.
 
   Returns:
-    The weights, float32, of the shape of `sample_info.probability`.
+    The weights, float32, of the shape of `sample_info.probability`: an array if
+    `sample_info` has arrays of NumPy.
 
   Raises:
     ValueError: if an argument is not valid.
@@ -88,9 +89,11 @@ def importance_weights(
       weights = (probability / least(probability)) ** -cast(beta)
     else:
       weights = (cast(sample_info.table_size) * probability) ** -cast(beta)
-  if is_eager:
-    weights = weights.astype(np.float32)
-  return tf.cast(weights, tf.float32)
+  if not is_eager:
+    return tf.cast(weights, tf.float32)
+  weights = weights.astype(np.float32)
+  is_numpy = isinstance(sample_info.probability, np.ndarray)
+  return weights if is_numpy else tf.constant(weights)
 
 
 def sequence_priority(

@@ -165,14 +165,14 @@ class LocalReplayBuffer(
     sampler = self._prioritized()
     if normalization != 'table':
       return {}
+    # An item of the batch may have had a lower priority than any item has now.
     if tf.executing_eagerly():
-      least = tf.constant(sampler.min_priority(), tf.float64)
+      least = min(sampler.min_priority(), np.min(sample_info.priority))
     else:
       min_priority = dataset.weak_method(sampler, 'min_priority')
       least = tf.numpy_function(min_priority, [], tf.float64)
+      least = tf.minimum(least, tf.reduce_min(sample_info.priority))
       least.set_shape([])
-    # An item of the batch may have had a lower priority than any item has now.
-    least = tf.minimum(least, tf.reduce_min(sample_info.priority))
     return {'min_priority': least, 'priority_exponent': sampler.alpha}
 
   def close(self) -> None:

@@ -553,7 +553,9 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
       if in_function:
         weights = tf.function(weights)
       found = weights(some, 1.0)
-      self.assertEqual(found.dtype, tf.float32)
+      self.assertEqual(np.asarray(found).dtype, np.float32)
+      # Of NumPy's arrays they are an array.
+      self.assertEqual(isinstance(found, np.ndarray), not in_function)
       self.assertAllClose(found, least / some.priority)
       self.assertAllClose(
           weights(some, 0.5, normalization='table'), some.priority**-0.5
