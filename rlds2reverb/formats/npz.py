@@ -64,6 +64,11 @@ def _column(archive: zipfile.ZipFile, member: str) -> columns.Column:
     )
 
   def read(begin: int, end: int) -> np.ndarray:
+    if dtype.hasobject:
+      raise ValueError(
+          f'{name} has objects of Python, which may run any code when they are'
+          ' read, so it is refused.'
+      )
     rows = np.empty((end - begin, *shape[1:]), dtype)
     place = start + begin * rows[:1].nbytes
     if place != file.tell():  # After a jump, checksums are not looked at.

@@ -10,6 +10,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Generator,
     Iterator,
     List,
     Mapping,
@@ -54,7 +55,7 @@ class PythonEpisode(NamedTuple):
   fields: Mapping[str, Any] = {}
 
 
-Episodes = Iterator[PythonEpisode]
+Episodes = Generator[PythonEpisode, None, None]
 
 
 def make_episode(
@@ -109,7 +110,7 @@ def to_dataset(
       read or has a wrong number of rows.
     InvalidArgumentError: while iterating, if another episode is not like it.
   """
-  with contextlib.closing(episodes()) as found:  # type: ignore[type-var]
+  with contextlib.closing(episodes()) as found:
     first = next(found, None)
     if first is None:
       raise ValueError('There is no episode.')
@@ -236,7 +237,7 @@ def _batches(
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
-  with contextlib.closing(episodes()) as found:  # type: ignore[type-var]
+  with contextlib.closing(episodes()) as found:
     try:
       for episode in found:
         if waiting and num_steps + episode.num_steps > max_steps:

@@ -142,8 +142,8 @@ def read_episodes(
         columns, len(done), rows, range(step_begin, step_begin + count)
     )
     steps = {
-        name: _with_end(name, *part, end.get(name))
-        for name, part in parts.items()
+        name: _with_end(name, here, last, end.get(name))
+        for name, (here, last) in parts.items()
     }
     steps[rlds.IS_LAST] = is_last
     begin, num_last = begin + length, num_last + (count > 0)

@@ -127,13 +127,9 @@ def _find_folder(path: str) -> str:
 def _find_oldest(
     storage_folder: str, length: int, capacity: int
 ) -> Optional[int]:
-  """Returns the oldest row of a storage, or None if it is not known.
+  """Returns the oldest of `length` rows, or None if it is not known.
 
-  Args:
-    storage_folder: the folder of the storage, which lies beside `writer` if the
-      whole replay buffer was saved.
-    length: how many rows are written.
-    capacity: how many rows there can be.
+  The folder of a storage lies beside `writer` if the whole buffer was saved.
   """
   if length < capacity:
     return 0

@@ -80,7 +80,7 @@ class _Chunks:
   def __init__(self, array: Any):
     self._array = array
     self._held = range(0)
-    self._values = None
+    self._values = np.zeros(0)
 
   def rows(self, begin: int, end: int) -> columns_lib.Column:
     """Returns a column of the rows from `begin` until `end`."""

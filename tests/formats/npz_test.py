@@ -54,6 +54,10 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'not a whole npz file'):
       with npz.open_columns(path):
         pass
+    objects = self._save(np.savez, a=np.array([{}, 'text'], object))
+    with npz.open_columns(objects) as columns:
+      with self.assertRaisesRegex(ValueError, 'a of .* may run any code'):
+        columns['a'][:1]  # pylint: disable=pointless-statement
     fortran = np.asfortranarray(np.zeros((3, 4)))
     with self.assertRaisesRegex(ValueError, 'a of .*ascontiguousarray'):
       with npz.open_columns(self._save(np.savez, a=fortran)):
