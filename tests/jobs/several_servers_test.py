@@ -11,7 +11,6 @@ import reverb
 
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import running
 from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import tasks
 from tests.jobs import job_testing
@@ -92,7 +91,7 @@ class SeveralServersTest(job_testing.JobTestCase):
     plan = self._plan(ports)
     with _after_first_task(gone.stop):
       with self.assertRaisesRegex(convert.JobError, f'localhost:{ports[1]}'):
-        self.convert(plan, runner=running.LocalRunner(patience=0.0))
+        self.convert(plan, patience=0.0)
     self.start_server(ports[1])
     self.convert(plan)
     self.assertIn('was started again since', '\n'.join(self.said))
@@ -117,7 +116,7 @@ class SeveralServersTest(job_testing.JobTestCase):
 
     with _after_first_task(checkpoint_and_kill):
       with self.assertRaises(convert.JobError):
-        self.convert(plan, runner=running.LocalRunner(patience=0.0))
+        self.convert(plan, patience=0.0)
     self._start_process(roots[1], ports[1])
     summary = self.convert(plan)
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
