@@ -4,7 +4,8 @@
 
 Each run has a server of its own, and is over when that has confirmed the last
 item. The limit is a server that is sent requests that were made before. Then
-come the first push of a process, and what memory a server has for an item.
+come the first push of a process, what memory a server has for an item, and what
+it wins that the bytes of items are laid out by NumPy.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import time
 from absl import app
 from absl import flags
 from absl import logging
+import numpy as np
 import reverb
 from tf_agents.replay_buffers import reverb_utils
 from tf_agents.replay_buffers import rlds_to_reverb as reference
@@ -29,6 +31,7 @@ import rlds2reverb
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import protos
 from rlds2reverb.replay.server import insert
 
 _STEPS = flags.DEFINE_list(
@@ -157,6 +160,53 @@ def _compare(folder: str, steps: int) -> None:
   )
 
 
+def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
+  """Compares items as arrays of bytes with a message object for each."""
+  keys = np.arange(1, count + 1, dtype=np.uint64)
+  row = np.arange(count) % 64
+  slices = encoding.Slices(
+      np.arange(count + 1), keys, row, np.full(count, 2, np.int64)
+  )
+  dates = 10**18 + np.arange(count)
+  priorities = np.ones(count)
+
+  def as_arrays():
+    return encoding.encode_items(
+        _TABLE, keys, priorities, slices, num_columns, dates
+    )
+
+  def as_messages():
+    encoded = []
+    for key, offset, date in zip(keys.tolist(), row.tolist(), dates.tolist()):
+      item = protos.PrioritizedItem(key=key, table=_TABLE, priority=1.0)
+      item.inserted_at.seconds, item.inserted_at.nanos = divmod(date, 10**9)
+      for column in range(num_columns):
+        item.flat_trajectory.columns.add().chunk_slices.add(
+            chunk_key=key, offset=offset, length=2, index=column
+        )
+      encoded.append(item.SerializeToString())
+    return encoded
+
+  parse = protos.PrioritizedItem.FromString
+  if list(map(parse, as_arrays())) != list(map(parse, as_messages())):
+    raise RuntimeError('The items differ.')
+
+  def timed(encode):
+    def run():
+      encode()
+
+    return run
+
+  messages = 'items as messages'
+  timing.compare(
+      [
+          timing.Case(messages, count, timed(as_messages)),
+          timing.Case('encode_items', count, timed(as_arrays)),
+      ],
+      [(messages, messages)],
+  )
+
+
 def _print_first_pushes() -> None:
   for name in _PUSHES:
     seconds = [
@@ -230,6 +280,7 @@ def main(_) -> None:
     for steps in sizes:
       _compare(folder, steps)
     _print_memory(folder, min(max(sizes), 10_000))
+  _compare_encoding()
   _print_first_pushes()
 
 
