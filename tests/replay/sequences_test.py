@@ -4,9 +4,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
-from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
@@ -20,21 +18,6 @@ from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
-
-_SETTINGS = tuple(
-    (f'{end}_{length}_{stride}', length, stride, end)
-    for length, stride, end in (
-        (1, 1, 'drop'),
-        (2, 1, 'drop'),
-        (3, 2, 'drop'),
-        (2, 1, 'pad'),
-        (5, 3, 'pad'),
-        (5, 1, 'tile'),
-        (3, 2, 'tile'),
-        (2, 1, 'cross'),
-        (4, 3, 'cross'),
-    )
-)
 
 
 def _data():
@@ -51,70 +34,7 @@ def _columns(sequence):
   )
 
 
-def _observer(client, length, stride, end):
-  if end == 'cross':
-    return reverb_utils.ReverbTrajectorySequenceObserver(
-        client, testing.TABLE, length, stride
-    )
-  return reverb_utils.ReverbAddTrajectoryObserver(
-      client,
-      testing.TABLE,
-      length,
-      stride,
-      pad_end_of_episodes=end != 'drop',
-      tile_end_of_episodes=end == 'tile',
-  )
-
-
 class SequencesTest(parameterized.TestCase, tf.test.TestCase):
-
-  @parameterized.named_parameters(*_SETTINGS)
-  @pytest.mark.few(4)
-  def test_observers_write_these(self, length, stride, end):
-    data = _data()
-    found = sequences.convert_rlds_to_sequences(
-        data, windows_lib.Windows(length, stride, end)
-    )
-    spec = specs.create_trajectory_data_spec(data)
-    with testing.reverb_server(spec) as client:
-      observer = _observer(client, length, stride, end)
-      push.push_rlds_to_reverb(data, observer, method='observer')
-      written = testing.contents(client).items
-      observer.close()
-    self.assertNotEmpty(written)
-    self.assertEqual(
-        list(map(_columns, found.as_numpy_iterator())),
-        [columns for _, columns in written],
-    )
-
-  @parameterized.parameters('overlap', 'repeat_last', 'tile')
-  def test_written_as_they_are(self, end):
-    data = _data()
-    found = sequences.convert_rlds_to_sequences(
-        data, windows_lib.Windows(4, 3, end)
-    )
-    table = items.TableItems(testing.TABLE, priority=3.0)
-    directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    write.write_reverb_checkpoint(
-        found,
-        directory,
-        table,
-        reverb_tables=[testing.make_table()],
-    )
-    spec = specs.create_trajectory_data_spec(data)
-    with testing.reverb_server(spec) as client:
-      counts = insert.write_rlds_to_reverb(found, client, table)
-      written = testing.contents(client).items
-    server = serve.restore_reverb_server(directory)
-    restored = testing.contents(server.localhost_client()).items
-    server.stop()
-    expected = [
-        (3.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
-    ]
-    self.assertNotEmpty(expected)
-    self.assertEqual(written, expected)
-    self.assertEqual(restored, expected)
-    self.assertEqual(counts, {testing.TABLE: (len(expected), 0)})
 
   @parameterized.named_parameters(
       ('whole_episodes', [4, 4, 4], 'drop', 3),

@@ -263,55 +263,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       )
       observer.close()
 
-  @parameterized.named_parameters(
-      (
-          'structure',
-          lambda spec: spec._replace(observation={'a': spec.observation}),
-          ['observation: the table has no', 'observation/a: the table expects'],
-      ),
-      (
-          'dtype',
-          lambda spec: spec._replace(
-              reward=tf.TensorSpec([], tf.float64),
-              action=tf.TensorSpec([], tf.int32),
-          ),
-          [
-              'action: the table expects int32 (None,), the data has int64',
-              'reward: the table expects float64 (None,), the data has float32',
-          ],
-      ),
-      (
-          'shape',
-          lambda spec: spec._replace(
-              observation=tf.TensorSpec([3], tf.float32)
-          ),
-          ['observation: the table expects float32 (None, 3)'],
-      ),
-      (
-          'policy_info',
-          lambda spec: spec._replace(
-              policy_info={'other': tf.TensorSpec([], tf.float32)}
-          ),
-          ['policy_info/other: the table expects float32'],
-      ),
-  )
-  def test_signature_that_does_not_fit(self, change, differences):
-    data = golden.stacked(_ROW_OF_THREE)
-    spec = change(specs.create_trajectory_data_spec(data))
-    with testing.reverb_server(spec) as client:
-      observer = _pair_observer(client)
-      with self.assertRaises(specs.SpecMismatchError) as error:
-        self._push(data, observer)
-      self.assertEqual(
-          str(error.exception),
-          'Replay buffer table signature spec should match RLDS data spec.',
-      )
-      self.assertLen(error.exception.differences, len(differences))
-      for line, start in zip(error.exception.differences, differences):
-        self.assertStartsWith(line, start)
-      self.assertEqual(testing.size(client), 0)
-      observer.close()
-
   def test_names_and_bounds_may_differ(self):
     data = golden.stacked([golden.TRUNCATED])
     spec = specs.create_trajectory_data_spec(data)
@@ -337,35 +288,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           client, _windows(golden.expected_frames([golden.TRUNCATED]), 2)
       )
       observer.close()
-
-  @parameterized.parameters(
-      # Episodes that are too short for an item, and those that are not.
-      ([2, 5], 1),
-      ([2, 5, 2, 6, 3], 2),
-      ([2, 2, 2, 7], 1),
-  )
-  def test_num_episodes_where_a_column_has_chunks_of_its_own(
-      self, lengths, num_episodes
-  ):
-    # TF-Agents counts the episodes that have items.
-    episodes = [
-        golden.make_episode([1] * length, terminal=True) for length in lengths
-    ]
-    for episode in episodes:
-      episode['observation'] = {
-          'values': episode['observation'],
-          'text': np.array([b'text'] * golden.length_of(episode), object),
-      }
-    data = golden.batched(episodes, batch_size=len(episodes))
-    with _server(data) as client:
-      observer = reverb_utils.ReverbAddTrajectoryObserver(
-          client, testing.TABLE, sequence_length=5
-      )
-      self._push(data, observer)
-      observer.close()
-      info = client.server_info()[testing.TABLE]
-      self.assertEqual(info.current_size, sum(max(n - 4, 0) for n in lengths))
-      self.assertEqual(info.num_episodes, num_episodes)
 
   def test_a_policy_info_fn_of_another_arity_is_an_error(self):
     # TF-Agents calls the function whether or not the table has policy_info.
@@ -442,13 +364,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         push.push_rlds_to_reverb(data, print, method=method)
     with self.assertRaisesRegex(TypeError, 'has no __call__, get_table'):
       push.push_rlds_to_reverb(data, 'localhost:1')
-
-  def test_a_server_that_is_gone(self):
-    data = golden.stacked([golden.TRUNCATED])
-    with _server(data) as client:
-      observer = _pair_observer(client)
-    with self.assertRaisesRegex(ConnectionError, 'no answer.*localhost'):
-      self._push(data, observer, timeout=1)
 
   def test_auto_goes_by_the_state_of_the_observer(self):
     data = golden.stacked([golden.TRUNCATED])

@@ -52,36 +52,6 @@ for _ in range(10):
 print('FREED', flush=True)
 """
 
-_WRITER = """
-import sys
-from rlds2reverb.episodes import windows
-from rlds2reverb.replay import items
-from rlds2reverb.replay.server import insert
-from tests import testing
-from tests.replay.server import sampling_test
-begin, end = map(int, sys.argv[1:])
-print('READY', flush=True)
-address = input()
-data = sampling_test.make_data(range(begin, end))
-written = insert.write_rlds_to_reverb(
-    data, address, items.TableItems(testing.TABLE, windows.Windows(1)))
-print('WROTE', written[testing.TABLE].new, flush=True)
-"""
-
-_READER = """
-import sys
-from rlds2reverb.replay.server import sampling
-from tests import testing
-print('READY', flush=True)
-address = input()
-dataset = sampling.sample_reverb_servers(
-    address, testing.TABLE, 1, 7, drop_remainder=False, timeout=10)
-iterator = iter(dataset.prefetch(1))
-print('SAMPLING', flush=True)
-rewards = [int(r) for data, _ in iterator for r in data.reward[:, 0]]
-print('READ', *rewards, flush=True)
-"""
-
 
 def make_data(rewards):
   """One episode with these rewards."""
@@ -269,27 +239,6 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
       _rewards(
           sampling.sample_reverb_servers(address, _TABLE, 1, 10, timeout=1)
       )
-
-  @pytest.mark.long
-  def test_two_writers_and_two_readers(self):
-    address = self._address('one_pass', [])
-    begins = [(0, 3000), (3000, 5000)]
-    writers = [processes.Process(_WRITER, *begin) for begin in begins]
-    readers = [processes.Process(_READER) for _ in range(2)]
-    for process in writers + readers:
-      self.addCleanup(process.kill)
-      process.wait_for('READY')
-    for reader in readers:
-      reader.tell(address)
-    for reader in readers:
-      reader.wait_for('SAMPLING')
-    for writer in writers:
-      writer.tell(address)
-    written = [int(writer.wait_for('WROTE')) for writer in writers]
-    self.assertEqual(written, [3000, 2000])
-    read = [reader.wait_for('READ').split() for reader in readers]
-    self.assertTrue(all(read))
-    self.assertCountEqual(map(int, sum(read, [])), range(5000))
 
   # What goes wrong.
 
