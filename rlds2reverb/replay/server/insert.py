@@ -36,6 +36,8 @@ from rlds2reverb.trajectories import specs
 _METHOD = '/deepmind.reverb.ReverbService/InsertStream'
 # How many requests may wait for the network. Most are half a mebibyte.
 _MAX_WAITING = 4
+# Those of a few short episodes are sent together, until they have this size.
+_REQUEST_BYTES = 256 << 10
 
 
 class InsertError(RuntimeError):
@@ -71,6 +73,8 @@ class InsertStream:
     self._timeout = timeout
     self._changed = threading.Condition()
     self._waiting = collections.deque()
+    self._small: List[bytes] = []
+    self._num_small = 0
     self._is_closing = False
     self._failure: Optional[str] = None
     self._progress = time.monotonic()
@@ -105,10 +109,21 @@ class InsertStream:
       InsertError: if the stream has failed, or the server did nothing for
         `timeout` seconds.
     """
+    # Two requests, one after the other, are one of all that they hold.
+    self._small.append(request)
+    self._num_small += num_items
+    if sum(map(len, self._small)) >= _REQUEST_BYTES:
+      self._send()
+
+  def _send(self) -> None:
+    """Sends the small requests that wait to be sent together."""
+    if not self._small:
+      return
     self._wait(lambda: len(self._waiting) < _MAX_WAITING)
     with self._changed:
-      self._waiting.append(request)
-      self.sent += num_items
+      self._waiting.append(b''.join(self._small))
+      self.sent += self._num_small
+      self._small, self._num_small = [], 0
       self._changed.notify_all()
 
   def flush(self) -> None:
@@ -118,6 +133,7 @@ class InsertStream:
       InsertError: if the stream has failed, or the server did nothing for
         `timeout` seconds.
     """
+    self._send()
     self._wait(lambda: self.confirmed == self.sent)
 
   def _wait(self, condition) -> None:
