@@ -29,7 +29,9 @@ _SHORT_EPISODES = flags.DEFINE_integer(
     'short_episodes', 200_000, 'Episodes of the table of short ones.'
 )
 _STARTS = flags.DEFINE_list(
-    'starts', ['1000', '3000', '10000'], 'Steps of a pass; they start anew.'
+    'starts',
+    ['1000', '3000', '10000', '100000'],
+    'Steps of a pass; each builds its pipeline anew.',
 )
 _PEAK = flags.DEFINE_integer(
     'peak', 0, 'Only converts so many steps, and prints the peak memory.'
@@ -81,7 +83,7 @@ def _compare_conversions(stacked, nested) -> None:
   )
 
 
-def _compare_starts(nested, stacked) -> None:
+def _compare_starts(nested, stacked, loaded) -> None:
   """A pass that builds its own pipeline, as each call of a user's does."""
 
   def starting(convert, episodes, num_steps):
@@ -97,6 +99,10 @@ def _compare_starts(nested, stacked) -> None:
         theirs: (reference.convert_rlds_to_trajectories, nested),
         f'{num_steps}: nested': (lambda e: _ours(e, batched=True), nested),
         f'{num_steps}: stacked': (lambda e: _ours(e, batched=True), stacked),
+        f'{num_steps}: load_episodes': (
+            lambda e: _ours(e, batched=True),
+            loaded,
+        ),
     }
     timing.compare(
         [
@@ -181,12 +187,17 @@ def main(_) -> None:
         pass
     print(f'{timing.memory_mib():.0f} MiB')
     return
-  num_steps = max(_STEPS.value, _NESTED_STEPS.value, _REFERENCE_STEPS.value)
+  num_steps = max(
+      _STEPS.value,
+      _NESTED_STEPS.value,
+      _REFERENCE_STEPS.value,
+      *map(int, _STARTS.value),
+  )
   tf.get_logger().setLevel('ERROR')
   with data.temporary_episodes(num_steps) as folder:
     stacked, nested = data.read_stacked(folder), data.read_nested(folder)
     _compare_conversions(stacked, nested)
-    _compare_starts(nested, stacked)
+    _compare_starts(nested, stacked, rlds2reverb.load_episodes(folder))
     _compare_windows(stacked, nested)
   _compare_short_episodes()
   _print_peaks()

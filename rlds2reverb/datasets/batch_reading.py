@@ -98,7 +98,6 @@ def read_batches(
         builder, split, read_config
     )
 
-  @graphs.no_autograph
   def with_place(index, batch):
     """Adds the place of the record to a fault, and counts the episodes."""
     fault = batch.fault
@@ -113,14 +112,12 @@ def read_batches(
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
   parallel = read_config.num_parallel_calls_for_decode
-  read = (
-      batches.map(graphs.no_autograph(reader.parse), parallel)
-      .flat_map(graphs.no_autograph(reader.parts))
-      .map(graphs.no_autograph(reader.decode), parallel)
-      .flat_map(graphs.no_autograph(_one_by_one_if_bad))
-      .map(graphs.no_autograph(reader.to_batch), parallel)
-      .scan(tf.constant(0, tf.int64), with_place)
-  )
+  parsed = graphs.map_elements(batches, reader.parse, parallel)
+  parts = graphs.flat_map(parsed, reader.parts)
+  decoded = graphs.map_elements(parts, reader.decode, parallel)
+  alone = graphs.flat_map(decoded, _one_by_one_if_bad)
+  read = graphs.map_elements(alone, reader.to_batch, parallel)
+  read = graphs.scan(read, tf.constant(0, tf.int64), with_place)
   return read if read_config.skip_prefetch else read.prefetch(1)
 
 
@@ -156,12 +153,7 @@ class _Reader:
         lambda: grouping.bounds(batch.result.splits, self._row_bytes),
         lambda: tf.stack([[0, _num_records(batch.records)]]),
     )
-    return tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.from_tensor_slices(bounds),
-            tf.data.Dataset.from_tensors(batch).repeat(),
-        )
-    )
+    return graphs.with_each(tf.data.Dataset.from_tensor_slices(bounds), batch)
 
   def decode(self, bounds, read: _Read) -> _Read:
     """Decodes the episodes of a part."""
@@ -226,12 +218,7 @@ def _one_by_one_if_bad(read: _Read) -> tf.data.Dataset:
   count = tf.where(
       read.is_good, tf.constant(1, tf.int64), _num_records(read.records)
   )
-  return tf.data.Dataset.zip(
-      (
-          tf.data.Dataset.range(count),
-          tf.data.Dataset.from_tensors(read).repeat(),
-      )
-  )
+  return graphs.with_each(tf.data.Dataset.range(count), read)
 
 
 def _num_records(records) -> tf.Tensor:

@@ -313,11 +313,9 @@ def _fail(nothing):
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
-  return tf.data.Dataset.zip(
-      (
-          tf.data.Dataset.from_tensor_slices(
-              grouping.bounds_of_parts(num_bytes, max_bytes)
-          ),
-          tf.data.Dataset.from_tensors(batch).repeat(),
-      )
+  return graphs.with_each(
+      tf.data.Dataset.from_tensor_slices(
+          grouping.bounds_of_parts(num_bytes, max_bytes)
+      ),
+      batch,
   )

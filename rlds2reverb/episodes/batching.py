@@ -29,19 +29,13 @@ def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
     `steps`.
   """
 
-  @graphs.no_autograph
   def separate(batch):
-    return tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.range(episode_batches.num_episodes(batch)),
-            tf.data.Dataset.from_tensors(batch).repeat(),
-        )
+    return graphs.with_each(
+        tf.data.Dataset.range(episode_batches.num_episodes(batch)), batch
     )
 
-  # The episodes are cut out here, and not by a map in the function of
-  # `flat_map`, which would be built again for every batch.
   batches = without_faults(batches)
-  return batches.flat_map(separate).map(graphs.no_autograph(_episode))
+  return graphs.map_elements(graphs.flat_map(batches, separate), _episode)
 
 
 @graphs.no_autograph
@@ -100,16 +94,21 @@ def batch_each(
     return grouping.batches(of_batch(index, batch).map(_separate), count)
 
   made = numbered(without_faults(batches)).flat_map(made_of)
-  return grouping.of_batches(made, _row_bytes(episode_spec)).map(_to_batch)
+  return graphs.map_elements(
+      grouping.of_batches(made, _row_bytes(episode_spec)), _to_batch
+  )
 
 
 def batch_together(
     episodes: tf.data.Dataset, max_episodes: int
 ) -> tf.data.Dataset:
   """Returns the batches of episodes, by `grouping.group`."""
-  return grouping.group(
-      episodes.map(_separate), max_episodes, _row_bytes(episodes.element_spec)
-  ).map(_to_batch)
+  grouped = grouping.group(
+      graphs.map_elements(episodes, _separate),
+      max_episodes,
+      _row_bytes(episodes.element_spec),
+  )
+  return graphs.map_elements(grouped, _to_batch)
 
 
 @graphs.no_autograph
@@ -136,7 +135,6 @@ def without_faults(batches: tf.data.Dataset) -> tf.data.Dataset:
   if batches.element_spec.fault == ():
     return batches
 
-  @graphs.no_autograph
   def check(index, batch):
     is_fine = ~faults.is_fault(batch.fault)
     message = tf.cond(
@@ -147,7 +145,7 @@ def without_faults(batches: tf.data.Dataset) -> tf.data.Dataset:
     with tf.control_dependencies([tf.debugging.Assert(is_fine, [message])]):
       return batch._replace(fault=())
 
-  return numbered(batches).map(check)
+  return graphs.map_elements(numbered(batches), check)
 
 
 def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -156,7 +154,7 @@ def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
   def number(index, batch):
     return index + episode_batches.num_episodes(batch), (index, batch)
 
-  return batches.scan(tf.constant(0, tf.int64), graphs.no_autograph(number))
+  return graphs.scan(batches, tf.constant(0, tf.int64), number)
 
 
 def take(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -169,7 +167,7 @@ def take(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
   is_among = lambda index, batch: (index < count) | (count < 0)
   among = numbered(batches).take_while(graphs.no_autograph(is_among))
-  return not_empty(among.map(graphs.no_autograph(some)))
+  return not_empty(graphs.map_elements(among, some))
 
 
 def skip(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -194,7 +192,7 @@ def _select(batches, keep):
         batch, keep(index + tf.range(episode_batches.num_episodes(batch)))
     )
 
-  return not_empty(numbered(batches).map(graphs.no_autograph(some)))
+  return not_empty(graphs.map_elements(numbered(batches), some))
 
 
 def not_empty(batches: tf.data.Dataset) -> tf.data.Dataset:

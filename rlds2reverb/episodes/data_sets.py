@@ -284,7 +284,6 @@ def batches_of(
   if is_nested and fields is not None:
     fields = _fields_to_read(spec.element_spec, fields)
 
-  @graphs.no_autograph
   def stack(episode):
     steps = episode[rlds.STEPS]
     if is_nested and fields is not None:
@@ -296,15 +295,14 @@ def batches_of(
     return {**episode, rlds.STEPS: steps}
 
   if is_nested:
-    stacked = rlds_data.map(stack, num_parallel_calls=tf.data.AUTOTUNE)
+    stacked = graphs.map_elements(rlds_data, stack, tf.data.AUTOTUNE)
     if batching.can_be_batched(stacked.element_spec):
       return batching.batch_together(stacked, _MAX_STACKED)
-    return stacked.map(graphs.no_autograph(episode_batches.of_episode))
-  return rlds_data.map(
-      graphs.no_autograph(
-          lambda episode: episode_batches.of_episode(stack(episode))
-      ),
-      num_parallel_calls=tf.data.AUTOTUNE,
+    return graphs.map_elements(stacked, episode_batches.of_episode)
+  return graphs.map_elements(
+      rlds_data,
+      lambda episode: episode_batches.of_episode(stack(episode)),
+      tf.data.AUTOTUNE,
   )
 
 

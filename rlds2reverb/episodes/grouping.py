@@ -51,7 +51,7 @@ def group(
   if max_episodes == 1 or not all(
       map(steps_lib.has_one_shape, tf.nest.flatten(step))
   ):
-    return episodes.map(_alone)
+    return graphs.map_elements(episodes, _alone)
   return of_batches(batches(episodes, max_episodes), row_bytes)
 
 
@@ -62,7 +62,7 @@ def batches(episodes: tf.data.Dataset, max_episodes: Any) -> tf.data.Dataset:
 
 def of_batches(batches: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
   """Returns the `Group`s of batches, each of about `GROUP_BYTES` at most."""
-  return divide(batches.map(_to_group), row_bytes)
+  return divide(graphs.map_elements(batches, _to_group), row_bytes)
 
 
 @graphs.no_autograph
@@ -89,16 +89,13 @@ def _alone(rows, fields) -> Group:
 def divide(groups: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
   """Divides groups, so that each has about `GROUP_BYTES`, or one episode."""
 
-  @graphs.no_autograph
   def parts(whole):
-    return tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.from_tensor_slices(bounds(whole.splits, row_bytes)),
-            tf.data.Dataset.from_tensors(whole).repeat(),
-        )
+    return graphs.with_each(
+        tf.data.Dataset.from_tensor_slices(bounds(whole.splits, row_bytes)),
+        whole,
     )
 
-  return groups.flat_map(parts).map(graphs.no_autograph(part))
+  return graphs.map_elements(graphs.flat_map(groups, parts), part)
 
 
 def _row_splits(leaf: Any) -> tf.Tensor:

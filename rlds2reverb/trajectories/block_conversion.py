@@ -171,6 +171,12 @@ def convert_blocks(data, report, settings, policy_info=None):
   )
 
 
+@kept
+def frames_alone(blocks, unused_tables, unused_settings, unused_function=None):
+  """Returns the frames of `FrameBlock`s."""
+  return graphs.map_elements(blocks, lambda block: block.frames)
+
+
 def _with_following_step(blocks: tf.data.Dataset) -> tf.data.Dataset:
   """Pairs every block with the step that follows it, `[1, ...]`.
 
@@ -187,7 +193,6 @@ def _with_following_step(blocks: tf.data.Dataset) -> tf.data.Dataset:
       step[rlds.IS_FIRST] = tf.ones_like(step[rlds.IS_FIRST])
     return step
 
-  @graphs.no_autograph
   def pair(held, block):
     has_steps = tf.size(block.outline[rlds.IS_FIRST]) > 1
     following = tf.cond(
@@ -198,11 +203,8 @@ def _with_following_step(blocks: tf.data.Dataset) -> tf.data.Dataset:
     return block, (held, following)
 
   # `scan` returns the block before, so `end` comes out first.
-  return (
-      blocks.concatenate(tf.data.Dataset.from_tensors(end))
-      .scan(end, pair)
-      .skip(1)
-  )
+  with_end = blocks.concatenate(tf.data.Dataset.from_tensors(end))
+  return graphs.scan(with_end, end, pair, blocks.element_spec).skip(1)
 
 
 def _to_frames(steps, outline, terminal_discount):

@@ -77,12 +77,13 @@ def convert_rlds_to_trajectories(
       first frame comes out. The message says what is wrong, and in which
       episode and step.
   """
-  frames = trajectory_blocks(
+  frame_blocks = trajectory_blocks(
       rlds_data,
       options_lib.with_policy_info(options, policy_info_fn),
       block_length=block_length,
       one_episode_blocks=one_episode_blocks or block_length is not None,
-  ).map(lambda block: block.frames)
+  )
+  frames = block_conversion.frames_alone(frame_blocks, None, None)
   return frames if batched else frames.unbatch()
 
 

@@ -125,11 +125,11 @@ def cut_episodes(
   step = steps_lib.without_time(batches.element_spec.steps)
   steps_lib.check_dense(validation.select(step, cut.all_fields))
   cutter = _Cutter(cut, block_fn, on_skipped)
-  seen = batches.scan(tf.constant(0, tf.int64), graphs.no_autograph(cutter.see))
+  seen = graphs.scan(batches, tf.constant(0, tf.int64), cutter.see)
   if cut.validation == 'tf_agents':
     seen = _followed(seen)
-  return seen.flat_map(graphs.no_autograph(cutter.parts)).map(
-      graphs.no_autograph(cutter.to_block)
+  return graphs.map_elements(
+      graphs.flat_map(seen, cutter.parts), cutter.to_block
   )
 
 
@@ -182,12 +182,7 @@ class _Cutter:
     bounds = self._bounds(seen)
     # The error comes after the blocks of the episodes before.
     count = tf.shape(bounds, tf.int64)[0] + tf.cast(fault != '', tf.int64)
-    return tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.range(count),
-            tf.data.Dataset.from_tensors((bounds, fault, seen)).repeat(),
-        )
-    )
+    return graphs.with_each(tf.data.Dataset.range(count), (bounds, fault, seen))
 
   def to_block(self, index, parts):
     """Returns what `block_fn` makes of a block, or raises the error."""
@@ -317,9 +312,7 @@ def _followed(seen: tf.data.Dataset) -> tf.data.Dataset:
 
   nothing = steps_lib.zeros(seen.element_spec)
   # `scan` returns the episodes before, so `nothing` comes out first.
-  return (
-      seen.filter(graphs.no_autograph(has_steps))
-      .concatenate(tf.data.Dataset.from_tensors(nothing))
-      .scan(nothing, graphs.no_autograph(pair))
-      .skip(1)
+  with_end = seen.filter(graphs.no_autograph(has_steps)).concatenate(
+      tf.data.Dataset.from_tensors(nothing)
   )
+  return graphs.scan(with_end, nothing, pair, seen.element_spec).skip(1)

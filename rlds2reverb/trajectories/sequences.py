@@ -125,20 +125,12 @@ def convert_rlds_to_sequences(
 def _take_sequences(cuts, windows, max_batch_size, with_mask):
   """Returns batches of the sequences of a data set of `_Cut`s."""
 
-  @graphs.no_autograph
   def split(cut):
-    # The gathers are mapped over the flattened data set, because a map inside
-    # would be created for each cut, which takes longer than the gathers.
-    return tf.data.Dataset.zip(
-        (
-            tf.data.Dataset.range(
-                0, tf.size(cut.starts, tf.int64), max_batch_size
-            ),
-            tf.data.Dataset.from_tensors(cut).repeat(),
-        )
+    return graphs.with_each(
+        tf.data.Dataset.range(0, tf.size(cut.starts, tf.int64), max_batch_size),
+        cut,
     )
 
-  @graphs.no_autograph
   def take(first, cut):
     starts = cut.starts[first : first + max_batch_size]
     sequences = gathering.take_windows(
@@ -149,7 +141,7 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
     index = windows_lib.window_index(starts, windows.length)
     return sequences, tf.gather(cut.is_real, index)
 
-  return cuts.flat_map(split).map(take)
+  return graphs.map_elements(graphs.flat_map(cuts, split), take)
 
 
 def _cuts(frames, windows, are_whole):
@@ -162,22 +154,19 @@ def _cuts(frames, windows, are_whole):
       them: then nothing is held from block to block.
   """
 
-  @graphs.no_autograph
   def cut_whole(block):
     is_end = tf.constant(True)
     seen = tf.constant(0, tf.int64)
     return _cut(windows, block.frames, block.row_splits, seen, is_end)
 
-  @graphs.no_autograph
   def cut_with_held(held, block):
     return _cut_with_held(windows, held, block)
 
   if are_whole:
-    return frames.map(cut_whole)
+    return graphs.map_elements(frames, cut_whole)
   spec = frames.element_spec.frames
-  return frames.scan(
-      _Held(steps_lib.zeros(spec), tf.constant(0, tf.int64)), cut_with_held
-  )
+  held = _Held(spec, tf.TensorSpec([], tf.int64))
+  return graphs.scan(frames, steps_lib.zeros(held), cut_with_held, held)
 
 
 def _cut_with_held(windows, held, block):
