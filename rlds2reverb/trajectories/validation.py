@@ -124,54 +124,44 @@ def are_valid(
     validation: `"strict"`, all rules of this module; or `"tf_agents"`, the
       three of TF-Agents, which may look at the step after an episode.
   """
-  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
-  if validation == 'strict':
-    # Together the rules say that the first step alone is a first one and the
-    # last step alone a last one. `_broken_rules` states them one by one, which
-    # takes twice as many operations.
-    begins = episode_batches.count_begins(row_splits, tf.size(is_first)) > 0
-    discount = outline[rlds.DISCOUNT]
-    keeps = (
-        tf.equal(is_first, begins)[:-1]
-        & tf.equal(is_last[:-1], begins[1:])
-        & (is_last | ~outline[rlds.IS_TERMINAL])[:-1]
-        & ~((discount < 0) | (discount > 1))[:-1]
-    )
-    has_steps = row_splits[1:] > row_splits[:-1]
-  else:
-    broken = _broken_rules({**outline, NAN_FIELD: 0}, validation)
-    keeps = ~functools.reduce(tf.logical_or, broken.values())
-    has_steps = tf.ones_like(row_splits[1:], tf.bool)
+  broken = list(_broken_rules(outline, row_splits, validation).values())
   if NAN_FIELD in outline:
-    keeps &= ~(outline[NAN_FIELD] > 0)[:-1]
+    broken.append(outline[NAN_FIELD][:-1] > 0)
+  is_broken = functools.reduce(tf.logical_or, broken)
+  has_steps = row_splits[1:] > row_splits[:-1]
+  if validation == 'tf_agents':
+    has_steps = tf.ones_like(has_steps)
   # Nearly all episodes are valid, so that nothing more has to be found.
   return tf.cond(
-      tf.reduce_all(keeps),
-      lambda: has_steps,
+      tf.reduce_any(is_broken),
       lambda: has_steps
-      & (episode_batches.sum_rows(tf.cast(~keeps, tf.int64), row_splits) == 0),
+      & (
+          episode_batches.sum_rows(tf.cast(is_broken, tf.int64), row_splits)
+          == 0
+      ),
+      lambda: has_steps,
   )
 
 
-def _broken_rules(outline, validation) -> Dict[str, tf.Tensor]:
-  """Returns the steps that break each rule, bool `[T]`, by its sentence."""
-  is_first, is_last = outline[rlds.IS_FIRST], outline[rlds.IS_LAST]
-  next_is_first = is_first[1:]
-  is_first, is_last = is_first[:-1], is_last[:-1]
+def _broken_rules(outline, row_splits, validation) -> Dict[str, tf.Tensor]:
+  """Returns the steps that break each rule, bool `[N]`, by its sentence."""
+  is_first, is_last, is_terminal = (outline[name][:-1] for name in _FLAGS)
+  next_is_first = outline[rlds.IS_FIRST][1:]
+  edges = episode_batches.count_begins(row_splits, tf.size(is_first) + 1) > 0
+  if validation == 'strict':
+    next_is_first |= edges[1:]  # Whatever the next episode begins with.
   broken = {
-      TERMINAL_NOT_LAST: outline[rlds.IS_TERMINAL][:-1] & ~is_last,
+      TERMINAL_NOT_LAST: is_terminal & ~is_last,
       FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
       NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
   }
   if validation == 'strict':
     discount = outline[rlds.DISCOUNT][:-1]
-    length = tf.size(is_first)
-    step = tf.range(length)
     broken.update(
         {
-            NO_FIRST: ~is_first & (step == 0),
+            NO_FIRST: ~is_first & edges[:-1],
             FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
-            STEPS_AFTER_LAST: is_last & next_is_first & (step < length - 1),
+            STEPS_AFTER_LAST: is_last & next_is_first & ~edges[1:],
             DISCOUNT_RANGE: (discount < 0) | (discount > 1),
         }
     )
@@ -215,7 +205,8 @@ def find_faults(
     The faults in the order of the steps, and those of one step in the order of
     the sentences in this module.
   """
-  broken = _broken_rules(outline, validation)
+  num_steps = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
+  broken = _broken_rules(outline, tf.stack([0, num_steps]), validation)
   if nan_paths:
     broken[NAN] = outline[NAN_FIELD][:-1] > 0
   places = tf.where(tf.stack(list(broken.values()), axis=1))[:limit]
