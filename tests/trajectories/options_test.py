@@ -1,7 +1,6 @@
 """Tests of the options of a conversion."""
 
 import operator
-import os
 import re
 
 from absl.testing import absltest
