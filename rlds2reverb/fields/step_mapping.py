@@ -178,14 +178,16 @@ class StepMapping:
   def _map(self, readers, rows, row_splits):
     """Returns the mapped steps of episodes."""
     rows = rows._replace(cast=self._cast)
-    mapped = {field: reader.read(rows) for field, reader in readers.items()}
-    for field, value in mapped.items():
+    mapped = {}
+    for field, reader in readers.items():
+      value = reader.read(rows)
       if field in (*_FLAGS, rlds.DISCOUNT):
         dtype = tf.bool if field in _FLAGS else tf.float32
-        mapped[field] = steps_lib.one_a_step(field, value, dtype)
+        value = steps_lib.one_a_step(field, value, dtype)
       elif field == rlds.REWARD:
         steps_lib.check_numeric(field, value)
-        mapped[field] = tf.nest.map_structure(_squeeze, value)
+        value = tf.nest.map_structure(_squeeze, value)
+      mapped[field] = value
     begins = episode_batches.count_begins(row_splits, rows.length + 1) > 0
     first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:

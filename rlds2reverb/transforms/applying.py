@@ -67,6 +67,15 @@ class Compose(base.EpisodeTransform):
   def draws(self) -> bool:  # type: ignore[override]
     return any(transform.draws for transform in self.transforms)
 
+  @property
+  def takes_batches(self) -> bool:  # type: ignore[override]
+    return all(transform.takes_batches for transform in self.transforms)
+
+  def transform_batch(self, batch, episode_index=None):
+    for transform in self.transforms:
+      batch = transform.transform_batch(batch, episode_index)
+    return batch
+
   def transform(self, steps):
     for transform in self._without_filters():
       steps = transform.transform(steps)
@@ -126,13 +135,10 @@ def transform_episodes(
 def _each(transforms) -> Iterator[Any]:
   """Yields the single transforms, filters and functions, in their order."""
   for transform in transforms:
-    # A class that is derived from Compose may do more than its parts.
-    if isinstance(transform, Compose) and (
-        type(transform) is Compose or transform.has_filter or transform.draws
-    ):
-      yield from _each(transform.transforms)
-    else:
-      yield transform
+    is_divided = isinstance(transform, Compose) and (
+        transform.has_filter or transform.draws
+    )
+    yield from _each(transform.transforms) if is_divided else [transform]
 
 
 def _apply(rlds_data, transform):

@@ -154,7 +154,7 @@ class EpisodeTransform(_OfEpisodes):
       ValueError: if a field that the transform uses is missing or does not fit.
     """
     batch = episode_batches.of_one(steps)
-    return self.transform_batch(batch, episode_index).steps
+    return self._with_rows(batch, episode_index).steps
 
   def transform_rows(
       self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
@@ -191,8 +191,11 @@ class EpisodeTransform(_OfEpisodes):
     Returns:
       The transformed episodes, of the same number.
     """
-    if not self._has_rows:
-      return batch._replace(steps=self.transform(batch.steps))
+    if self._has_rows:
+      return self._with_rows(batch, episode_index)
+    return batch._replace(steps=self.transform(batch.steps))
+
+  def _with_rows(self, batch, episode_index):
     if episode_index is None and self.draws:
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
@@ -212,7 +215,7 @@ class EpisodeTransform(_OfEpisodes):
 
   @property
   def _has_rows(self) -> bool:
-    return type(self).transform is EpisodeTransform.transform
+    return type(self).transform_rows is not EpisodeTransform.transform_rows
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.
