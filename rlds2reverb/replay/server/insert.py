@@ -287,8 +287,8 @@ def insert(
     )
     raise
   counts = [
-      tables_lib.written_items(*of_server, layout.num_items)
-      for *of_server, layout in zip(before, after, layouts)
+      tables_lib.written_items(infos, infos_after, layout.num_items)
+      for infos, infos_after, layout in zip(before, after, layouts)
   ]
   return sum(layout.num_frames for layout in layouts), counts
 
