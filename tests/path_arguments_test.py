@@ -16,7 +16,7 @@ from examples import behavioral_cloning
 import rlds2reverb
 from rlds2reverb import jobs
 from rlds2reverb import training
-from rlds2reverb.statistics import cache
+from rlds2reverb.statistics import results
 from tests import golden
 from tests import ram_files  # noqa: F401
 
@@ -144,9 +144,10 @@ def _load_statistics(at):
 
 
 def _read_mapping(at):
-  steps = dict(golden.COMPLETE, a=golden.COMPLETE['reward'])
+  reward = golden.COMPLETE['reward']
+  steps = {**golden.COMPLETE, 'a': reward, 'b': reward}
   mapped = rlds2reverb.map_fields(golden.stacked([steps]), at('mine.gin'))
-  return len(mapped.element_spec['steps']['action'])
+  return mapped.element_spec['steps']['action'].shape[1]
 
 
 def _read_transforms(at):
@@ -267,7 +268,7 @@ def _make_folder(folder):
   )
   found = rlds2reverb.statistics.compute_statistics(_episodes(), quantiles=())
   with tf.io.gfile.GFile(f'{folder}/statistics.json', 'w') as f:
-    f.write(cache.to_json(found))
+    f.write(results.to_json(found))
   with tf.io.gfile.GFile(f'{folder}/mine.gin', 'w') as f:
     f.write(
         "StepMapping.action = ['a', 'b']\n"
