@@ -101,10 +101,9 @@ def _sending(episodes):
   layout = layout_lib.Layout(source)
   requests = [
       (
-          encoding.insert_request(
-              batch.chunks, batch.items, batch.keep_chunk_keys
-          ),
+          encoding.insert_request(batch.chunks, batch.items, []),
           len(batch.items),
+          batch.keep_chunk_keys,
       )
       for batch in layout.batches()
   ]

@@ -75,6 +75,7 @@ class InsertStream:
     self._waiting = collections.deque()
     self._small: List[bytes] = []
     self._num_small = 0
+    self._keep = b''
     self._is_closing = False
     self._failure: Optional[str] = None
     self._progress = time.monotonic()
@@ -98,19 +99,24 @@ class InsertStream:
     self._channel.close()
     self._reader.join()
 
-  def write(self, request: bytes, num_items: int) -> None:
+  def write(
+      self, request: bytes, num_items: int, keep_chunk_keys: Sequence[int]
+  ) -> None:
     """Sends a request; waits while too many are waiting to be sent.
 
     Args:
-      request: the request, an `InsertStreamRequest`.
+      request: chunks and items, an `InsertStreamRequest`.
       num_items: the number of items that it holds.
+      keep_chunk_keys: the keys of the chunks that later requests refer to.
 
     Raises:
       InsertError: if the stream has failed, or the server did nothing for
         `timeout` seconds.
     """
-    # Two requests, one after the other, are one of all that they hold.
+    # Two requests, one after the other, are one of all that they hold. What is
+    # kept is what those after the last of them need, and nothing else.
     self._small.append(request)
+    self._keep = encoding.insert_request([], [], keep_chunk_keys)
     self._num_small += num_items
     if sum(map(len, self._small)) >= _REQUEST_BYTES:
       self._send()
@@ -121,7 +127,7 @@ class InsertStream:
       return
     self._wait(lambda: len(self._waiting) < _MAX_WAITING)
     with self._changed:
-      self._waiting.append(b''.join(self._small))
+      self._waiting.append(b''.join([*self._small, self._keep]))
       self.sent += self._num_small
       self._small, self._num_small = [], 0
       self._changed.notify_all()
@@ -299,10 +305,10 @@ def _send_all(source, layouts, streams) -> None:
     for segment in source.segments():
       for server, share in _shares(segment, len(streams)):
         for batch in layouts[server].add(share):
-          request = encoding.insert_request(
-              batch.chunks, batch.items, batch.keep_chunk_keys
+          request = encoding.insert_request(batch.chunks, batch.items, [])
+          streams[server].write(
+              request, len(batch.items), batch.keep_chunk_keys
           )
-          streams[server].write(request, len(batch.items))
   except InsertError:
     raise
   except Exception:
