@@ -32,7 +32,7 @@ from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
-from rlds2reverb.replay.server import insert
+from rlds2reverb.replay.server import insert_stream
 
 _STEPS = flags.DEFINE_list(
     'steps', ['1000', '10000', '100000', '1000000'], 'Steps of each table.'
@@ -110,7 +110,7 @@ def _sending(episodes):
 
   def send(client):
     address = client.server_address
-    with insert.InsertStream(address, _TIMEOUT_SECONDS) as stream:
+    with insert_stream.InsertStream(address, _TIMEOUT_SECONDS) as stream:
       for request in requests:
         stream.write(*request)
       stream.flush()

@@ -33,7 +33,7 @@ from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
-from rlds2reverb.replay.server import insert as insert_lib
+from rlds2reverb.replay.server import insert_stream
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
@@ -48,7 +48,7 @@ _QUESTIONS_AT_ONCE = 16
 _PASSING = (
     BlockingIOError,
     ConnectionError,
-    insert_lib.InsertError,
+    insert_stream.InsertError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,

@@ -286,7 +286,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ),
       ('reward', 'a/delta', np.float32, [[t] * 3 for t in range(4)]),
       ('discount', 'r', np.float32, [0, 1, 2, 3]),
-      ('discount', 'reached', np.float32, [0, 0, 0, 1]),
   )
   def test_what_a_field_becomes(self, field, source, dtype, expected):
     mapping = dataclasses.replace(_HARD, **{field: source})

@@ -24,6 +24,7 @@ from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
+from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
@@ -218,7 +219,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       server.kill()
 
     with self.assertRaisesRegex(
-        insert.InsertError, r'It has confirmed (\d+) of the (\d+) items'
+        insert_stream.InsertError, r'It has confirmed (\d+) of the (\d+) items'
     ) as raised:
       insert.write_rlds_to_reverb(
           large_data({25: kill}), client, _PAIRS, timeout=5
@@ -244,7 +245,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       server.kill()
       successor.serve(server.port)
 
-    with self.assertRaises(insert.InsertError) as raised:
+    with self.assertRaises(insert_stream.InsertError) as raised:
       insert.write_rlds_to_reverb(
           large_data({25: restart}), client, _PAIRS, timeout=5
       )
@@ -346,7 +347,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     server = reverb.Server([table])
     self.addCleanup(server.stop)
     begin = time.monotonic()
-    with self.assertRaises(insert.InsertError) as raised:
+    with self.assertRaises(insert_stream.InsertError) as raised:
       insert.write_rlds_to_reverb(
           golden.stacked(_episodes(50)),
           f'localhost:{server.port}',

@@ -11,6 +11,7 @@ from tf_agents.specs import tensor_spec
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
+from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
@@ -95,7 +96,7 @@ class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
     stops = iter([server.stop])
     source = _source(data, watch=lambda block: next(stops, lambda: None)())
     with self.assertRaisesRegex(
-        (insert.InsertError, ConnectionError),
+        (insert_stream.InsertError, ConnectionError),
         rf'{here.server_address}: Table .* holds \d+ items',
     ):
       insert.insert(source, [here, gone], timeout=1.0)
