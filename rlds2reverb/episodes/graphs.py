@@ -49,9 +49,9 @@ def map_elements(
     num_parallel_calls: Optional[int] = None,
 ) -> tf.data.Dataset:
   """Returns what `data.map` does."""
-  if not _are_plain(data.element_spec):
-    return data.map(no_autograph(function), num_parallel_calls)
   traced, spec = _trace(function, data.element_spec)
+  if not _are_plain((data.element_spec, spec)):
+    return data.map(no_autograph(function), num_parallel_calls)
   arguments = dict(f=traced, preserve_cardinality=True)
   op = tf.raw_ops.MapDataset
   if num_parallel_calls is not None:
@@ -65,6 +65,8 @@ def flat_map(
 ) -> tf.data.Dataset:
   """Returns what `data.flat_map` does."""
   traced, spec = _trace(function, data.element_spec)
+  if not _are_plain((data.element_spec, spec.element_spec)):
+    return data.flat_map(no_autograph(function))
   return _made(
       tf.raw_ops.FlatMapDataset, data, spec.element_spec, dict(f=traced)
   )
@@ -89,6 +91,8 @@ def scan(
   if state is None:
     state = tf.nest.map_structure(tf.type_spec_from_value, initial)
   traced, (_, spec) = _trace(function, (state, data.element_spec))
+  if not _are_plain((state, data.element_spec, spec)):
+    return data.scan(initial, no_autograph(function))
   arguments = dict(
       initial_state=tf.nest.flatten(initial), f=traced, use_default_device=True
   )
@@ -107,6 +111,10 @@ def with_each(numbers: tf.data.Dataset, nest: Any) -> tf.data.Dataset:
 
 
 def _are_plain(spec: Any) -> bool:
+  """Returns whether elements have no leaf that tf.data holds in a way of its own.
+
+  A ragged or sparse tensor is one variant there.
+  """
   return all(
       isinstance(leaf, (tf.TensorSpec, tf.data.DatasetSpec))
       for leaf in tf.nest.flatten(spec)
@@ -124,7 +132,12 @@ def _trace(function, element_spec):
     is_tuple = type(element) is tuple  # As in tf.data, no named tuples.
     result = function(*element) if is_tuple else function(element)
     if not isinstance(result, tf.data.Dataset):
-      result = tf.nest.map_structure(tf.convert_to_tensor, result)
+      result = tf.nest.map_structure(
+          lambda leaf: leaf
+          if tf.is_tensor(leaf)
+          else tf.convert_to_tensor(leaf),
+          result,
+      )
     specs[:] = [tf.nest.map_structure(tf.type_spec_from_value, result)]
     return tf.nest.flatten(result, expand_composites=True)
 

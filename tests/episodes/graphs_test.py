@@ -68,6 +68,20 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
     total = lambda rows: tf.reduce_sum(rows, axis=1)
     self._assert_same(graphs.map_elements(ragged, total), ragged.map(total))
 
+  def test_ragged_elements_pass_every_stage(self):
+    rows = tf.data.Dataset.range(1, 6).map(tf.range).ragged_batch(2)
+    plain = tf.data.Dataset.range(3)
+    make = lambda n: tf.RaggedTensor.from_row_lengths(
+        tf.range(n), tf.stack([n, 0])
+    )
+    self._assert_same(graphs.map_elements(plain, make), plain.map(make))
+    step = lambda state, row: (state + 1, {'row': row, 'place': state})
+    self._assert_same(
+        graphs.scan(rows, _zero(), step), rows.scan(_zero(), step)
+    )
+    twice = lambda row: tf.data.Dataset.from_tensors(row).repeat(2)
+    self._assert_same(graphs.flat_map(rows, twice), rows.flat_map(twice))
+
   def test_flat_map(self):
     numbers = tf.data.Dataset.range(4)
     separate = lambda n: graphs.with_each(tf.data.Dataset.range(n), (n, 'x'))
