@@ -22,8 +22,8 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import whole
-  from rlds2reverb.jobs import damage
   from rlds2reverb.jobs import describing
+  from rlds2reverb.jobs import error_location
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs.descriptions import page
   from rlds2reverb.jobs.descriptions import summaries
@@ -108,7 +108,7 @@ def _describe_source(source, environment=None):
     )
   except tf.errors.OpError as e:
     opened = sources_lib.open_source(source)
-    problem = damage.explain(e, opened, opened.ranges)
+    problem = error_location.explain(e, opened, opened.ranges)
     raise ValueError(f'The data cannot be read: {problem}') from e
 
 

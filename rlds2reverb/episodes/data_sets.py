@@ -25,7 +25,7 @@ _MAX_STACKED = 8
 _UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 
 
-class _OfEpisodes(private.WrappedDataset):
+class _EpisodeDerivedDataset(private.WrappedDataset):
   """A data set whose elements are each made of one episode.
 
   While the elements are no episodes, as after `enumerate`, `of_batch` makes
@@ -71,14 +71,16 @@ class _OfEpisodes(private.WrappedDataset):
     made = super().take(count, name)
     if self._source is None or not self._is_whole:
       return made
-    return _OfEpisodes(made, self._source.take(count), self._of_batch)
+    return _EpisodeDerivedDataset(
+        made, self._source.take(count), self._of_batch
+    )
 
   def skip(self, count, name=None):
     made = super().skip(count, name)
     if self._source is None or not self._is_whole:
       return made
     of_batch = self._of_batch
-    return _OfEpisodes(
+    return _EpisodeDerivedDataset(
         made,
         self._source.skip(count),
         lambda index, batch: of_batch(index + count, batch),
@@ -93,7 +95,7 @@ class _OfEpisodes(private.WrappedDataset):
       return change(self._of_batch(index, batch))
 
     if not batching.can_be_batched(spec):
-      return _OfEpisodes(made, source, of_batch, is_whole)
+      return _EpisodeDerivedDataset(made, source, of_batch, is_whole)
     return with_batches_of(
         made,
         source,
@@ -101,7 +103,7 @@ class _OfEpisodes(private.WrappedDataset):
     )
 
 
-class Episodes(_OfEpisodes):
+class Episodes(_EpisodeDerivedDataset):
   """A data set of episodes that has their batches, too.
 
   `take`, `skip`, `shard`, `repeat`, `concatenate`, `prefetch`, `shuffle` and
@@ -175,7 +177,7 @@ class Episodes(_OfEpisodes):
     )
 
   def enumerate(self, start=0, name=None):
-    return _OfEpisodes(
+    return _EpisodeDerivedDataset(
         super().enumerate(start, name),
         self,
         lambda index, batch: batching.episodes_of(batch).enumerate(

@@ -111,7 +111,7 @@ def with_each(numbers: tf.data.Dataset, nest: Any) -> tf.data.Dataset:
 
 
 def _are_plain(spec: Any) -> bool:
-  """Returns whether elements have no leaf that tf.data holds in a way of its own.
+  """Returns whether tf.data holds elements as the tensors that they are.
 
   A ragged or sparse tensor is one variant there.
   """

@@ -224,17 +224,17 @@ class _Job:
     self._check_all_done(failures)
 
   def on_progress(self, number: int, progress: tasks_lib.Progress) -> None:
-    """Hears that a task goes on."""
+    """Receives the progress of a task."""
     self._display.update(number, progress)
     self._check_skipped()
 
   def on_done(self, number: int, receipt: receipts_lib.Receipt) -> None:
-    """Hears that a task is done."""
+    """Receives the receipt of a task that is done."""
     self._receipts[number] = receipt
     self.on_progress(number, progress_lib.of_receipts(receipt))
 
   def on_retry(self, number: int, error: Exception) -> None:
-    """Hears that a task is tried again after an error."""
+    """Receives the error after which a task is tried again."""
     self._display.say(f'Task {number} is tried again: {error}')
 
   def _check_all_done(self, failures: Dict[int, str]) -> None:

@@ -26,7 +26,7 @@ EPISODE_INDEX = 'episode_index_in_split'
 
 
 class OpenSource(abc.ABC):
-  """A data set, and the treatment of its episodes; see `sources.open_source`.
+  """A data set, and how its episodes are prepared; see `sources.open_source`.
 
   Attributes:
     source: the source.

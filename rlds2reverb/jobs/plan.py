@@ -303,7 +303,7 @@ def make_plan(
     if not source.is_one_task:
       limit = task_bytes * limit // max(source.num_bytes, limit)
     tasks.append(
-        [Task(index, pieces) for pieces in ranges_lib.cut(parts, max(limit, 1))]
+        [Task(index, spans) for spans in ranges_lib.cut(parts, max(limit, 1))]
     )
   return Plan(
       sources=tuple(source.source for source in opened),

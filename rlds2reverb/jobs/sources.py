@@ -199,15 +199,15 @@ def open_source(source: Source) -> opened_lib.OpenSource:
     ValueError: if it has no such split, if an episode would be read twice, or
       if it is not a data set of its format.
   """
-  treatment = source, mapping_of(source), transforms_of(source)
+  preprocessing = source, mapping_of(source), transforms_of(source)
   if source.format is not None:
-    return format_source.FormatSource(options_of(source), *treatment)
+    return format_source.FormatSource(options_of(source), *preprocessing)
   try:
     with files.os_errors(source.dataset):
       builder = loading.find_builder(source.dataset, source.data_dir)
   except FileNotFoundError as e:
     raise FileNotFoundError(f'{e}{_similar_data_sets(source)}') from None
-  return opened_lib.RldsSource(builder, *treatment)
+  return opened_lib.RldsSource(builder, *preprocessing)
 
 
 def _similar_data_sets(source: Source) -> str:

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import private
 from rlds2reverb.jobs import checkpoint_output
-from rlds2reverb.jobs import damage
+from rlds2reverb.jobs import error_location
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import receipts
@@ -45,7 +45,7 @@ _SECONDS_PER_REPORT = 0.5
 _QUESTIONS_AT_ONCE = 16
 # Errors after which a task is tried again: a server may come back, and a worker
 # of a killed job on another machine may need a moment to end.
-_PASSING = (
+_TRANSIENT_ERRORS = (
     BlockingIOError,
     ConnectionError,
     insert_stream.InsertError,
@@ -118,7 +118,7 @@ class Attempt(NamedTuple):
         )
     except TaskError as error:
       return error
-    except _PASSING as error:
+    except _TRANSIENT_ERRORS as error:
       return ConnectionError(str(error))
     except MemoryError as error:
       return TaskError(
@@ -231,11 +231,14 @@ def run_task(
   try:
     written = output_of(plan).write(number, folder, episodes)
   except tf.errors.OpError as error:
-    kind = ConnectionError if isinstance(error, _PASSING) else TaskError
-    raise kind(damage.explain(error, source, task.ranges)) from error
+    kind = (
+        ConnectionError if isinstance(error, _TRANSIENT_ERRORS) else TaskError
+    )
+    raise kind(error_location.explain(error, source, task.ranges)) from error
   if source.state_of(task.ranges) != state:
     raise TaskError(
-        f'{damage.place_of(source, task.ranges)} has changed while it was read.'
+        f'{error_location.place_of(source, task.ranges)} has changed while it'
+        ' was read.'
     )
   report()
   skipped = episodes.skipped()

@@ -15,7 +15,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.jobs import damage
+from rlds2reverb.jobs import error_location
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -125,7 +125,7 @@ def _check_part(found, opened, part, rules, limit) -> List[ranges_lib.Range]:
   except _UnreadError as e:
     if isinstance(e.__cause__, tf.errors.FailedPreconditionError):
       # It was read to its end, and an episode is missing somewhere.
-      found.not_read.append(damage.explain(e.__cause__, opened, [part]))
+      found.not_read.append(error_location.explain(e.__cause__, opened, [part]))
       return []
     shard = next(
         shard
@@ -168,7 +168,7 @@ def _check(
       # Only this element is lost: the iterator goes on with the next one.
       episode, num_faults = episode + 1, 1
       problems = [(None, UNREADABLE, tf_errors.message_of(e))]
-    except (*damage.UNREAD, tf.errors.OutOfRangeError) as e:
+    except (*error_location.UNREAD, tf.errors.OutOfRangeError) as e:
       raise _UnreadError(episode + 1, e) from e
     else:
       episode = episode + 1 if index < 0 else int(index)

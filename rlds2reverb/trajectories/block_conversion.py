@@ -25,7 +25,7 @@ from rlds2reverb.trajectories import validation
 _MAX_PIPELINES = 32
 
 
-def kept(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
+def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
   """Decorates a function so that the pipelines that it builds are kept.
 
   Args:
@@ -80,7 +80,7 @@ class _Specs:
 
 @functools.lru_cache(maxsize=_MAX_PIPELINES)
 def _pipeline(build, settings, specs):
-  """Returns a pipeline, and the spec of its elements; see `kept`.
+  """Returns a pipeline, and the spec of its elements; see `cache_pipeline`.
 
   The pipeline is a graph function of the variant of a data set, and of tables.
   """
@@ -117,7 +117,7 @@ class Settings(NamedTuple):
   with_steps: bool
 
 
-@kept
+@cache_pipeline
 def convert_blocks(data, report, settings, policy_info=None):
   """Converts episodes to `FrameBlock`s.
 
@@ -171,7 +171,7 @@ def convert_blocks(data, report, settings, policy_info=None):
   )
 
 
-@kept
+@cache_pipeline
 def frames_alone(blocks, unused_tables, unused_settings, unused_function=None):
   """Returns the frames of `FrameBlock`s."""
   return graphs.map_elements(blocks, lambda block: block.frames)

@@ -76,7 +76,7 @@ class Cut(NamedTuple):
   nan_paths: Tuple[str, ...] = ()
 
 
-class _Seen(NamedTuple):
+class _InspectedEpisodes(NamedTuple):
   """The episodes of a batch, and what their checks need.
 
   Attributes:
@@ -143,7 +143,7 @@ class _Cutter:
     self._paths = []  # Of the leaves whose lengths may differ; set by `see`.
 
   def see(self, index, batch: episode_batches.EpisodeBatch):
-    """Returns the index after the episodes of a batch, and its `_Seen`."""
+    """Returns the index after a batch, and its `_InspectedEpisodes`."""
     cut = self._cut
     used = validation.FIELDS.union(cut.all_fields)
     lengths = stacked_steps.lengths_of(validation.select(batch.steps, used))
@@ -153,7 +153,7 @@ class _Cutter:
     )
     num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64)
     count = episode_batches.num_episodes(batch)
-    return index + count, _Seen(
+    return index + count, _InspectedEpisodes(
         steps=validation.select(batch.steps, cut.all_fields),
         outline=outline,
         row_splits=tf.minimum(batch.row_splits, num_rows),
@@ -163,7 +163,7 @@ class _Cutter:
         stored=batch.fault,
     )
 
-  def parts(self, seen: _Seen, following=None) -> tf.data.Dataset:
+  def parts(self, seen: _InspectedEpisodes, following=None) -> tf.data.Dataset:
     """Returns the arguments of `to_block`, for each block of a batch."""
     cut = self._cut
     seen = seen._replace(outline=validation.with_end(seen.outline, following))

@@ -42,7 +42,7 @@ _METHODS = {
 }
 
 
-class _OfEpisodes(identity.ByValue, abc.ABC):
+class _EpisodeOperation(identity.ByValue, abc.ABC):
   """What transforms and filters share.
 
   Attributes:
@@ -73,7 +73,7 @@ class _OfEpisodes(identity.ByValue, abc.ABC):
         object.__setattr__(self, name, copy.deepcopy(value))
 
 
-class EpisodeTransform(_OfEpisodes):
+class EpisodeTransform(_EpisodeOperation):
   """The base of all transforms, which change the steps of an episode.
 
   A transform of your own needs one method: `transform`, if a step's result
@@ -234,7 +234,7 @@ class EpisodeTransform(_OfEpisodes):
     return steps
 
 
-class EpisodeFilter(_OfEpisodes):
+class EpisodeFilter(_EpisodeOperation):
   """The base of all filters, which decide whether an episode is kept.
 
   A filter of your own needs only `keep`; see `EpisodeTransform` about its

@@ -1,4 +1,4 @@
-"""One call from data sets to batches, held against `tf.data` and by hand."""
+"""One call from data sets to batches, compared with `tf.data` and by hand."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Items of random data sets, held against what `tf.data` makes of them."""
+"""Items of random data sets, compared with what `tf.data` makes of them."""
 
 import os
 

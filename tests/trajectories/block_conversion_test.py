@@ -9,7 +9,7 @@ from rlds2reverb.trajectories import block_conversion
 _built = []
 
 
-@block_conversion.kept
+@block_conversion.cache_pipeline
 def _add(dataset, tables, number, function=None):
   _built.append((dataset.element_spec, tables is not None, number))
   return dataset.map(
@@ -82,7 +82,7 @@ class KeptTest(tf.test.TestCase):
 
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
-      block_conversion.kept(lambda *_: 1 / 0)(
+      block_conversion.cache_pipeline(lambda *_: 1 / 0)(
           tf.data.Dataset.range(2), None, None
       )
 
