@@ -254,7 +254,6 @@ class PagesTest(absltest.TestCase):
         folders - shown,
         {
             'rlds2reverb.arrays',
-            'rlds2reverb.jobs.beam',
             'rlds2reverb.jobs.descriptions',
             'rlds2reverb.replay.checkpoint',
             'rlds2reverb.replay.server',
@@ -309,7 +308,8 @@ class PagesTest(absltest.TestCase):
           }
     self.assertNotEmpty(named & set(shown))
     # `SampleInfo` is Reverb's. Users neither make nor look into the others.
-    hidden = {'Episodes', 'Fault', 'FrameRing', 'Population', 'Runs'}
+    hidden = {'Attempt', 'Episodes', 'Fault', 'ItemIndex', 'Progress'}
+    hidden |= {'FrameRing', 'RowLayout', 'WorkerDiedError'}
     self.assertEmpty((named & classes) - set(shown) - hidden - {'SampleInfo'})
 
   def test_the_reference_has_what_pages_import(self):

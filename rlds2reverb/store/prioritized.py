@@ -77,7 +77,7 @@ class Prioritized(samplers.Sampler):
     """Starts to keep the priorities of items.
 
     Args:
-      items: an `ItemIndex` or a `Ring`.
+      items: an `ItemIndex` or a `FrameRing`.
       priorities: the priority of each of its slots, `[num_slots]`; 0 for those
         without an item.
 

@@ -62,7 +62,7 @@ class FrameBatches(batches_lib.Batches):
 
     Args:
       store: the frames.
-      items: the items, an `ItemIndex` or a `Ring`.
+      items: the items, an `ItemIndex` or a `FrameRing`.
       bind: takes the number of a stream, and returns what draws its batches.
       batch_size: the number of items of a batch; None for single items.
       static_size: the size of every batch, or None if some are shorter.
