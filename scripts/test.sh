@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=3 --dist=worksteal --quiet \
-  -m 'not long' "$@" "tests${EXTRA:+/jobs/$EXTRA}"
+  -m 'not long' "$@" "tests${EXTRA:+/jobs/${EXTRA}_engine_test.py}"
