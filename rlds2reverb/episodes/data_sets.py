@@ -20,8 +20,7 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_SHUFFLED = 32  # More episodes in a batch gain little.
-# Nested episodes that are in memory together before they are batched.
-_MAX_STACKED = 8
+_MAX_STACKED = 8  # Nested episodes in memory before they are batched.
 _UNUSED_BYTES = 4096  # At most this much of a nested step is read without use.
 
 

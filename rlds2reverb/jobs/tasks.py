@@ -166,6 +166,18 @@ def _stored(folder: str, plan_hash: str) -> plan_lib.Plan:
   return plan
 
 
+def _open_unchanged(plan, task):
+  """Returns the source of a task; a TaskError if it is not that of the plan."""
+  source = sources_lib.open_source(plan.sources[task.source])
+  data_set = plan.data_sets[task.source]
+  if source.fingerprint != data_set.fingerprint:
+    raise TaskError(
+        f'{data_set.name} in {data_set.directory} has changed since the plan of'
+        ' this job was made.'
+    )
+  return source
+
+
 def run_task(
     plan: plan_lib.Plan,
     number: int,
@@ -197,13 +209,7 @@ def run_task(
   """
   start = last = time.monotonic()
   task = plan.tasks[number]
-  source = sources_lib.open_source(plan.sources[task.source])
-  data_set = plan.data_sets[task.source]
-  if source.fingerprint != data_set.fingerprint:
-    raise TaskError(
-        f'{data_set.name} in {data_set.directory} has changed since the plan of'
-        ' this job was made.'
-    )
+  source = _open_unchanged(plan, task)
   state = source.state_of(task.ranges)
 
   def report():
@@ -231,9 +237,8 @@ def run_task(
   try:
     written = output_of(plan).write(number, folder, episodes)
   except tf.errors.OpError as error:
-    kind = (
-        ConnectionError if isinstance(error, _TRANSIENT_ERRORS) else TaskError
-    )
+    is_transient = isinstance(error, _TRANSIENT_ERRORS)
+    kind = ConnectionError if is_transient else TaskError
     raise kind(error_location.explain(error, source, task.ranges)) from error
   if source.state_of(task.ranges) != state:
     raise TaskError(
