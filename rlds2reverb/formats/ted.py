@@ -62,12 +62,9 @@ def to_ted(
   """
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
-    columns, names = to_columns(episode[rlds.STEPS], transition_fields)
-    if not len(columns[ted_columns.DONE]):
-      continue
-    if not flat:
-      columns = _as_transitions(columns, names)
-    parts.append(columns)
+    columns = to_columns(episode[rlds.STEPS], transition_fields)
+    if len(columns[ted_columns.DONE]):
+      parts.append(columns if flat else _as_transitions(columns))
   if not parts:
     raise ValueError('There is no transition.')
   return ted_columns.nest(
@@ -102,18 +99,12 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
       name: np.asarray(leaf) for name, leaf in columns_lib.leaves(data).items()
   }
   done, _ = ted_columns.find_ends(columns)
-  for name in sorted(columns):
-    after = columns.get(ted_columns.BELOW_NEXT + name)
-    if after is None or name in (*ted_columns.END_KEYS, rlds.REWARD):
-      continue
-    wrong = 1 + np.flatnonzero(
-        ted_columns.differ(columns[name], after, len(done)) & ~done[:-1]
-    )
-    if len(wrong):
+  for name, wrong in ted_columns.find_jumps(columns, done):
+    if name != rlds.REWARD:
       raise ValueError(
           f'The {name} of a transition must be what the transition before it'
           ' leads to, or one of the two would be lost. They differ in the rows'
-          f' {wrong.tolist()[:10]}.'
+          f' {(1 + np.flatnonzero(wrong)).tolist()[:10]}.'
       )
   lengths = ted_columns.lengths_of(done)
   ted_columns.check_rows('TED', columns, len(done), len(lengths))
@@ -122,19 +113,17 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   )
 
 
-def _as_transitions(columns, at_steps) -> Dict[str, np.ndarray]:
+def _as_transitions(columns) -> Dict[str, np.ndarray]:
   """Returns the columns of an episode before and after each transition."""
   before, after = {}, {}
+  count = len(columns[ted_columns.DONE])
   for name, column in columns.items():
     is_after = name.split('/')[0] in (*ted_columns.END_KEYS, rlds.REWARD)
-    if name in at_steps:
-      after[ted_columns.BELOW_NEXT + name] = column[1:]
-      column = column[:-1]
-    elif is_after:
-      after[ted_columns.BELOW_NEXT + name] = column
+    if is_after or len(column) > count:
+      after[ted_columns.BELOW_NEXT + name] = column[len(column) - count :]
     if not is_after:
-      before[name] = column
-  never = np.zeros_like(columns[ted_columns.DONE])
+      before[name] = column[:count]
+  never = np.zeros(count, bool)
   return {**before, **dict.fromkeys(ted_columns.END_KEYS, never), **after}
 
 
@@ -163,16 +152,20 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   return rlds_data.map(graphs.no_autograph(stack))
 
 
-def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:
-  """Returns the columns of an episode in the flat form, and those at steps.
+def to_columns(
+    steps: Any, transition_fields: Sequence[str] = TRANSITION_FIELDS
+) -> Dict[str, np.ndarray]:
+  """Returns the columns of an episode in the flat form.
 
   Raises:
     InvalidArgumentError: if a step that is last or terminal is not the end.
   """
-  steps = dict(steps)
-  is_last, is_terminal = (
-      np.reshape(steps.pop(key), [-1]).astype(bool) for key in ted_columns.ENDS
-  )
+  flags = {
+      key: np.reshape(steps[key], [-1]).astype(bool)
+      for key in (*ted_columns.ENDS, rlds.IS_FIRST)
+      if key in steps
+  }
+  is_last, is_terminal = (flags[key] for key in ted_columns.ENDS)
   for wrong, rule in (
       (is_terminal & ~is_last, 'Terminal step must be the last step of an'),
       (
@@ -186,19 +179,16 @@ def to_columns(steps: Any, transition_fields=TRANSITION_FIELDS) -> Any:
           None,
           f'{rule} episode. At step {np.flatnonzero(wrong).tolist()}.',
       )
-  if rlds.IS_FIRST in steps:
-    flag = np.reshape(steps.pop(rlds.IS_FIRST), [-1])
-    steps[ted_columns.IS_INIT] = flag.astype(bool)
-  columns = dict(paths.leaves(steps))
-  at_steps = [
-      name for name in columns if name.split('/')[0] not in transition_fields
-  ]
-  columns = {
-      name: column if name in at_steps else column[:-1]
-      for name, column in columns.items()
-  }
+  steps = {key: value for key, value in steps.items() if key not in flags}
+  if rlds.IS_FIRST in flags:
+    steps[ted_columns.IS_INIT] = flags[rlds.IS_FIRST]
   done, terminated = is_last[1:], is_terminal[1:]
-  columns.update(
-      zip(ted_columns.END_KEYS, (done, terminated, done & ~terminated))
-  )
-  return columns, at_steps
+  return {
+      **{
+          name: column[:-1]
+          if name.split('/')[0] in transition_fields
+          else column
+          for name, column in paths.leaves(steps).items()
+      },
+      **dict(zip(ted_columns.END_KEYS, (done, terminated, done & ~terminated))),
+  }

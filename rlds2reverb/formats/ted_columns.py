@@ -4,7 +4,15 @@ The drawing in `ted` shows them. In the flat form, fields of steps have one row
 more for each episode than fields of transitions.
 """
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import numpy as np
 
@@ -49,16 +57,15 @@ def find_ends(columns: Mapping[str, np.ndarray]) -> Any:
         f'TED must have {prefix}{DONE}, or whether a transition is terminated'
         f' or truncated, to say where episodes end, but has {sorted(columns)}.'
     )
-  for key, column in found.items():
+  for column in found.values():
     if column.size != len(column):
       raise ValueError(
           'TED must say of each transition whether it is done, but says it in'
           f' the shape {column.shape}.'
       )
-    found[key] = column.reshape(-1).astype(bool)
-  done = np.any([*found.values()], axis=0)
-  truncated = found.get(TRUNCATED, np.zeros_like(done))
-  return done, found.get(TERMINATED, done & ~truncated)
+  flags = {key: column.ravel().astype(bool) for key, column in found.items()}
+  done = np.any([*flags.values()], axis=0)
+  return done, flags.get(TERMINATED, done & ~flags.get(TRUNCATED, np.False_))
 
 
 def lengths_of(is_end: np.ndarray) -> np.ndarray:
@@ -80,31 +87,36 @@ def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
       )
 
 
-def differ(
-    here: np.ndarray, after: np.ndarray, length: int, first: int = 0
-) -> np.ndarray:
-  """Returns which rows of a column are not what the row before leads to.
+def find_jumps(
+    columns: Mapping[str, np.ndarray], done: np.ndarray, first: int = 0
+) -> Iterator[Tuple[str, np.ndarray]]:
+  """Yields the fields whose transitions do not follow one another.
 
   Args:
-    here: the values of transitions, `[N, ...]`.
-    after: the values that they lead to; NaN equals NaN.
-    length: the number of transitions.
+    columns: the columns, of either form.
+    done: bool `[N]`: which transitions end an episode, oldest first.
     first: the row of the oldest one; row 0 follows the last row.
 
-  Returns:
-    bool `[length - 1]`, from the second oldest transition on.
+  Yields:
+    The name of a field, and bool `[N - 1]`: which transitions do not lead to
+    what the next one begins with, though they are not done. NaN equals NaN.
   """
-  row_bytes = here.dtype.itemsize * int(np.prod(here.shape[1:]))
-  chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
-  found = np.zeros(max(length - 1, 0), bool)
-  for begin in range(0, length - 1, chunk):
-    rows = first + np.arange(begin, min(begin + chunk, length - 1))
-    one, other = here[(rows + 1) % len(here)], after[rows % len(here)]
-    same = one == other
-    if np.issubdtype(one.dtype, np.floating):
-      same |= np.isnan(one) & np.isnan(other)
-    found[begin : begin + chunk] = ~same.reshape(len(one), -1).all(1)
-  return found
+  for name in sorted(columns):
+    here, after = columns[name], columns.get(BELOW_NEXT + name)
+    if after is None or name in END_KEYS:
+      continue
+    row_bytes = here.dtype.itemsize * int(np.prod(here.shape[1:]))
+    chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
+    jumps = ~done[:-1]
+    for begin in range(0, len(jumps), chunk):
+      rows = first + np.arange(begin, min(begin + chunk, len(jumps)))
+      one, other = here[(rows + 1) % len(here)], after[rows % len(here)]
+      same = one == other
+      if np.issubdtype(one.dtype, np.floating):
+        same |= np.isnan(one) & np.isnan(other)
+      jumps[begin : begin + chunk] &= ~same.reshape(len(one), -1).all(1)
+    if jumps.any():
+      yield name, jumps
 
 
 def read_episodes(
@@ -122,61 +134,57 @@ def read_episodes(
     first: the row of the oldest transition; rows before it follow the last.
   """
   done, terminated = find_ends(columns)
-  num_steps = lengths + 1 if rest is None else rest.num_steps
-  begin = step_begin = num_last = 0
-  for index, count in enumerate(map(int, num_steps)):
+  begin = number = num_last = 0
+  for index, count in enumerate(
+      (lengths + 1 if rest is None else rest.num_steps).tolist()
+  ):
     length = max(count - 1, 0)
     rows = (first + np.arange(begin, begin + length)) % len(done)
-    end: Mapping[str, np.ndarray] = {}
-    is_last = np.zeros(count, bool)
-    is_terminal = False
+    known: Dict[str, np.ndarray] = {}
+    fields, is_last, is_terminal = {}, False, False
+    if rest is not None:
+      leaves = {name: one[index] for name, one in rest.metadata.items()}
+      fields = nest(leaves)
     if rest is not None and count:
-      end = {
+      known = {
           name: column[num_last : num_last + 1]
           for name, column in rest.last_step.items()
       }
-      is_last[-1], is_terminal = (end[key].reshape(-1)[0] for key in ENDS)
+      is_last, is_terminal = (known[key].ravel()[0] for key in ENDS)
     elif count:
-      is_last[-1], is_terminal = done[rows[-1]], terminated[rows[-1]]
-    parts = _read_steps(
-        columns, len(done), rows, range(step_begin, step_begin + count)
-    )
-    steps = {
-        name: _with_end(name, here, last, end.get(name))
-        for name, (here, last) in parts.items()
-    }
-    steps[rlds.IS_LAST] = is_last
-    begin, num_last = begin + length, num_last + (count > 0)
-    step_begin += count if length else 0
-    fields = {}
-    if rest is not None:
-      fields = nest({name: one[index] for name, one in rest.metadata.items()})
+      is_last, is_terminal = done[rows[-1]], terminated[rows[-1]]
+    # A field of steps has a row more for each episode.
+    steps = _read_steps(columns, len(done), rows, begin + number, count, known)
+    steps[rlds.IS_LAST] = np.arange(count) == (count - 1 if is_last else -1)
     yield python_episodes.PythonEpisode(
         nest(steps), count, bool(is_terminal), index, fields
     )
+    begin, number = begin + length, number + (length > 0)
+    num_last += count > 0
 
 
 def _read_steps(
     columns: Mapping[str, np.ndarray],
     capacity: int,
     rows: np.ndarray,
-    steps: range,
-) -> Dict[str, Any]:
-  """Returns the rows of an episode, by the names of RLDS, and its last row.
+    start: int,
+    count: int,
+    known: Mapping[str, np.ndarray],
+) -> Dict[str, np.ndarray]:
+  """Returns the fields of an episode, by the names of RLDS.
 
   Args:
     columns: the columns, of either form.
     capacity: how many transitions they have.
     rows: those of the episode.
-    steps: its steps, in columns with a row for each step.
+    start: where it begins in columns with a row for each step.
+    count: its number of steps.
+    known: the fields of its last step, if they are kept.
   """
-  below = [
-      name[len(BELOW_NEXT) :] for name in columns if name.startswith(BELOW_NEXT)
-  ]
-  root = [name for name in columns if not name.startswith(BELOW_NEXT)]
-  num_ends = min(len(steps), 1)
-  found = {}
-  for name in dict.fromkeys([*root, *below]):
+  after_root = sorted(columns, key=lambda name: name.startswith(BELOW_NEXT))
+  is_flat = not after_root[-1].startswith(BELOW_NEXT)
+  steps = {}
+  for name in dict.fromkeys(one.removeprefix(BELOW_NEXT) for one in after_root):
     if name in END_KEYS:
       continue
     after = columns.get(BELOW_NEXT + name)
@@ -184,33 +192,26 @@ def _read_steps(
     if name == rlds.REWARD and after is not None:
       column, after = after, None
     here = column[rows]
-    if not below and len(column) != capacity:
-      here = column[steps.start : steps.start + len(rows)]
-      end = column[steps.start + len(rows) :][:num_ends]
+    end = np.zeros_like(column[: min(count, 1)])
+    if is_flat and len(column) != capacity:
+      here = column[start : start + len(rows)]
+      end = column[start + len(rows) :][: len(end)]
     elif after is not None and len(rows):
       end = after[rows[-1:]]
-    else:
-      end = np.zeros_like(column[:num_ends])
-    found[rlds.IS_FIRST if name == IS_INIT else name] = here, end
-  return found
-
-
-def _with_end(
-    name: str, here: np.ndarray, end: np.ndarray, known: Optional[np.ndarray]
-) -> np.ndarray:
-  """Joins the rows of an episode; `known` is its last row, if it is kept."""
-  shape = here.shape[1:]
-  # A field of one number has the shape `[1]` in TorchRL.
-  if known is not None:
-    end = known
-    shape = end.shape[1:] if here.ndim == end.ndim + 1 else shape
-  elif name == rlds.REWARD and shape == (1,):
-    shape = ()
-  if name == rlds.IS_FIRST:
-    shape = ()
-  return np.concatenate(
-      [part.reshape(len(part), *shape) for part in (here, end)]
-  )
+    name = rlds.IS_FIRST if name == IS_INIT else name
+    # A field of one number has the shape `[1]` in TorchRL.
+    shape = here.shape[1:]
+    if name in known:
+      end = known[name]
+      shape = end.shape[1:]
+    if name == rlds.IS_FIRST or (
+        name == rlds.REWARD and name not in known and shape == (1,)
+    ):
+      shape = ()
+    steps[name] = np.concatenate(
+        [part.reshape(len(part), *shape) for part in (here, end)]
+    )
+  return steps
 
 
 def nest(columns: Mapping[str, Any]) -> Dict[str, Any]:

@@ -71,22 +71,21 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       dimension of time, or transitions of more than one step.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
-  folder = _find_folder(path)
-  columns, length = torchrl_files.read(folder)
-  if os.path.isfile(folder):
-    folder = os.path.dirname(folder)
+  found = torchrl_files.find(path)
+  columns, length = torchrl_files.read(found)
+  folder = found if os.path.isdir(found) else os.path.dirname(found)
   all_done, _ = ted_columns.find_ends(columns)
   capacity = len(all_done)
-  is_end = done = all_done[:length]
+  done = all_done[:length]
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
-  first = 0
+  first, breaks = 0, False
   if any(name.startswith(ted_columns.BELOW_NEXT) for name in columns):
     oldest = _find_oldest(folder, len(done), capacity)
     first = oldest or 0
     done = np.roll(done, -first)
-    is_end = done | _find_breaks(path, columns, done, oldest)
-  lengths = ted_columns.lengths_of(is_end)
+    breaks = _find_breaks(path, columns, done, oldest)
+  lengths = ted_columns.lengths_of(done | breaks)
   ted_columns.check_rows(
       path, columns, capacity, len(lengths) + len(done) - capacity
   )
@@ -102,25 +101,6 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   return python_episodes.to_dataset(
       lambda: ted_columns.read_episodes(columns, lengths, rest, first),
       len(lengths if rest is None else rest.num_steps),
-  )
-
-
-def _find_folder(path: str) -> str:
-  """Returns the folder of a storage, or the path of its HDF5 file."""
-  if not os.path.exists(path):
-    raise ValueError(f'There is no storage of TorchRL at {path}.')
-  for folder in (path, os.path.join(path, 'storage')):
-    if os.path.isfile(os.path.join(folder, torchrl_files.LENGTH_FILE)):
-      return folder
-    file = os.path.join(folder, torchrl_files.HDF5_FILE)
-    if os.path.isfile(file):
-      return file
-  if os.path.isfile(path):
-    return path
-  raise ValueError(
-      f'{path} is not a storage of TorchRL: it has neither'
-      f' {torchrl_files.LENGTH_FILE} nor {torchrl_files.HDF5_FILE}, but'
-      f' {sorted(os.listdir(path))}.'
   )
 
 
@@ -165,29 +145,20 @@ def _find_breaks(
     ValueError: if this is true of more than half of them, as it is of
       transitions over several steps, which do not make episodes.
   """
-  length = len(done)
-  goes_on = ~done[:-1]
-  differs = np.zeros(length - 1, bool)
-  names = []
-  for name in sorted(columns):
-    is_id = name == _TRAJECTORY_IDS
-    after = columns.get(ted_columns.BELOW_NEXT + name)
-    if not is_id and (after is None or name in ted_columns.END_KEYS):
-      continue
-    column = columns[name]
-    found = ted_columns.differ(
-        column, column if is_id else after, length, first or 0
-    )
-    if (found & goes_on).any():
-      names.append(name)
-    differs |= found
-  breaks = np.append(differs & goes_on, False)
-  count = np.count_nonzero(breaks)
-  if count > max(1, np.count_nonzero(goes_on) // 2):
+  if _TRAJECTORY_IDS in columns:
+    ids = columns[_TRAJECTORY_IDS]
+    columns = {**columns, ted_columns.BELOW_NEXT + _TRAJECTORY_IDS: ids}
+  jumps = dict(ted_columns.find_jumps(columns, done, first or 0))
+  names = ' and '.join(jumps)
+  breaks = np.zeros(len(done), bool)
+  for jump in jumps.values():
+    breaks[:-1] |= jump
+  count, num_followed = np.count_nonzero(breaks), np.count_nonzero(~done[:-1])
+  if count > max(1, num_followed // 2):
     raise ValueError(
-        f'{count} of {np.count_nonzero(goes_on)} transitions of {path} lead to'
-        f' another {" and ".join(names)} than the next one begins with. These'
-        ' are no steps of episodes: a transition must be of one step.'
+        f'{count} of {num_followed} transitions of {path} lead to another'
+        f' {names} than the next one begins with. These are no steps of'
+        ' episodes: a transition must be of one step.'
     )
   if count:
     rows = ' '.join(str(row + 1) for row in np.flatnonzero(breaks)[:10])
@@ -198,7 +169,7 @@ def _find_breaks(
         count,
         path,
         rows + ' ...' * (count > 10),
-        ' and '.join(names),
+        names,
     )
   elif first is None:
     logging.warning(
@@ -259,9 +230,7 @@ def save_torchrl(
       length = torchrl_files.write_hdf5(folder, columns)
     else:
       length = torchrl_files.write_folder(folder, columns, format == NESTED)
-    torchrl_files.write_rest(
-        os.path.join(folder, torchrl_files.REST_FILE), rests
-    )
+    torchrl_files.write_rest(folder, rests)
   lone = sum(int(rest.num_steps[0]) < 2 for rest in rests)
   if lone:
     logging.warning(
@@ -277,20 +246,18 @@ def _columns(
     data: tf.data.Dataset, rests: List[ted_columns.Rest]
 ) -> Iterator[Dict[str, np.ndarray]]:
   """Yields an episode's transitions; adds its other data to `rests`."""
-  unfinished, is_empty = None, True
+  unfinished, num_written = None, 0
   for index, episode in enumerate(data.as_numpy_iterator()):
     steps = episode.pop(rlds.STEPS)
-    columns, _ = ted_lib.to_columns(steps)
+    columns = ted_lib.to_columns(steps)
     leaves = paths.leaves(steps)
-    count = len(leaves[rlds.IS_LAST])
+    last = len(leaves[rlds.IS_LAST]) - 1
     rests.append(
         ted_columns.Rest(
-            np.array([count]),
-            {name: leaf[count - 1 : count] for name, leaf in leaves.items()},
+            np.array([last + 1]),
+            {name: leaf[max(last, 0) :] for name, leaf in leaves.items()},
             {
-                name: np.asarray(
-                    [leaf], object if isinstance(leaf, bytes) else None
-                )
+                name: np.asarray([leaf], type(leaf) is bytes and object or None)
                 for name, leaf in paths.leaves(episode).items()
             },
         )
@@ -305,16 +272,13 @@ def _columns(
           ' with the ends of a StepMapping for example.'
       )
     unfinished = None if done[-1] else index
-    is_empty = False
+    num_written += 1
     # A field of one number has the shape `[1]` in TorchRL.
-    units = (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT)
-    yield {
-        name: column[:, np.newaxis]
-        if name in units and column.ndim == 1
-        else column
-        for name, column in columns.items()
-    }
-  if is_empty:
+    for name in (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT):
+      if name in columns and columns[name].ndim == 1:
+        columns[name] = columns[name][:, np.newaxis]
+    yield columns
+  if not num_written:
     raise ValueError('There is no transition to write.')
 
 

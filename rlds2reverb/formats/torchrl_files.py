@@ -25,7 +25,6 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    NamedTuple,
     Tuple,
 )
 
@@ -54,6 +53,28 @@ _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
 # transitions or `[N + E, ...]` for steps; and the number of transitions, at
 # most `N`.
 Storage = Tuple[Dict[str, np.ndarray], int]
+
+
+def find(path: str) -> str:
+  """Returns the folder of a storage, or the path of its HDF5 file.
+
+  Raises:
+    ValueError: if there is none at a path.
+  """
+  if not os.path.exists(path):
+    raise ValueError(f'There is no storage of TorchRL at {path}.')
+  if os.path.isfile(path):
+    return path
+  for folder in (path, os.path.join(path, 'storage')):
+    if os.path.isfile(os.path.join(folder, LENGTH_FILE)):
+      return folder
+    file = os.path.join(folder, HDF5_FILE)
+    if os.path.isfile(file):
+      return file
+  raise ValueError(
+      f'{path} is not a storage of TorchRL: it has neither {LENGTH_FILE} nor'
+      f' {HDF5_FILE}, but {sorted(os.listdir(path))}.'
+  )
 
 
 def read(path: str) -> Storage:
@@ -100,20 +121,15 @@ def _read_hdf5(path: str) -> Storage:
         f' such as traj_0, but has {sorted(names)}.'
     )
   with h5py.File(path, 'r') as file:
-    parts = []
-    for group in groups:
-      part = {
-          name: column[()]
-          for name, column in columns_lib.leaves(file[group]).items()
-      }
-      if parts and part.keys() != parts[0].keys():
+    parts = [columns_lib.leaves(file[group]) for group in groups]
+    for group, part in zip(groups, parts):
+      if part.keys() != parts[0].keys():
         raise ValueError(
             f'{group} of {path} has the fields {sorted(part)}, but'
             f' {groups[0]} has {sorted(parts[0])}.'
         )
-      parts.append(part)
     columns = {
-        name: np.concatenate([part[name] for part in parts])
+        name: np.concatenate([part[name][()] for part in parts])
         for name in parts[0]
     }
     return columns, int(file['_len'][()])
@@ -207,19 +223,27 @@ def write_folder(
           shapes[name], dtypes[name] = [], rows.dtype
         opened[name].write(np.ascontiguousarray(rows).tobytes())
         shapes[name].append(rows.shape)
-  entries = {}
+  # By the paths of folders, what their meta files say of what is in them.
+  metas: Dict[str, Dict[str, Any]] = {'': {}}
   for name, all_shapes in shapes.items():
-    num_rows = sum(shape[0] for shape in all_shapes)
-    shape = [num_rows, *all_shapes[0][1:]]
+    shape = [sum(one[0] for one in all_shapes), *all_shapes[0][1:]]
     if nested:
       path = os.path.join(folder, f'{name}.shape.memmap')
       np.array(all_shapes, np.int64).tofile(path)
       shape = [len(all_shapes), len(shape)]
-    entries[name] = _Entry('cpu', shape, f'torch.{dtypes[name]}', nested)
+    entry = {
+        'device': 'cpu',
+        'shape': shape,
+        'dtype': f'torch.{dtypes[name]}',
+        'is_nested': nested,
+    }
+    while name:
+      name, _, leaf = name.rpartition('/')
+      metas.setdefault(name, {}).setdefault(leaf, entry)
+      entry = {'type': 'TensorDict'}
   length = sum(shape[0] for shape in shapes[ted_columns.DONE])
-  values = {}
   for name, value in _own_values(length):
-    values[name] = {'type': 'NonTensorData'}
+    metas[''][name] = {'type': 'NonTensorData'}
     meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
     _write_json(os.path.join(folder, name), META_FILE, {**meta, 'data': value})
   own = {
@@ -227,31 +251,11 @@ def write_folder(
       'device': 'cpu',
       '_type': _TENSOR_DICT,
   }
-  _write_metas(folder, ted_columns.nest(entries), values, own)
+  for name, meta in metas.items():
+    _write_json(os.path.join(folder, name), META_FILE, {**meta, **own})
   marker = {'metadata': {}, 'is_pytree': False, 'len': length}
   _write_json(folder, LENGTH_FILE, marker)
   return length
-
-
-class _Entry(NamedTuple):
-  """What a meta file says of a field."""
-
-  device: str
-  shape: List[int]
-  dtype: str
-  is_nested: bool
-
-
-def _write_metas(folder: str, fields: Any, values: Any, own: Any) -> None:
-  """Writes the meta file of a folder, and of those in it."""
-  meta = {}
-  for name, entry in fields.items():
-    if isinstance(entry, _Entry):
-      meta[name] = entry._asdict()
-    else:
-      meta[name] = {'type': 'TensorDict'}
-      _write_metas(os.path.join(folder, name), entry, {}, own)
-  _write_json(folder, META_FILE, {**meta, **values, **own})
 
 
 def _write_json(folder: str, name: str, value: Any) -> None:
@@ -278,10 +282,10 @@ def _own_values(length: int) -> Iterator[Tuple[str, Any]]:
   return zip(_VALUES, (True, length, [length]))
 
 
-def write_rest(path: str, rests: List[ted_columns.Rest]) -> None:
+def write_rest(folder: str, rests: List[ted_columns.Rest]) -> None:
   """Writes data for which TorchRL has no place: names and tensors in turn."""
   nests = [paths.leaves(rest._asdict()) for rest in rests]
-  with tf.io.TFRecordWriter(path) as writer:
+  with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
     for name in nests[0]:
       column = np.concatenate([nest[name] for nest in nests])
       writer.write(name)
@@ -291,12 +295,9 @@ def write_rest(path: str, rests: List[ted_columns.Rest]) -> None:
 def read_rest(path: str) -> ted_columns.Rest:
   """Reads what `write_rest` wrote."""
   records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-  parts = {'last_step': {}, 'metadata': {}}
+  found: Dict[str, Any] = {'last_step': {}, 'metadata': {}}
   for name, record in zip(records[::2], records[1::2]):
+    part, *field = name.decode().split('/', 1)
     array = tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
-    part, _, field = name.decode().partition('/')
-    if field:
-      parts[part][field] = array
-    else:
-      parts[part] = array
-  return ted_columns.Rest(**parts)
+    found.update({part: {**found[part], field[0]: array} if field else array})
+  return ted_columns.Rest(**found)
