@@ -169,15 +169,27 @@ def is_readable(column: AnyColumn) -> bool:
   return column.dtype.newbyteorder('=') in _NUMBERS or column.dtype.kind in 'SU'
 
 
-def check_objects(name: str, column: AnyColumn) -> None:
-  """Checks that an array of Python objects has only strings.
+def checked_spec(
+    name: str, column: AnyColumn, where: str = ''
+) -> tf.TensorSpec:
+  """Returns the spec of one row of a column; see `row_spec`.
+
+  Args:
+    name: the name of the column.
+    column: the column.
+    where: what errors call it; by default its name.
 
   Raises:
-    ValueError: names the column, and the first row that has something else.
+    ValueError: if it has no rows, or if the rows are neither numbers nor
+      strings.
   """
-  if not isinstance(column, np.ndarray) or column.dtype.kind != 'O':
-    return
-  for index, value in enumerate(column.flat):
+  if not is_readable(column):
+    raise ValueError(
+        f'{where or f"The column {name}"} must have a row of numbers or strings'
+        f' for each step, but is {column.dtype} {column.shape}.'
+    )
+  is_array = isinstance(column, np.ndarray) and column.dtype.kind == 'O'
+  for index, value in enumerate(column.flat if is_array else ()):
     if not isinstance(value, (str, bytes)) and not (
         isinstance(value, np.ndarray)
         and value.dtype == np.uint8
@@ -190,6 +202,7 @@ def check_objects(name: str, column: AnyColumn) -> None:
           f' {row}. Convert it with astype to a dtype of numbers, or leave it'
           ' out.'
       )
+  return row_spec(column)
 
 
 def row_spec(column: AnyColumn) -> tf.TensorSpec:

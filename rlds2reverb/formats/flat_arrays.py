@@ -23,9 +23,6 @@ from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
-# How much of the columns is read at a time.
-_BATCH_BYTES = 4 << 20
-
 
 @gin.configurable(module='rlds2reverb')
 def from_flat_arrays(
@@ -162,28 +159,28 @@ def _episodes(
 
   with open_columns() as columns:
     layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
-  return python_episodes.of_batches(
-      lambda: _batches(open_columns, layout),
-      layout.spec,
-      len(layout.is_terminal),
-  )
+  return to_dataset(open_columns, layout)
 
 
-def _batches(
+def to_dataset(
     open_columns: Callable[
         [], ContextManager[Mapping[str, columns_lib.AnyColumn]]
     ],
     layout: flat_layout.FlatLayout,
-) -> Iterator[episode_batches.EpisodeBatch]:
-  """Reads the episodes, a batch at a time."""
+) -> tf.data.Dataset:
+  """Returns the episodes of columns, which are opened to be read."""
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
-  num_rows = max(_BATCH_BYTES // blocks.step_bytes(layout.spec), 1)
-  run = layout.bounds[:-1] // num_rows
+  num_rows = python_episodes.BATCH_BYTES // blocks.step_bytes(layout.spec)
+  run = layout.bounds[:-1] // max(num_rows, 1)
   starts = np.flatnonzero(np.diff(run, prepend=-1))
-  with open_columns() as columns:
-    for first, end in zip(starts, [*starts[1:], len(run)]):
-      yield _batch(columns, layout, first, end)
+
+  def batches() -> Iterator[episode_batches.EpisodeBatch]:
+    with open_columns() as columns:
+      for first, end in zip(starts, [*starts[1:], len(run)]):
+        yield _batch(columns, layout, first, end)
+
+  return python_episodes.of_batches(batches, layout.spec, len(run))
 
 
 def _batch(
@@ -209,24 +206,16 @@ def _batch(
     ).reshape(-1, *spec.shape)
     return steps
 
-  def read_observation(name, spec):
-    steps = read(name, spec)
-    if layout.has_next:
-      steps[stops - 1] = columns_lib.read(
-          columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
-      )
-    return steps
+  def with_next(steps, name, spec):
+    steps[stops - 1] = columns_lib.read(
+        columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
+    )
 
-  steps = {
-      field: tf.nest.map_structure(
-          read_observation if field == rlds.OBSERVATION else read,
-          names,
-          layout.spec[field],
-      )
-      for field, names in layout.names.items()
-  }
-  if rlds.REWARD not in steps:
-    steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
+  steps = {rlds.REWARD: np.zeros(stops[-1], np.float32)}
+  for field, names in layout.names.items():
+    steps[field] = tf.nest.map_structure(read, names, layout.spec[field])
+    if field == rlds.OBSERVATION and layout.has_next:
+      tf.nest.map_structure(with_next, steps[field], names, layout.spec[field])
   return python_episodes.make_batch(
       steps, lengths, is_terminal, np.arange(first, end)
   )

@@ -26,7 +26,7 @@ USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
 # The columns that data may lack, if its reader allows it.
 OPTIONAL = (_FIELDS[rlds.REWARD], _TERMINALS)
-_NO_REWARD = tf.TensorSpec([], tf.float32)
+NO_REWARD = tf.TensorSpec([], tf.float32)
 
 
 class FlatLayout(NamedTuple):
@@ -69,21 +69,24 @@ def find_layout(
   names = {
       field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
   }
-  missing = [_FIELDS[field] for field, found in names.items() if not found]
-  missing += [name for name in [_TERMINALS] if name not in columns]
-  required = [name for name in missing if name not in may_lack]
-  if required:
-    name = required[0]
+  there = {_FIELDS[field] for field, found in names.items() if found}
+  there |= {_TERMINALS} & columns.keys()
+  missing = [
+      name
+      for name in (*_FIELDS.values(), _TERMINALS)
+      if name not in there and name not in may_lack
+  ]
+  if missing:
+    name = missing[0]
     raise ValueError(
-        f'There is no column {", ".join(required)}.'
+        f'There is no column {", ".join(missing)}.'
         f'{checks.did_you_mean(name, columns)} The columns are'
         f' {sorted(columns)}. If it has another name, give that:'
         f' column_names={{{name!r}: ...}}.'
         + f' If there is none: column_names={{{name!r}: None}}.'
         * (name in OPTIONAL)
     )
-  if not names[rlds.REWARD]:
-    del names[rlds.REWARD]
+  names = {field: found for field, found in names.items() if found}
   if _TERMINALS in columns:
     terminals = _flag(columns, _TERMINALS)
   else:
@@ -95,7 +98,7 @@ def find_layout(
       lambda name: _row_spec(columns, name, num_rows), names
   )
   spec[rlds.REWARD] = tf.nest.map_structure(
-      _squeezed, spec.get(rlds.REWARD, _NO_REWARD)
+      _squeezed, spec.get(rlds.REWARD, NO_REWARD)
   )
   has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
   if has_next:
@@ -110,16 +113,21 @@ def find_layout(
   is_end[-1:] = True
   bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
   if max_episode_steps is not None:
-    bounds = _cut(bounds, max_episode_steps)
+    checks.check_positive('max_episode_steps', max_episode_steps)
+    starts = [
+        np.arange(start, end, max_episode_steps)
+        for start, end in zip(bounds[:-1], bounds[1:])
+    ]
+    bounds = np.concatenate([*starts, bounds[-1:]])
   return FlatLayout(names, spec, has_next, bounds, terminals[bounds[1:] - 1])
 
 
 def _other_fields(columns, num_rows) -> Dict[str, Any]:
   """Returns the names of all other columns with a row for each step, nested."""
-  fields, left_out = [], []
+  tops, left_out = {}, []
   for name, column in columns.items():
     top = name.split('/')[0]
-    if top in USED or top == _METADATA:
+    if top in (*USED, _METADATA):
       continue
     if top in steps_lib.get_rlds_step_features():
       raise ValueError(
@@ -127,34 +135,28 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
           f' from other columns: {", ".join(USED)}. Rename it, or leave it'
           ' out.'
       )
-    fits = columns_lib.is_readable(column) and len(column) == num_rows
-    if fits:
-      columns_lib.check_objects(name, column)
-    (fields if fits else left_out).append(name)
+    if columns_lib.is_readable(column) and len(column) == num_rows:
+      tops.setdefault(top, []).append(name)
+    else:
+      left_out.append(f'{name} {column.shape}')
   if left_out:
     logging.warning(
         'Left out: columns that do not have %d rows of numbers or strings: %s.',
         num_rows,
-        ', '.join(f'{name} {columns[name].shape}' for name in left_out),
+        ', '.join(left_out),
     )
-  tops = dict.fromkeys(name.split('/')[0] for name in fields)
-  return {top: columns_lib.below(top, fields) for top in tops}
+  return {top: columns_lib.below(top, fields) for top, fields in tops.items()}
 
 
 def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
   column = columns[name]
-  if not columns_lib.is_readable(column):
-    raise ValueError(
-        f'The column {name} must have a row of numbers or strings for each'
-        f' transition, but is {column.dtype} {column.shape}.'
-    )
-  columns_lib.check_objects(name, column)
-  if num_rows is not None and len(column) != num_rows:
+  spec = columns_lib.checked_spec(name, column)
+  if num_rows not in (None, len(column)):
     raise ValueError(
         f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
         f' {num_rows}. A row must be a transition in both.'
     )
-  return columns_lib.row_spec(column)
+  return spec
 
 
 def _squeezed(spec) -> tf.TensorSpec:
@@ -192,13 +194,3 @@ def _flag(columns, name, num_rows=None) -> np.ndarray:
         f' {wrong[0]}.'
     )
   return values.astype(bool)
-
-
-def _cut(bounds, max_length) -> np.ndarray:
-  """Cuts every episode after each `max_length` rows of it."""
-  checks.check_positive('max_episode_steps', max_length)
-  starts = [
-      np.arange(start, end, max_length)
-      for start, end in zip(bounds[:-1], bounds[1:])
-  ]
-  return np.concatenate([*starts, bounds[-1:]])

@@ -16,7 +16,6 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
-    Sequence,
 )
 
 import numpy as np
@@ -33,7 +32,7 @@ from rlds2reverb.formats import columns as columns_lib
 
 _EPISODE_ID = 'episode_id'
 # How much of the episodes is passed to TensorFlow at a time.
-_BATCH_BYTES = 4 << 20
+BATCH_BYTES = 4 << 20
 
 
 class PythonEpisode(NamedTuple):
@@ -115,13 +114,16 @@ def to_dataset(
     if first is None:
       raise ValueError('There is no episode.')
     spec = tree.map_structure_with_path(
-        lambda path, column: _row_spec(first, path, column), first.steps
+        lambda path, column: columns_lib.checked_spec(
+            _name(path), column, _where(path, first)
+        ),
+        first.steps,
     )
     tree.map_structure_with_path(
         lambda *args: _check(first, *args), spec, first.steps
     )
     field_specs = tf.nest.map_structure(
-        lambda value: columns_lib.row_spec(_rows([value])), first.fields
+        lambda value: columns_lib.row_spec(_rows(value)), first.fields
     )
   return of_batches(
       lambda: _batches(episodes, spec, field_specs),
@@ -212,19 +214,12 @@ def make_batch(
   )
 
 
-def _row_spec(episode, path, column) -> tf.TensorSpec:
-  if not columns_lib.is_readable(column):
-    raise ValueError(
-        f'{_name(path)} of episode {episode.episode_id} must have a row of'
-        ' numbers or strings for each step, but is'
-        f' {column.dtype} {column.shape}.'
-    )
-  columns_lib.check_objects(_name(path), column)
-  return columns_lib.row_spec(column)
-
-
 def _name(path) -> str:
   return steps_lib.field_path(path)
+
+
+def _where(path, episode: PythonEpisode) -> str:
+  return f'{_name(path)} of episode {episode.episode_id}'
 
 
 def _batches(
@@ -233,7 +228,7 @@ def _batches(
     field_specs: Mapping[str, tf.TensorSpec],
 ) -> Iterator[episode_batches.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
-  max_steps = max(_BATCH_BYTES // blocks.step_bytes(spec), 1)
+  max_steps = max(BATCH_BYTES // blocks.step_bytes(spec), 1)
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
@@ -253,7 +248,7 @@ def _batches(
     raise error
 
 
-def _rows(values: Sequence[Any]) -> np.ndarray:
+def _rows(*values: Any) -> np.ndarray:
   """Returns values as rows; NumPy's own strings lose zeros at their ends."""
   is_text = isinstance(values[0], (bytes, str))
   return np.asarray(values, object if is_text else None)
@@ -264,21 +259,14 @@ def _join(
 ) -> episode_batches.EpisodeBatch:
   """Joins episodes whose columns have been read."""
   steps, lengths, is_terminal, ids, fields = zip(*episodes)
-  return make_batch(
-      tf.nest.map_structure(lambda *rows: np.concatenate(rows), *steps)
-      if len(steps) > 1
-      else steps[0],
-      lengths,
-      is_terminal,
-      ids,
-      tf.nest.map_structure(
-          lambda spec, *values: columns_lib.read(
-              _rows(values), slice(None), spec
-          ),
-          field_specs,
-          *fields,
-      ),
+  if len(steps) > 1:
+    join = lambda *rows: np.concatenate(rows)
+    steps = [tf.nest.map_structure(join, *steps)]
+  read = lambda spec, *values: columns_lib.read(
+      _rows(*values), slice(None), spec
   )
+  fields = tf.nest.map_structure(read, field_specs, *fields)
+  return make_batch(steps[0], lengths, is_terminal, ids, fields)
 
 
 def _read(episode: PythonEpisode, spec: Any) -> Any:
@@ -306,18 +294,17 @@ def _read(episode: PythonEpisode, spec: Any) -> Any:
   return tree.map_structure_with_path(read, spec, episode.steps)
 
 
-def _check(episode, path, row_spec, column) -> None:
+def _check(episode: PythonEpisode, path, row_spec, column) -> None:
   """Checks the rows of a column against those of the first episode."""
   counts = episode.num_steps - 1, episode.num_steps
   if len(column) not in counts:
     raise ValueError(
-        f'{_name(path)} of episode {episode.episode_id} has {len(column)} rows,'
-        f' but an episode of {episode.num_steps} steps has {counts[0]} or'
-        f' {counts[1]} of each field.'
+        f'{_where(path, episode)} has {len(column)} rows, but an episode of'
+        f' {counts[1]} steps has {counts[0]} or {counts[1]} of each field.'
     )
   if len(column) and columns_lib.row_spec(column) != row_spec:
     raise ValueError(
-        f'The rows of {_name(path)} of episode {episode.episode_id} are'
-        f' {column.dtype} {column.shape[1:]}, but those of the first episode'
-        f' are {row_spec.dtype.name} {row_spec.shape}.'
+        f'The rows of {_where(path, episode)} are {column.dtype}'
+        f' {column.shape[1:]}, but those of the first episode are'
+        f' {row_spec.dtype.name} {row_spec.shape}.'
     )

@@ -8,6 +8,7 @@ It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
 '.[zarr]'` in a clone, and imagecodecs for images in JPEG XL, as UMI's are.
 """
 
+import contextlib
 import os
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -19,7 +20,8 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import python_episodes
+from rlds2reverb.formats import flat_arrays
+from rlds2reverb.formats import flat_layout
 
 _DATA = 'data'
 _META = 'meta'
@@ -58,45 +60,36 @@ def load_zarr(
   path = files.expand_local(path, 'A Zarr replay buffer')
   ends, arrays = _open(path)
   columns_lib.check_left_out(f'{path}/{_DATA}', arrays, leave_out)
-  steps = _steps(path, [name for name in arrays if name not in leave_out])
-  starts = [0, *ends[:-1]]
+  names = _steps(path, [name for name in arrays if name not in leave_out])
+  spec = tf.nest.map_structure(
+      lambda name: columns_lib.checked_spec(name, arrays[name]), names
+  )
+  spec.setdefault(rlds.REWARD, flat_layout.NO_REWARD)
+  never = np.zeros(len(ends), bool)
+  layout = flat_layout.FlatLayout(
+      names, spec, False, np.array([0, *ends]), never
+  )
 
-  def read() -> python_episodes.Episodes:
-    arrays = _open(path)[1]
-    columns = {name: _Chunks(arrays[name]) for name in tf.nest.flatten(steps)}
-    for index, (begin, end) in enumerate(zip(starts, ends)):
-      rows = tf.nest.map_structure(
-          lambda name, begin=begin, end=end: columns[name].rows(begin, end),
-          steps,
-      )
-      yield python_episodes.make_episode(rows, index)
+  @contextlib.contextmanager
+  def open_columns():
+    yield {name: _column(array) for name, array in _open(path)[1].items()}
 
-  return python_episodes.to_dataset(read, len(ends))
+  return flat_arrays.to_dataset(open_columns, layout)
 
 
-class _Chunks:
-  """An array whose chunks are not decoded again for the next episode."""
+def _column(array: Any) -> columns_lib.Column:
+  """Returns the rows of an array, whose last chunks are decoded only once."""
+  held, values = range(0), np.zeros(0)
 
-  def __init__(self, array: Any):
-    self._array = array
-    self._held = range(0)
-    self._values = np.zeros(0)
+  def read(begin: int, end: int) -> np.ndarray:
+    nonlocal held, values
+    if begin not in held or end > held.stop:
+      chunk = array.chunks[0]
+      held = range(begin // chunk * chunk, -(-end // chunk) * chunk)
+      values = array[held.start : held.stop]
+    return values[begin - held.start : end - held.start]
 
-  def rows(self, begin: int, end: int) -> columns_lib.Column:
-    """Returns a column of the rows from `begin` until `end`."""
-    shape = (end - begin, *self._array.shape[1:])
-    return columns_lib.Column(
-        self._array.dtype,
-        shape,
-        lambda first, stop: self._read(begin + first, begin + stop),
-    )
-
-  def _read(self, begin: int, end: int) -> np.ndarray:
-    if begin not in self._held or end > self._held.stop:
-      chunk = self._array.chunks[0]
-      self._held = range(begin // chunk * chunk, -(-end // chunk) * chunk)
-      self._values = self._array[self._held.start : self._held.stop]
-    return self._values[begin - self._held.start : end - self._held.start]
+  return columns_lib.Column(array.dtype, array.shape, read)
 
 
 def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
