@@ -127,34 +127,31 @@ def _stack(dataset):
 
 def _merge(
     specs: Mapping[str, Any], keys: paths.KeyPath, differences: List[str]
-):
+) -> Any:
   """Returns the common spec of the data sets at `keys`."""
   found = list(specs.values())
-  if all(isinstance(spec, Mapping) for spec in found):
-    names = dict.fromkeys(key for spec in found for key in spec)
-    return {
+  make = type(found[0])
+  same_type = all(type(spec) is make for spec in found)
+  are_dicts = all(isinstance(spec, Mapping) for spec in found)
+  if are_dicts or (
+      same_type
+      and isinstance(found[0], (tuple, list))
+      and len({len(spec) for spec in found}) == 1
+  ):
+    parts = {name: _parts(spec) for name, spec in specs.items()}
+    merged = {
         key: _merge(
-            {name: spec[key] for name, spec in specs.items() if key in spec},
+            {name: one[key] for name, one in parts.items() if key in one},
             keys + (key,),
             differences,
         )
-        for key in names
+        for key in dict.fromkeys(itertools.chain(*parts.values()))
     }
-  same_type = len({type(spec) for spec in found}) == 1
-  if same_type and isinstance(found[0], (tuple, list)):
-    if len({len(spec) for spec in found}) == 1:
-      fields = getattr(found[0], '_fields', range(len(found[0])))
-      parts = [
-          _merge(
-              {name: spec[index] for name, spec in specs.items()},
-              keys + (field,),
-              differences,
-          )
-          for index, field in enumerate(fields)
-      ]
-      make = type(found[0])
-      return make(*parts) if hasattr(make, '_fields') else make(parts)
-  elif same_type and isinstance(found[0], tf.TensorSpec):
+    if are_dicts:
+      return merged
+    values = merged.values()
+    return make(*values) if hasattr(make, '_fields') else make(values)
+  if same_type and isinstance(found[0], tf.TensorSpec):
     shape = _common_shape([spec.shape for spec in found])
     if shape is not None and len({spec.dtype for spec in found}) == 1:
       return tf.TensorSpec(shape, found[0].dtype)
@@ -163,6 +160,13 @@ def _merge(
   )
   differences.append(f'{steps_lib.field_path(keys) or "element"}: {described}')
   return found[0]
+
+
+def _parts(spec: Any) -> Dict[Any, Any]:
+  """Returns the parts of a dict, a tuple or a list by their keys."""
+  if isinstance(spec, Mapping):
+    return dict(spec)
+  return dict(zip(getattr(spec, '_fields', range(len(spec))), spec))
 
 
 def _common_shape(

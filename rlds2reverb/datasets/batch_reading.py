@@ -92,7 +92,7 @@ def read_batches(
   if batches is None:
     return None
   reader = _Reader(features, decoders or {}, decode_steps)
-  describe_record = None
+  describe_record = lambda index: ''
   if records_lib.is_repeatable(read_config, shuffle_files):
     describe_record = record_order.record_descriptions(
         builder, split, read_config
@@ -100,14 +100,13 @@ def read_batches(
 
   def with_place(index, batch):
     """Adds the place of the record to a fault, and counts the episodes."""
-    fault = batch.fault
-    if describe_record is not None:
-      place = tf.cond(
-          fault.rule == '', lambda: '', lambda: describe_record(index)
-      )
-      fault = fault._replace(place=place)
+    place = tf.cond(
+        batch.fault.rule == '', lambda: '', lambda: describe_record(index)
+    )
     num_episodes = tf.size(batch.row_splits, tf.int64) - 1
-    return index + num_episodes, batch._replace(fault=fault)
+    return index + num_episodes, batch._replace(
+        fault=batch.fault._replace(place=place)
+    )
 
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
@@ -245,14 +244,14 @@ def _batch_without_steps(
 def _can_be_batched(features: Any, decoders: Mapping[str, Any]) -> bool:
   """Returns whether all features can be parsed and decoded in batches."""
   steps = features[rlds.STEPS]
-  others = {name: one for name, one in features.items() if name != rlds.STEPS}
   return bool(
       type(steps) is tfds.features.Dataset
       and tree.flatten(steps.get_serialized_info())
-      and _has_one_shape(steps.feature, decoders.get(rlds.STEPS))
       and all(
-          _has_one_shape(one, decoders.get(name))
-          for name, one in others.items()
+          _has_one_shape(
+              steps.feature if name == rlds.STEPS else one, decoders.get(name)
+          )
+          for name, one in features.items()
       )
   )
 
@@ -260,16 +259,12 @@ def _can_be_batched(features: Any, decoders: Mapping[str, Any]) -> bool:
 def _has_one_shape(feature: Any, decoder: Any) -> bool:
   """Returns whether all values of a feature have one shape that is known."""
   if type(feature) is tfds.features.FeaturesDict:
-    if decoder is not None and not isinstance(decoder, Mapping):
-      return False
-    return all(
+    return isinstance(decoder, (Mapping, type(None))) and all(
         _has_one_shape(part, (decoder or {}).get(name))
         for name, part in feature.items()
     )
-  if type(feature) not in _FEATURES:
-    return False
   skips = type(decoder) is tfds.decode.SkipDecoding
-  if decoder is not None and not skips:
+  if type(feature) not in _FEATURES or not (skips or decoder is None):
     return False
   stored = feature.get_serialized_info()
   return (

@@ -98,20 +98,16 @@ def load_episodes(
       shuffle_files=shuffle_files,
       read_config=read_config,
   )
-  decode_steps = _steps_decoder(features, decoders)
   decode_episode = episode_decoder(features, decoders)
   if not decoders:  # The user's own decoders may need AutoGraph.
     decode_episode = graphs.no_autograph(decode_episode)
   return data_sets.Episodes(
-      episodes.map(
-          decode_episode,
-          num_parallel_calls=tf.data.AUTOTUNE,
-      ),
+      episodes.map(decode_episode, num_parallel_calls=tf.data.AUTOTUNE),
       lambda: batch_reading.read_batches(
           builder,
           split,
           decoders=decoders,
-          decode_steps=decode_steps,
+          decode_steps=_steps_decoder(features, decoders),
           shuffle_files=shuffle_files,
           read_config=read_config,
       ),

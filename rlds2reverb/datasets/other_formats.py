@@ -28,10 +28,14 @@ _HINTS = {
 # Folders with all of these files, in the order in which they are looked for.
 _FOLDERS = (
     ('calvin', ['ep_start_end_ids.npy']),
-    ('lerobot', [os.path.join('meta', 'info.json')]),
+    ('lerobot', ['meta/info.json']),
     ('imitation', ['state.json', 'dataset_info.json']),
     ('torchrl', ['storage_metadata.json']),
-    ('torchrl', [os.path.join('storage', 'storage_metadata.json')]),
+    ('torchrl', ['storage/storage_metadata.json']),
+    ('zarr', ['.zgroup', 'meta']),
+    ('zarr', ['zarr.json', 'meta']),
+    ('minari', ['main_data.hdf5']),
+    ('minari', ['data/main_data.hdf5']),
 )
 _HDF5_SUFFIXES = ('.hdf5', '.h5')
 _EPISODE = re.compile(r'episode_\d+')
@@ -105,19 +109,13 @@ def _format_of_folder(path: str) -> str:
   for found, names in _FOLDERS:
     if all(files.exists(os.path.join(path, name)) for name in names):
       return found
-  names = files.names_in(path)
-  if {'.zgroup', 'zarr.json'} & set(names) and 'meta' in names:
-    return 'zarr'
-  for folder in path, os.path.join(path, 'data'):
-    if files.exists(os.path.join(folder, 'main_data.hdf5')):
-      return 'minari'
   for folder in path, os.path.join(path, 'data'):
     metadata = os.path.join(folder, 'metadata.json')
     if files.exists(metadata):
       with files.open_text(metadata) as f:
         if 'minari_version' in json.load(f):
           return 'minari'
-  return 'rlds' if 'dataset_info.json' in names else ''
+  return 'rlds' if files.exists(os.path.join(path, 'dataset_info.json')) else ''
 
 
 def _format_of_hdf5(file: h5py.File) -> str:

@@ -87,7 +87,6 @@ def record_batches(
     return None
   if read_config.experimental_interleave_sort_fn is not None:
     return None
-  split_info = builder.info.splits[split]
   can_be_repeated = is_repeatable(read_config, shuffle_files)
   if can_be_repeated:
     # The number of records is checked below.
@@ -97,33 +96,29 @@ def record_batches(
   )
   if records is None:
     return None
-  files = split_info.file_instructions
-  num_bytes = _bytes_of_files(files)
-  size = _batch_size(split_info, max_bytes)
-  group_size = size
+  files = builder.info.splits[split].file_instructions
+  with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
+    num_bytes = sum(executor.map(_file_bytes, files))
+  size = _batch_size(files, num_bytes, max_bytes)
+  batches = records.batch(size)
   if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
     file_format = private.file_format_of(builder, read_config)
     group_size = _group_size(files, num_bytes, size, max_bytes, file_format)
-  if group_size == size:
-    strip = lambda batch: batch
-    batches = records.batch(size)
-  else:
-    strip = _without_fillers
-    batches = _batch_by_bytes(records, max_bytes, size, group_size)
+    if group_size < size:
+      batches = _batch_by_bytes(records, max_bytes, size, group_size)
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
   if not can_be_repeated:
-    return batches.flat_map(
-        graphs.no_autograph(lambda batch: cut(strip(batch)))
-    )
-  num_records = sum(file.take for file in files)
+    return batches.flat_map(cut)
   return _batches_until_an_error(
       records,
-      num_records,
+      sum(file.take for file in files),
       batches,
       # These are one batch for each file that cannot be read, one for the end,
       # and one for each rest of a division.
-      num_records // size + num_bytes // max_bytes + len(files) + 4,
-      strip,
+      sum(file.take for file in files) // size
+      + num_bytes // max_bytes
+      + len(files)
+      + 4,
       cut,
   )
 
@@ -139,33 +134,17 @@ def is_repeatable(read_config, shuffle_files: bool) -> bool:
   )
 
 
-def _batch_size(split_info, max_bytes: int) -> int:
-  """Returns how many records are read at a time."""
-  num_bytes = int(split_info.num_bytes)
-  num_records = split_info.num_examples
-  if not num_bytes:
-    # The metadata do not tell the size, but the files do.
-    file = split_info.file_instructions[0]
-    try:
-      num_bytes = _file_bytes(file)
-    except tf.errors.OpError:
-      return 1  # That the file cannot be read is told when it is read.
-    num_records = file.examples_in_shard
-  size = max_bytes * num_records // max(num_bytes, 1)
-  return min(max(size, 1), _MAX_BATCH)
-
-
-def _bytes_of_files(files) -> int:
-  """Returns the bytes of all files, or 0 if one is not there."""
-  try:
-    with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
-      return sum(executor.map(_file_bytes, files))
-  except tf.errors.OpError:
-    return 0  # That the file cannot be read is told when it is read.
+def _batch_size(files, num_bytes: int, max_bytes: int) -> int:
+  """Returns how many records have `max_bytes` on average."""
+  in_files = sum(file.examples_in_shard for file in files)
+  return min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
 
 
 def _file_bytes(file) -> int:
-  return tf.io.gfile.stat(os.fspath(file.filename)).length
+  try:
+    return tf.io.gfile.stat(os.fspath(file.filename)).length
+  except tf.errors.OpError:
+    return 0  # That the file cannot be read is told when it is read.
 
 
 def _group_size(
@@ -212,11 +191,10 @@ def _batch_by_bytes(
   """Batches records, fewer of them where they are large.
 
   A batch has `num_slots` slots. A record takes one, and a large one takes more,
-  which hold `_FILLER` until `_without_fillers`; they come behind its group.
+  which hold `_FILLER` while batches are made; they come behind its group.
   """
   slot_bytes = -(-max_bytes // num_slots)
 
-  @graphs.no_autograph
   def fill(group):
     further = tf.strings.length(group[RECORD]) // slot_bytes
     fillers = tf.fill(tf.reduce_sum(further, keepdims=True), _FILLER)
@@ -224,13 +202,17 @@ def _batch_by_bytes(
         lambda column: tf.concat([column, fillers], 0), group
     )
 
-  return records.batch(group_size).map(fill).rebatch(num_slots)
+  def without_fillers(batch):
+    is_record = batch[RECORD] != _FILLER
+    return tf.nest.map_structure(
+        lambda column: tf.boolean_mask(column, is_record), batch
+    )
 
-
-def _without_fillers(batch: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-  is_record = batch[RECORD] != _FILLER
-  return tf.nest.map_structure(
-      lambda column: tf.boolean_mask(column, is_record), batch
+  filled = records.batch(group_size).map(graphs.no_autograph(fill))
+  return (
+      filled.rebatch(num_slots)
+      .map(graphs.no_autograph(without_fillers))
+      .filter(graphs.no_autograph(lambda batch: tf.size(batch[RECORD]) > 0))
   )
 
 
@@ -239,7 +221,6 @@ def _batches_until_an_error(
     num_records: int,
     batches: tf.data.Dataset,
     max_batches: int,
-    strip: Callable[[Dict[str, tf.Tensor]], Dict[str, tf.Tensor]],
     cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
   """Reads batches, so that no record before an error is lost.
@@ -253,7 +234,6 @@ def _batches_until_an_error(
     num_records: how many there must be.
     batches: the same records, in batches.
     max_batches: the largest number of batches, including those of errors.
-    strip: a function that returns the records of a batch.
     cut: a function that returns the data set of the parts of such records.
 
   Returns:
@@ -282,7 +262,6 @@ def _batches_until_an_error(
     position, start = state
     number, batch = numbered
     is_end = tf.size(batch[RECORD]) == 0
-    batch = strip(batch)
     stop = start + tf.size(batch[RECORD], tf.int64)
     is_there = (number == position) & tf.where(
         is_end, stop == num_records, stop <= num_records

@@ -89,10 +89,7 @@ def load_calvin(
   spans = _find_spans(directory, language)
   first = _read_frame(directory, spans[0].first)
   columns_lib.check_left_out(f'A frame of {directory}', first, leave_out)
-  if _ACTIONS not in first:
-    raise ValueError(
-        f'The frames of {directory} have no {_ACTIONS}, but {sorted(first)}.'
-    )
+  columns_lib.check_has(f'A frame of {directory}', [_ACTIONS], first)
   names = [name for name in sorted(first) if name not in leave_out]
 
   def read() -> python_episodes.Episodes:

@@ -157,6 +157,17 @@ def check_left_out(
     checks.check_known(where, 'field', name, names)
 
 
+def check_has(
+    where: str, required: Iterable[str], names: Iterable[str], help: str = ''
+) -> None:  # pylint: disable=redefined-builtin
+  """Raises a ValueError if not all that is required is among `names`."""
+  missing = [name for name in required if name not in names]
+  if missing:
+    raise ValueError(
+        f'{where} has no {" and no ".join(missing)}, but {sorted(names)}.{help}'
+    )
+
+
 def is_readable(column: AnyColumn) -> bool:
   """Returns whether a column has rows of numbers or of strings."""
   if not column.shape:

@@ -54,9 +54,7 @@ def load(
     layout: GroupLayout,
     groups: Dict[str, int],
     fields_of: Callable[[h5py.Group], Dict[str, Any]] = lambda group: {},
-    prepare: Callable[
-        [Dict[str, Any]], Dict[str, Any]
-    ] = lambda columns: columns,
+    prepare: Callable[[Any], Dict[str, Any]] = lambda columns: columns,
 ) -> tf.data.Dataset:
   """Reads the episodes in the groups of a file.
 
@@ -115,37 +113,28 @@ def _steps(
     where: str, columns: Dict[str, Any], layout: GroupLayout
 ) -> Dict[str, Any]:
   """Returns the step fields of an episode."""
+  names = layout.names
   tops = dict.fromkeys(name.split('/')[0] for name in columns)
+  required = names[rlds.OBSERVATION], names[rlds.ACTION]
+  columns_lib.check_has(where, required, tops, layout.help)
   places = {
-      **layout.names,
+      **{field: name for field, name in names.items() if name in tops},
       **{top: top for top in tops if top not in layout.used},
   }
   steps = {
       field: columns_lib.nested(name, columns) for field, name in places.items()
   }
-  missing = [
-      layout.names[field]
-      for field in (rlds.OBSERVATION, rlds.ACTION)
-      if not tf.nest.flatten(steps[field])
-  ]
-  if missing:
-    raise ValueError(
-        f'{where} has no {" and no ".join(missing)}, but {sorted(columns)}.'
-        + (layout.help and f' {layout.help}')
-    )
-  if not tf.nest.flatten(steps[rlds.REWARD]):
-    del steps[rlds.REWARD]
   length = len(tf.nest.flatten(steps[rlds.ACTION])[0])
-  has_next = layout.next_observations is None
+  has_last = layout.next_observations is None
   for field, expected in (
-      (rlds.OBSERVATION, length + has_next),
+      (rlds.OBSERVATION, length + has_last),
       (rlds.REWARD, length),
   ):
     for leaf in tf.nest.flatten(steps.get(field, ())):
       if len(leaf) != expected:
         raise ValueError(
-            f'{where} has {len(leaf)} rows of {layout.names[field]}, but'
-            f' {length} of {layout.names[rlds.ACTION]}: expected {expected}.'
+            f'{where} has {len(leaf)} rows of {names[field]}, but {length} of'
+            f' {names[rlds.ACTION]}: expected {expected}.'
         )
   following = columns_lib.nested(layout.next_observations, columns)
   if following:
@@ -158,6 +147,6 @@ def _steps(
     except (TypeError, ValueError) as e:
       raise ValueError(
           f'{where} has other fields below {layout.next_observations} than'
-          f' below {layout.names[rlds.OBSERVATION]}: {e}'
+          f' below {names[rlds.OBSERVATION]}: {e}'
       ) from e
   return steps

@@ -25,6 +25,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
@@ -139,14 +140,12 @@ def _load_npz(path: str) -> tf.data.Dataset:
 
 
 def _check_columns(path: str, names) -> None:
-  missing = [
-      name for name in (_OBSERVATIONS, _ACTIONS, _TERMINAL) if name not in names
-  ]
-  if missing:
-    raise ValueError(
-        f'{path} does not have the trajectories of imitation: it has'
-        f' {sorted(names)}, and no {", ".join(missing)}.'
-    )
+  columns_lib.check_has(
+      path,
+      (_OBSERVATIONS, _ACTIONS, _TERMINAL),
+      names,
+      ' Trajectories of imitation have all of these.',
+  )
 
 
 def _episode(

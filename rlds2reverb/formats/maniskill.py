@@ -27,7 +27,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'traj_(\d+)'),
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'terminated',
-    help='Make the observations of a file of states with `python -m'
+    help=' Make the observations of a file of states with `python -m'
     ' mani_skill.trajectory.replay_trajectory --obs-mode`.',
 )
 

@@ -120,11 +120,8 @@ def _read_metadata(folder: str) -> Dict[str, Any]:
 
 def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
   """Returns the columns of an episode, with JPEGs as strings."""
-  terminations = columns.get(_TERMINATIONS)
-  if terminations is None:
-    raise ValueError(
-        f'An episode has no {_TERMINATIONS}, but {sorted(columns)}.'
-    )
+  columns_lib.check_has('An episode', [_TERMINATIONS], columns)
+  terminations = columns[_TERMINATIONS]
   early = np.flatnonzero(terminations[:-1])
   if len(early):
     raise ValueError(
@@ -147,10 +144,8 @@ def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:
   """Returns the columns of `space`, which is at `name`, that are images."""
   below = space.get('subspaces')
   if below is None:
-    is_image = space['type'] == 'Box' and (
-        space['dtype'] == 'uint8' and len(space['shape']) > 1
-    )
-    return {name} if is_image else set()
+    is_bytes = space['type'] == 'Box' and space['dtype'] == 'uint8'
+    return {name} if is_bytes and len(space['shape']) > 1 else set()
   if isinstance(below, list):
     below = {f'_index_{index}': one for index, one in enumerate(below)}
   return set().union(

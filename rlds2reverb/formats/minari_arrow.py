@@ -8,6 +8,7 @@ The last row has the last observation and infos; its other values are padding.
 The format is that of minari.farama.org, as Minari 0.5.4 writes it.
 """
 
+import glob
 import json
 import os
 from typing import Any, Dict
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 # The names of Minari's columns, the same in every format.
@@ -72,16 +74,11 @@ def load(folder: str, metadata: Dict[str, Any]) -> tf.data.Dataset:
 
 def _read_table(folder: str, data_format: str) -> pa.Table:
   """Reads the rows of an episode."""
-  names = [
-      name
-      for name in sorted(os.listdir(folder))
-      if name.endswith(f'.{data_format}')
-  ]
-  if not names:
+  paths = sorted(glob.glob(f'{glob.escape(folder)}/*.{data_format}'))
+  if not paths:
     raise ValueError(f'There is no file *.{data_format} in {folder}.')
   tables = []
-  for name in names:
-    path = os.path.join(folder, name)
+  for path in paths:
     with arrow.open_errors(path):
       if data_format == _PARQUET:
         tables.append(parquet.read_table(path, partitioning=None))
@@ -95,16 +92,9 @@ def _episode(
     table: pa.Table, spaces: Dict[str, Any], index: int, left_out
 ) -> python_episodes.PythonEpisode:
   """Returns the columns of an episode; adds other names to `left_out`."""
-  missing = [
-      name
-      for name in (*FIELDS.values(), TERMINATIONS)
-      if name not in table.column_names
-  ]
-  if missing:
-    raise ValueError(
-        f'Episode {index} has no {", ".join(missing)}. It has'
-        f' {table.column_names}.'
-    )
+  columns_lib.check_has(
+      f'Episode {index}', (*FIELDS.values(), TERMINATIONS), table.column_names
+  )
   num_steps = len(table)
   columns = {
       name: pa.concat_arrays(table[name].chunks) for name in table.column_names
@@ -125,19 +115,16 @@ def _episode(
 
 def _of_space(space, column: pa.Array, num_rows: int, name: str) -> Any:
   """Returns the rows of a column, nested as the space is."""
-  below = (space or {}).get('subspaces')
-  if isinstance(below, dict):
-    return {
-        key: _of_space(one, column.field(key), num_rows, f'{name}/{key}')
-        for key, one in below.items()
-    }
-  if isinstance(below, list):
-    return tuple(
-        _of_space(one, column.field(str(key)), num_rows, f'{name}/{key}')
-        for key, one in enumerate(below)
-    )
-  shape = (space or {}).get('shape')
-  return arrow.to_array(column.slice(0, num_rows), shape, name)
+  space = space or {}
+  below = space.get('subspaces')
+  if below is None:
+    return arrow.to_array(column.slice(0, num_rows), space.get('shape'), name)
+  is_tuple = isinstance(below, list)
+  parts = {
+      key: _of_space(one, column.field(str(key)), num_rows, f'{name}/{key}')
+      for key, one in (enumerate(below) if is_tuple else below.items())
+  }
+  return tuple(parts.values()) if is_tuple else parts
 
 
 def _of_infos(column: pa.StructArray, name: str, left_out) -> Dict[str, Any]:
@@ -155,9 +142,7 @@ def _of_infos(column: pa.StructArray, name: str, left_out) -> Dict[str, Any]:
     if shape is not None:
       shape = [int(size) for size in shape.split(b',') if size]
     try:
-      array = arrow.to_array(values, shape, below)
+      found[field.name] = arrow.to_array(values, shape, below)
     except ValueError:
       left_out.add(below)
-      continue
-    found[field.name] = array
   return found

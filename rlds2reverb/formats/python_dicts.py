@@ -15,6 +15,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 _MADE_HERE = (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT)
@@ -106,13 +107,9 @@ def _from_dict(
         'An episode must be a dict of observation, action and so on, but'
         f' episode {index} is a {type(episode).__name__}.'
     )
-  required = rlds.OBSERVATION, rlds.ACTION
-  missing = [name for name in required if name not in episode]
-  if missing:
-    raise ValueError(
-        f'Episode {index} has no {" and no ".join(missing)}. It has'
-        f' {sorted(episode)}.'
-    )
+  columns_lib.check_has(
+      f'Episode {index}', (rlds.OBSERVATION, rlds.ACTION), episode
+  )
   made = sorted(set(_MADE_HERE) & set(episode))
   if made:
     raise ValueError(

@@ -31,7 +31,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',
     'next_obs',
-    help='Make the observations of a file of simulator states with'
+    help=' Make the observations of a file of simulator states with'
     " robomimic's dataset_states_to_obs.py.",
 )
 

@@ -238,7 +238,7 @@ class MinariArrowTest(tf.test.TestCase):
   def test_errors(self):
     path = self._copy()
     self._change(path, 0, 'rewards', None)
-    with self.assertRaisesRegex(ValueError, 'Episode 0 has no rewards. It has'):
+    with self.assertRaisesRegex(ValueError, 'Episode 0 has no rewards, but'):
       minari.load_minari(path)
     path = self._copy()
     with open(os.path.join(path, 'data/0/part-0.parquet'), 'w') as f:

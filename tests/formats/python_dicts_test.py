@@ -140,7 +140,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('number', 3, 'iterable of dicts, or a function .*are a int'),
       ('none', [], 'There is no episode'),
       ('element', [3], 'must be a dict .*but episode 0 is a int'),
-      ('missing', [{'obs': 1}], r"no observation and no action. It has \['obs"),
+      ('missing', [{'obs': 1}], r"no observation and no action, but \['obs"),
       (
           'rows',
           [{**_A, 'action': np.zeros(6)}],
