@@ -21,9 +21,16 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 
 # The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
+# The names that observations, actions and rewards have in most formats.
+NAMES = {
+    rlds.OBSERVATION: 'observations',
+    rlds.ACTION: 'actions',
+    rlds.REWARD: 'rewards',
+}
 # Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 

@@ -17,16 +17,12 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import python_episodes
 
 _VERSION = '2.1'
 _COUNT = 'num_episodes'
-_FIELDS = {
-    rlds.OBSERVATION: 'observations',
-    rlds.ACTION: 'actions',
-    rlds.REWARD: 'rewards',
-}
 
 
 @gin.configurable(module='rlds2reverb')
@@ -73,7 +69,7 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
       for index in range(count):
         steps = {
             field: _column(file, f'{name}_{index}')
-            for field, name in _FIELDS.items()
+            for field, name in columns_lib.NAMES.items()
         }
         rewards = steps[rlds.REWARD]
         if rewards.shape[1:] == (1,):

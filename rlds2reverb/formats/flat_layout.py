@@ -17,15 +17,15 @@ NEXT = 'next_'
 _OBSERVATIONS = 'observations'
 _TERMINALS = 'terminals'
 _TIMEOUTS = 'timeouts'
-_FIELDS = {
-    rlds.OBSERVATION: _OBSERVATIONS,
-    rlds.ACTION: 'actions',
-    rlds.REWARD: 'rewards',
-}
-USED = (*_FIELDS.values(), _TERMINALS, _TIMEOUTS, NEXT + _OBSERVATIONS)
+USED = (
+    *columns_lib.NAMES.values(),
+    _TERMINALS,
+    _TIMEOUTS,
+    NEXT + _OBSERVATIONS,
+)
 _METADATA = 'metadata'
 # The columns that data may lack, if its reader allows it.
-OPTIONAL = (_FIELDS[rlds.REWARD], _TERMINALS)
+OPTIONAL = (columns_lib.NAMES[rlds.REWARD], _TERMINALS)
 NO_REWARD = tf.TensorSpec([], tf.float32)
 
 
@@ -67,13 +67,14 @@ def find_layout(
       of rows than the terminals; or if a flag is neither 0 nor 1.
   """
   names = {
-      field: columns_lib.below(name, columns) for field, name in _FIELDS.items()
+      field: columns_lib.below(name, columns)
+      for field, name in columns_lib.NAMES.items()
   }
-  there = {_FIELDS[field] for field, found in names.items() if found}
+  there = {columns_lib.NAMES[field] for field, found in names.items() if found}
   there |= {_TERMINALS} & columns.keys()
   missing = [
       name
-      for name in (*_FIELDS.values(), _TERMINALS)
+      for name in (*columns_lib.NAMES.values(), _TERMINALS)
       if name not in there and name not in may_lack
   ]
   if missing:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rlds2reverb.datasets import files
 from rlds2reverb.formats import arrow
+from rlds2reverb.formats import downloads
 
 _INFO_FILE = os.path.join('meta', 'info.json')
 _VIDEO = 'video'
@@ -46,7 +47,10 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
   Raises:
     ValueError: if there is no such data set, or if it is of another version.
   """
-  directory = _find_directory(name_or_directory)
+  root = os.environ.get('HF_LEROBOT_HOME') or os.path.join(
+      os.environ.get('HF_HOME') or '~/.cache/huggingface', 'lerobot'
+  )
+  directory = downloads.find(name_or_directory, 'LeRobot', root, _INFO_FILE)
   with files.open_text(os.path.join(directory, _INFO_FILE)) as f:
     info = json.load(f)
   version = str(info.get('codebase_version'))
@@ -94,25 +98,6 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
       },
       _read_tasks(directory, is_v3),
   )
-
-
-def _find_directory(name_or_directory: files.PathLike) -> str:
-  """Returns the directory of a data set that has its info file."""
-  path = files.expand_local(name_or_directory, 'A LeRobot data set')
-  if os.path.isfile(os.path.join(path, _INFO_FILE)):
-    return path
-  message = f'There is no LeRobot data set {path}: it has no {_INFO_FILE}.'
-  name = os.fspath(name_or_directory)
-  if not os.path.exists(path) and not os.path.isabs(name) and name[0] != '~':
-    home = os.environ.get('HF_LEROBOT_HOME') or os.path.join(
-        os.environ.get('HF_HOME') or os.path.join('~', '.cache', 'huggingface'),
-        'lerobot',
-    )
-    by_name = os.path.join(files.expand(home), name)
-    if os.path.isfile(os.path.join(by_name, _INFO_FILE)):
-      return by_name
-    message += f' Nor is there one at {by_name}.'
-  raise ValueError(message)
 
 
 def _read_episodes(

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import downloads
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import minari_arrow
@@ -29,7 +30,7 @@ _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _TERMINATIONS = minari_arrow.TERMINATIONS
 _LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'episode_(\d+)'),
-    minari_arrow.FIELDS,
+    columns_lib.NAMES,
     _TERMINATIONS,
     unused=(_TERMINATIONS, 'truncations'),
 )
@@ -60,7 +61,8 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
     InvalidArgumentError: while iterating, if an episode does not have the
       columns of the first, or as many rows as they need.
   """
-  path = _find_path(name_or_directory)
+  root = os.environ.get('MINARI_DATASETS_PATH') or '~/.minari/datasets'
+  path = downloads.find(name_or_directory, 'Minari', root)
   for folder in path, os.path.join(path, 'data'):
     metadata = _read_metadata(folder)
     if metadata.get('data_format') in minari_arrow.FORMATS:
@@ -89,25 +91,6 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
       _LAYOUT.numbers(names),
       prepare=lambda columns: _prepare(columns, images),
   )
-
-
-def _find_path(name_or_directory: files.PathLike) -> str:
-  """Returns the path of a data set that was given by its path or its name."""
-  path = files.expand_local(name_or_directory, 'A Minari data set')
-  if os.path.exists(path):
-    return path
-  name = os.fspath(name_or_directory)
-  by_name = ''
-  if not name.startswith('~') and not os.path.isabs(name):
-    root = os.environ.get('MINARI_DATASETS_PATH')
-    root = root or os.path.join('~', '.minari', 'datasets')
-    by_name = os.path.join(files.expand(root), name)
-  if not os.path.exists(by_name):
-    raise ValueError(
-        f'There is no Minari data set {path}'
-        + (f', and none at {by_name}.' if by_name else '.')
-    )
-  return by_name
 
 
 def _read_metadata(folder: str) -> Dict[str, Any]:

@@ -28,11 +28,6 @@ SPACES = {
     'observations': 'observation_space',
     'actions': 'action_space',
 }
-FIELDS = {
-    rlds.OBSERVATION: 'observations',
-    rlds.ACTION: 'actions',
-    rlds.REWARD: 'rewards',
-}
 TERMINATIONS = 'terminations'
 
 _PARQUET = 'parquet'
@@ -93,14 +88,16 @@ def _episode(
 ) -> python_episodes.PythonEpisode:
   """Returns the columns of an episode; adds other names to `left_out`."""
   columns_lib.check_has(
-      f'Episode {index}', (*FIELDS.values(), TERMINATIONS), table.column_names
+      f'Episode {index}',
+      (*columns_lib.NAMES.values(), TERMINATIONS),
+      table.column_names,
   )
   num_steps = len(table)
   columns = {
       name: pa.concat_arrays(table[name].chunks) for name in table.column_names
   }
   steps = {}
-  for field, name in FIELDS.items():
+  for field, name in columns_lib.NAMES.items():
     rows = num_steps - (field != rlds.OBSERVATION)
     steps[field] = _of_space(spaces.get(name), columns[name], rows, name)
   if _INFOS in columns:

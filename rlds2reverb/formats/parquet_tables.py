@@ -13,17 +13,12 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 _OBSERVATIONS, _ACTIONS, _TERMINALS = 'observations', 'actions', 'terminals'
-_FIELDS = {
-    rlds.OBSERVATION: _OBSERVATIONS,
-    rlds.ACTION: _ACTIONS,
-    rlds.REWARD: 'rewards',
-}
-_USED = (*_FIELDS.values(), _TERMINALS)
+_USED = (*columns_lib.NAMES.values(), _TERMINALS)
 _REQUIRED = {_OBSERVATIONS, _ACTIONS}
 # A row may be a whole episode.
 _BATCH_SIZE = 16
@@ -144,7 +139,7 @@ def _episode(
   terminals = columns.pop(_TERMINALS, False)
   steps = {
       field: columns.pop(name)
-      for field, name in _FIELDS.items()
+      for field, name in columns_lib.NAMES.items()
       if is_column(name)
   }
   steps.update({name: columns[name] for name in columns if is_column(name)})

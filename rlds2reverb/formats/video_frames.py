@@ -12,6 +12,7 @@ import numpy as np
 
 from rlds2reverb.formats import columns
 from rlds2reverb.formats import depth_maps
+from rlds2reverb.formats import downloads
 
 _TIME = '#t='
 _DEPTH = '&depth='
@@ -158,7 +159,7 @@ def read_references(
 
 
 def _open(path: str):
-  av = _import_av()
+  av = downloads.load('av', 'Video files are read through PyAV', 'video')
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:
@@ -195,15 +196,3 @@ def _empty(count: int, stream: Any, depths: Optional[np.ndarray]) -> np.ndarray:
   if depths is None:
     return np.empty((*size, 3), np.uint8)
   return np.empty((*size, 1), depths.dtype)
-
-
-def _import_av() -> Any:
-  try:
-    # pylint: disable-next=g-import-not-at-top
-    import av
-  except ImportError as e:
-    raise ImportError(
-        'Video files are read through PyAV, which is not installed. Run'
-        " `pip install '.[video]'` in a clone of rlds2reverb."
-    ) from e
-  return av

@@ -20,6 +20,7 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import downloads
 from rlds2reverb.formats import flat_arrays
 from rlds2reverb.formats import flat_layout
 
@@ -97,6 +98,7 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
   zarr = _import_zarr()
+
   try:
     store = (
         zarr.storage.ZipStore(path, mode='r') if os.path.isfile(path) else path
@@ -160,18 +162,11 @@ def _steps(path: str, names: List[str]) -> Dict[str, Any]:
 
 
 def _import_zarr() -> Any:
-  try:
-    # pylint: disable=g-import-not-at-top
-    import zarr
-    import zarr.storage
-  except ImportError as e:
-    raise ImportError(
-        'Zarr replay buffers are read through Zarr, which is not installed.'
-        " Run `pip install '.[zarr]'` in a clone of rlds2reverb."
-    ) from e
-  try:
+  what = 'Zarr replay buffers are read through Zarr'
+  downloads.load('zarr.storage', what, 'zarr')
+  with contextlib.suppress(ImportError):
+    # pylint: disable-next=g-import-not-at-top
     from imagecodecs import numcodecs
-  except ImportError:
-    return zarr
-  numcodecs.register_codecs(verbose=False)
-  return zarr
+
+    numcodecs.register_codecs(verbose=False)
+  return downloads.load('zarr', what, 'zarr')

@@ -16,7 +16,6 @@ from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
 from tests import golden
-from tests import recordings
 from tests import tfds_files
 
 _FEATURES = {
@@ -197,16 +196,6 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   def test_parts_of_a_split(self, split):
     self._assert_same(loading.load_episodes(self._vectors, split))
 
-  def test_shards(self):
-    ids = []
-    for index in range(3):
-      episodes = loading.load_episodes(
-          self._vectors, num_shards=3, shard_index=index
-      )
-      for batch in self._assert_same(episodes):
-        ids += list(batch.fields['episode_id'])
-    self.assertCountEqual(ids, range(len(self._lengths)))
-
   @parameterized.parameters(
       dict(add_tfds_id=True),
       dict(interleave_cycle_length=2, interleave_block_length=3),
@@ -239,12 +228,6 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
       )
     self.assertNotAllEqual(*orders)
     self.assertAllEqual(*map(np.sort, orders))
-
-  @parameterized.parameters('breakout', 'cartpole_pixels', 'half_cheetah')
-  @pytest.mark.few(1)
-  def test_recorded(self, name):
-    directory = os.path.join(recordings.FOLDER, name)
-    self._assert_same(loading.load_episodes(directory))
 
   def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
@@ -286,52 +269,31 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
         ],
     )
 
-  def test_values_that_do_not_fill_a_step(self):
-    directory = os.path.join(self.create_tempdir().full_path, 'parts')
-    tfds_files.write_records(
-        directory, _VECTORS, [[_record(np.zeros(4), [0, 1])]]
-    )
-    batches = data_sets.batches_of(loading.load_episodes(directory))
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'not a multiple.*: observation: 4'
-    ):
-      list(batches)
-
-  @parameterized.named_parameters(
-      ('image_of_any_size', tfds.features.Image(shape=(None, None, 3)), None),
-      ('sequence', tfds.features.Sequence(np.int32), None),
-      (
-          'any_length',
+  @parameterized.product(
+      feature=[
+          tfds.features.Image(shape=(None, None, 3)),
+          tfds.features.Sequence(np.int32),
           tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding='zlib'),
-          None,
-      ),
-      ('no_values', tfds.features.Tensor(shape=(0,), dtype=np.int32), None),
-      (
-          'optional',
+          tfds.features.Tensor(shape=(0,), dtype=np.int32),
           tfds.features.Tensor(shape=(), dtype=np.int32, optional=True),
-          None,
-      ),
-      (
-          'decoder',
           tfds.features.Scalar(dtype=np.int32),
-          tfds.decode.make_decoder()(lambda value, feature: value)(),
-      ),
+      ],
+      place=['steps', 'other'],
   )
-  def test_features_that_are_not_batched(self, feature, decoder):
-    for place in 'steps', 'other':
-      features = {'steps': tfds.features.Dataset({'reward': np.float32})}
-      if place == 'other':
-        features['field'] = feature
-        decoders = {'field': decoder}
-      else:
-        features['steps'] = tfds.features.Dataset({'field': feature})
-        decoders = {'steps': {'field': decoder}}
-      directory = os.path.join(self.create_tempdir().full_path, place)
-      tfds_files.write_records(directory, features, [[b'']])
-      episodes = loading.load_episodes(
-          directory, decoders=decoders if decoder else None
-      )
-      self.assertFalse(golden.has_batches(episodes))
+  def test_features_that_are_not_batched(self, feature, place):
+    features = {'steps': tfds.features.Dataset({'reward': np.float32})}
+    decoder, decoders = tfds.decode.make_decoder()(lambda value, _: value), None
+    if place == 'other':
+      features['field'] = feature
+    else:
+      features['steps'] = tfds.features.Dataset({'field': feature})
+    if isinstance(feature, tfds.features.Scalar):
+      decoders = {'field': decoder()}
+      decoders = decoders if place == 'other' else {'steps': decoders}
+    directory = os.path.join(self.create_tempdir().full_path, place)
+    tfds_files.write_records(directory, features, [[b'']])
+    episodes = loading.load_episodes(directory, decoders=decoders)
+    self.assertFalse(golden.has_batches(episodes))
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+import tree
 
 from rlds2reverb.datasets import loading
 from tests import ram_files  # noqa: F401
@@ -94,30 +95,23 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write(cls._directory, _FEATURES, cls._episodes)
 
   def test_every_feature_is_decoded(self):
-    loaded = list(loading.load_episodes(self._directory))
-    self.assertLen(loaded, len(self._episodes))
-    for episode, written in zip(loaded, self._episodes):
+    loaded = loading.load_episodes(self._directory)
+    for episode, written in zip(loaded, self._episodes, strict=True):
       self.assertEqual(episode['episode_id'], written['episode_id'])
-      steps, expected = episode['steps'], written['steps']
-      self.assertEqual(steps['action'].shape[0], len(expected))
-      for t, step in enumerate(expected):
-        for field in ('image', 'state', 'depth'):
-          value = steps['observation'][field][t].numpy()
-          self.assertEqual(value.dtype, step['observation'][field].dtype)
-          self.assertAllEqual(value, step['observation'][field])
-        self.assertEqual(
-            steps['observation']['words'][t].numpy().decode(),
-            step['observation']['words'],
+      for t, step in enumerate(written['steps']):
+        found = tf.nest.map_structure(
+            lambda leaf, t=t: leaf[t].numpy(), episode['steps']
         )
-        self.assertEqual(steps['action'][t], step['action'])
-        self.assertEqual(steps['is_first'][t], step['is_first'])
-        self.assertEqual(steps['label'][t], 'ab'.index(step['label']))
-        self.assertAllEqual(steps['tags'][t], step['tags'])
-
-  def test_static_shapes(self):
-    spec = loading.load_episodes(self._directory).element_spec['steps']
+        self.assertEqual(found.pop('label'), 'ab'.index(step['label']))
+        self.assertAllEqual(found.pop('tags'), step['tags'])
+        words = found['observation'].pop('words')
+        self.assertEqual(words.decode(), step['observation']['words'])
+        for path, value in tree.flatten_with_path(found):
+          expected = step[path[0]] if len(path) == 1 else step[path[0]][path[1]]
+          self.assertAllEqual(value, expected)
+      self.assertLen(episode['steps']['action'], len(written['steps']))
+    spec = loaded.element_spec['steps']
     self.assertEqual(spec['action'], tf.TensorSpec([None], tf.int32))
-    self.assertEqual(spec['is_first'], tf.TensorSpec([None], tf.bool))
     self.assertEqual(
         spec['observation'],
         {
@@ -162,22 +156,22 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       next(loaded)
 
-  def test_shards_are_disjoint_and_whole(self):
-    shards = [
-        [
-            int(episode['episode_id'])
-            for episode in loading.load_episodes(
-                self._directory, num_shards=3, shard_index=index
-            )
-        ]
-        for index in range(3)
-    ]
-    self.assertEqual(sum(shards, []), list(range(7)))
-    self.assertLessEqual(max(map(len, shards)) - min(map(len, shards)), 1)
-
-  def test_split(self):
-    loaded = loading.load_episodes(self._directory, 'train[2:5]')
-    self.assertEqual([int(e['episode_id']) for e in loaded], [2, 3, 4])
+  @parameterized.parameters(
+      ('train[2:5]', {}, [2, 3, 4]),
+      ('train[:1]+train[6:]', {}, [0, 6]),
+      (tfds.even_splits('train', 2)[1], {}, [4, 5, 6]),
+      (
+          tfds.even_splits('train', 2)[0],
+          {'num_shards': 2, 'shard_index': 1},
+          [2, 3],
+      ),
+      ('train', {'num_shards': 3, 'shard_index': 0}, [0, 1, 2]),
+      ('train', {'num_shards': 3, 'shard_index': 1}, [3, 4]),
+      ('train', {'num_shards': 3, 'shard_index': 2}, [5, 6]),
+  )
+  def test_splits_and_shards(self, split, kwargs, ids):
+    loaded = loading.load_episodes(self._directory, split, **kwargs)
+    self.assertEqual([int(e['episode_id']) for e in loaded], ids)
 
   def test_by_name(self):
     data_dir = self.create_tempdir().full_path
@@ -217,22 +211,6 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       loading.load_episodes(directory)
 
-  @parameterized.parameters((['train'],), (('train', 'train'),), (None,))
-  def test_several_splits(self, split):
-    with self.assertRaisesRegex(ValueError, r"one split.*'train\+test'"):
-      loading.load_episodes(self._directory, split)
-
-  def test_a_split_of_several(self):
-    loaded = loading.load_episodes(self._directory, 'train[:1]+train[6:]')
-    self.assertEqual([int(e['episode_id']) for e in loaded], [0, 6])
-    first, second = tfds.even_splits('train', 2)
-    loaded = loading.load_episodes(self._directory, second)
-    self.assertEqual([int(e['episode_id']) for e in loaded], [4, 5, 6])
-    loaded = loading.load_episodes(
-        self._directory, first, num_shards=2, shard_index=1
-    )
-    self.assertEqual([int(e['episode_id']) for e in loaded], [2, 3])
-
   @parameterized.parameters(
       'no_such_data_set', '/no/such/directory', 'ram://no/such/directory'
   )
@@ -240,22 +218,28 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileNotFoundError, f'{name} is neither'):
       loading.load_episodes(name)
 
-  def test_no_steps(self):
+  def test_what_is_not_valid(self):
     directory = self.create_tempdir().full_path
     tfds_files.write(directory, {'random': np.int64}, [{'random': 1}])
     with self.assertRaisesRegex(ValueError, r"\['random'\], without steps"):
       loading.load_episodes(directory)
-
-  def test_no_such_split(self):
-    with self.assertRaisesRegex(ValueError, 'Unknown split'):
-      loading.load_episodes(self._directory, 'test')
-
-  @parameterized.parameters((2, 2), (3, -1), (0, 0))
-  def test_no_such_shard(self, num_shards, shard_index):
-    with self.assertRaisesRegex(ValueError, 'shard_index must be'):
-      loading.load_episodes(
-          self._directory, num_shards=num_shards, shard_index=shard_index
-      )
+    several = r"one split.*'train\+test'"
+    for split, num_shards, shard_index, message in (
+        ('test', 1, 0, 'Unknown split'),
+        (['train'], 1, 0, several),
+        (('train', 'train'), 1, 0, several),
+        (None, 1, 0, several),
+        ('train', 2, 2, 'shard_index must be'),
+        ('train', 3, -1, 'shard_index must be'),
+        ('train', 0, 0, 'shard_index must be'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        loading.load_episodes(
+            self._directory,
+            split,
+            num_shards=num_shards,
+            shard_index=shard_index,
+        )
 
 
 if __name__ == '__main__':

@@ -48,18 +48,12 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       self.assertFalse(os.path.exists(self._target))
       self.assertEqual(folder, os.path.join(self._parent, '.data.unfinished'))
     self.assertTrue(os.path.isdir(self._target))
-    self._assert_alone()
-
-  def test_parents_are_made(self):
-    self._target = os.path.join(self._parent, 'x', 'y', 'data')
-    _write(self._target, 'new')
-    self.assertEqual(_read(self._target), 'new')
-
-  def test_an_empty_folder_is_taken(self):
-    os.mkdir(self._target)
-    _write(self._target, 'new')
+    _write(self._target, 'new')  # An empty folder is taken.
     self.assertEqual(_read(self._target), 'new')
     self._assert_alone()
+    deep = os.path.join(self._parent, 'x', 'y', 'data')
+    _write(deep, 'new')
+    self.assertEqual(_read(deep), 'new')
 
   def test_what_is_there_stays_unless_it_is_replaced(self):
     _write(self._target, 'old')

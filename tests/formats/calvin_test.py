@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from rlds2reverb.formats import calvin
 from tests import golden
+from tests.formats import expected
 
 _SPANS = ((3, 6), (9, 9))
 _TEXTS = ((4, 6, 'move the door', 'move_door_rel'), (3, 4, 'lift', 'lift_red'))
@@ -60,17 +61,9 @@ class CalvinTest(tf.test.TestCase):
   def _expected(self, first, last):
     frames = [_frame(number) for number in range(first, last + 1)]
     rows = {name: np.stack([f[name] for f in frames]) for name in frames[0]}
-    length = len(frames)
-    return {
-        'action': rows.pop('actions'),
-        'rel_actions': rows.pop('rel_actions'),
-        'observation': rows,
-        'reward': np.zeros(length, np.float32),
-        'discount': np.ones(length, np.float32),
-        'is_first': np.arange(length) == 0,
-        'is_last': np.arange(length) == length - 1,
-        'is_terminal': np.zeros(length, bool),
-    }
+    actions = rows.pop('actions')
+    others = {'rel_actions': rows.pop('rel_actions')}
+    return expected.steps(rows, actions, **others)
 
   def test_episodes(self):
     dataset = calvin.load_calvin(self._folder)

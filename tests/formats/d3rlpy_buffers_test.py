@@ -10,11 +10,7 @@ import tensorflow as tf
 from rlds2reverb.formats import d3rlpy_buffers
 from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'd3rlpy',
-)
+_DATA = os.path.join(expected.DATA, 'd3rlpy')
 _EPISODES = ((4, True), (3, False), (5, True))
 
 

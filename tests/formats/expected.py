@@ -1,11 +1,19 @@
 """The steps that a reader must make of an episode, worked out in NumPy."""
 
+import json
+import os
+import shutil
 from typing import Any, Dict
 
 import numpy as np
 import tree
 
 from tests import golden
+
+# What the libraries of the formats wrote.
+DATA = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
+)
 
 
 def steps(
@@ -35,7 +43,8 @@ def steps(
       found = np.full(count, b'', object)
       found[: len(texts)] = texts
     else:
-      found = np.zeros((count, *rows.shape[1:]), rows.dtype)
+      dtype = rows.dtype.newbyteorder('=')
+      found = np.zeros((count, *rows.shape[1:]), dtype)
       found[: len(rows)] = rows
     return found
 
@@ -56,3 +65,31 @@ def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
   test.assertEqual([one['episode_id'] for one in found], list(ids))
   golden.assert_frames_equal(test, [one['steps'] for one in found], episodes)
   return found
+
+
+def assert_refused(test: Any, load: Any, *cases: Any) -> None:
+  """Checks errors: of a path, perhaps options, and what the error says."""
+  for path, *options, message in cases:
+    with test.subTest(message), test.assertRaisesRegex(ValueError, message):
+      load(path, **dict(*options))
+
+
+def copy_of(test: Any, *path: str) -> str:
+  """Returns the path of a copy of a file or folder below `DATA`."""
+  source = os.path.join(DATA, *path)
+  folder = test.create_tempdir().full_path
+  copy = os.path.join(folder, os.path.basename(source))
+  return (shutil.copytree if os.path.isdir(source) else shutil.copy)(
+      source, copy
+  )
+
+
+def change_json(path: str, change: Any) -> None:
+  """Changes the content of a JSON file by a function."""
+  content = {}
+  if os.path.exists(path):
+    with open(path, encoding='utf-8') as f:
+      content = json.load(f)
+  change(content)
+  with open(path, 'w', encoding='utf-8') as f:
+    json.dump(content, f)

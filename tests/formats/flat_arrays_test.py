@@ -12,9 +12,9 @@ from tensorflow_datasets.d4rl import dataset_utils
 
 from rlds2reverb import formats
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import flat_arrays
 from tests import golden
+from tests.formats import expected
 
 _F32 = np.float32
 # A terminal episode of three transitions, and a truncated one of two.
@@ -70,43 +70,27 @@ def _expected(arrays, max_episode_steps=None):
       for name in ('terminals', 'timeouts')
   ]
   after = arrays.get('next_observations')
-  fields = {
-      'observation': arrays['observations'],
-      'action': arrays['actions'],
-      'reward': arrays.get('rewards', np.zeros(len(actions), _F32)),
-      **{name: arrays[name] for name in arrays if name not in _USED},
-  }
-  if fields['reward'].ndim == 2:
-    fields['reward'] = fields['reward'][:, 0]
+  rewards = arrays.get('rewards', np.zeros(len(actions), _F32))
+  others = {name: arrays[name] for name in arrays if name not in _USED}
   episodes, begin = [], 0
   for row, (terminal, timeout) in enumerate(zip(*flags)):
     is_cut = row + 1 - begin == max_episode_steps or row + 1 == len(actions)
     if not (terminal or timeout or is_cut):
       continue
-    rows, is_added = slice(begin, row + 1), terminal or after is not None
-
-    def rows_of(column, rows=rows, is_added=is_added):
-      found = column[rows]
-      if found.dtype.kind in 'OSU':
-        texts = [
-            one if isinstance(one, bytes) else str(one).encode()
-            for one in found
-        ]
-        return _objects(*texts, *[b''] * is_added)
-      return np.append(found, np.zeros_like(found[:is_added]), axis=0)
-
-    steps = tf.nest.map_structure(rows_of, fields)
+    observation, action, reward, fields = tf.nest.map_structure(
+        lambda column, begin=begin, row=row: column[begin : row + 1],
+        (arrays['observations'], arrays['actions'], rewards, others),
+    )
     if after is not None:
-      for leaf, source in zip(
-          tf.nest.flatten(steps['observation']), tf.nest.flatten(after)
-      ):
-        leaf[-1] = source[row]
-    length = row + 1 - begin + is_added
-    step = np.arange(length)
-    is_last = step == length - 1
-    discount = np.where(terminal & (step >= length - 2), 0, 1).astype(_F32)
-    steps.update(is_first=step == 0, is_last=is_last, discount=discount)
-    episodes.append({**steps, 'is_terminal': is_last & terminal})
+      observation = tf.nest.map_structure(
+          lambda here, last, row=row: np.append(here, last[row : row + 1], 0),
+          observation,
+          after,
+      )
+    reward = reward.reshape(-1)
+    episodes.append(
+        expected.steps(observation, action, reward, terminal=terminal, **fields)
+    )
     begin = row + 1
   return episodes
 
@@ -184,7 +168,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         file.create_dataset(name, data=array, dtype=dtype, **kwargs)
     return path
 
-  def _check(self, arrays, expected, **kwargs):
+  def _check(self, arrays, episodes, **kwargs):
     """Checks arrays in memory, by their paths, and in files."""
     sources = {
         'nest': arrays,
@@ -196,7 +180,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       np.savez_compressed(sources['npz'], **_flatten(arrays))
     for name, source in sources.items():
       with self.subTest(name):
-        golden.assert_frames_equal(self, _steps(source, **kwargs), expected)
+        golden.assert_frames_equal(self, _steps(source, **kwargs), episodes)
 
   @parameterized.parameters(*_CASES)
   def test_as_a_loop_over_rows(self, name):
@@ -227,13 +211,9 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         _with(observations=zeros, next_observations=zeros)
     )
     self.assertEqual(rlds_data.cardinality(), 2)
-    spec = rlds_data.element_spec
-    self.assertEqual(spec['episode_id'], tf.TensorSpec([], tf.int64))
-    self.assertEqual(
-        spec['steps']['observation'], tf.TensorSpec([None, 2, 7], tf.float64)
-    )
-    self.assertEqual(spec['steps']['action'], tf.TensorSpec([None], tf.int64))
-    steps_lib.steps_spec(spec)  # Other functions can read it.
+    spec = rlds_data.element_spec['steps']
+    self.assertEqual(spec['observation'].shape, [None, 2, 7])
+    self.assertEqual(spec['action'], tf.TensorSpec([None], tf.int64))
 
   def test_no_rows(self):
     arrays = {name: array[:0] for name, array in _ARRAYS.items()}
@@ -263,10 +243,6 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     first, second = _steps(path)
     self.assertEqual(first['observation'].tolist(), [*images[:3], b''])
     self.assertEqual(second['observation'].tolist(), images[3:])
-
-  def test_compressed_chunks(self):
-    path = self._write(_ARRAYS, compression='gzip', chunks=(2,))
-    golden.assert_frames_equal(self, _steps(path), _expected(_ARRAYS))
 
   def test_many_batches(self):
     # 30 episodes of 400 kB: a batch is about 4 MiB.
@@ -301,8 +277,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         'rewards': _ARRAYS['rewards'],
         'dones': _ARRAYS['terminals'],
     }
-    expected = _expected(_with('next_observations', 'timeouts'))
-    self._check(arrays, expected, column_names=names)
+    episodes = _expected(_with('next_observations', 'timeouts'))
+    self._check(arrays, episodes, column_names=names)
 
   def test_without_rewards_or_terminals(self):
     arrays = _with('rewards', 'terminals')

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 from absl.testing import parameterized
 import numpy as np
@@ -11,11 +10,7 @@ import tensorflow as tf
 from rlds2reverb.formats import imitation
 from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'imitation',
-)
+_DATA = os.path.join(expected.DATA, 'imitation')
 _FOLDER = os.path.join(_DATA, 'folder')
 _FILE = os.path.join(_DATA, 'trajectories.npz')
 
@@ -73,28 +68,22 @@ class ImitationTest(tf.test.TestCase, parameterized.TestCase):
     return path
 
   def test_errors(self):
-    with self.assertRaisesRegex(ValueError, '/nowhere is neither the folder'):
-      imitation.load_imitation('/nowhere')
-    with self.assertRaisesRegex(ValueError, 'which has a state.json'):
-      imitation.load_imitation(
-          os.path.join(os.path.dirname(_DATA), 'minari', 'rooms')
-      )
-    for changes, message in (
-        ({'terminal': None}, 'no terminal.'),
-        ({'indices': None}, 'flat arrays, of the format npz'),
-        ({'indices': np.array([4])}, r'3 trajectories .*are \[4\]'),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        imitation.load_imitation(self._saved(**changes))
-    path = os.path.join(self.create_tempdir().full_path, 'copy')
-    shutil.copytree(_FOLDER, path)
+    path = expected.copy_of(self, 'imitation', 'folder')
     (table,) = [name for name in os.listdir(path) if name.endswith('.arrow')]
-    with open(os.path.join(path, table), 'w', encoding='utf-8') as f:
-      f.write('damaged')
-    with self.assertRaisesRegex(ValueError, 'not a whole file'):
-      imitation.load_imitation(path)
-
-  def test_errors_while_iterating(self):
+    os.truncate(os.path.join(path, table), 9)
+    expected.assert_refused(
+        self,
+        imitation.load_imitation,
+        ('/nowhere', '/nowhere is neither the folder'),
+        (f'{expected.DATA}/minari/rooms', 'which has a state.json'),
+        (self._saved(terminal=None), 'no terminal, but'),
+        (self._saved(indices=None), 'flat arrays, of the format npz'),
+        (
+            self._saved(indices=np.array([4])),
+            r'3 trajectories .*are \[4\]',
+        ),
+        (path, 'not a whole file'),
+    )
     path = self._saved(obs=np.zeros((13, 3), np.float32))
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'Trajectory 2 has 6 obs and 6 acts'

@@ -94,11 +94,14 @@ class ManiskillTest(tf.test.TestCase):
     for episode in episodes:
       self.assertEqual(json.loads(episode['env_info']), info)
 
-  def test_flat_observations_without_rewards(self):
-    self._write(is_flat=True)
+  def _without(self, name, **kwargs):
+    self._write(**kwargs)
     with h5py.File(self._path, 'a') as file:
       for number in _LENGTHS:
-        del file[f'traj_{number}/rewards']
+        del file[f'traj_{number}/{name}']
+
+  def test_flat_observations_without_rewards(self):
+    self._without('rewards', is_flat=True)
     first = next(maniskill.load_maniskill(self._path).as_numpy_iterator())
     self.assertAllEqual(
         first['steps']['observation'], _trajectory(0, True)['obs']
@@ -106,15 +109,10 @@ class ManiskillTest(tf.test.TestCase):
     self.assertAllEqual(first['steps']['reward'], np.zeros(5, np.float32))
     self.assertNotIn('env_info', first)
 
-  def test_a_file_of_states_alone(self):
-    self._write()
-    with h5py.File(self._path, 'a') as file:
-      for number in _LENGTHS:
-        del file[f'traj_{number}/obs']
+  def test_what_cannot_be_read(self):
+    self._without('obs')
     with self.assertRaisesRegex(ValueError, 'has no obs.*replay_trajectory'):
       maniskill.load_maniskill(self._path)
-
-  def test_what_is_no_file_of_maniskill(self):
     with h5py.File(self._path, 'w') as file:
       file['data/demo_0/actions'] = np.zeros(3)
     with self.assertRaisesRegex(ValueError, 'must have traj_0 and so on'):

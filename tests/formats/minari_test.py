@@ -15,11 +15,7 @@ from rlds2reverb.transforms import images
 from tests import golden
 from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'minari',
-)
+_DATA = os.path.join(expected.DATA, 'minari')
 
 
 def _expected(name, episode):
@@ -100,8 +96,7 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
 
   def _changed(self, change):
     """Returns the path of a copy of a data set, in which `change` is made."""
-    path = os.path.join(self.create_tempdir().full_path, 'main_data.hdf5')
-    shutil.copy(os.path.join(_DATA, 'cartpole', 'data', 'main_data.hdf5'), path)
+    path = expected.copy_of(self, 'minari/cartpole/data/main_data.hdf5')
     with h5py.File(path, 'a') as file:
       change(file)
     return path
@@ -188,47 +183,41 @@ class MinariTest(tf.test.TestCase, parameterized.TestCase):
       minari.load_minari('minari/cartpole')
 
   def test_what_is_no_minari_data_set(self):
-    with self.assertRaisesRegex(
-        ValueError, r'no Minari data set /nowhere/a\.\n'
-    ):
-      minari.load_minari('/nowhere/a')
-    with self.assertRaisesRegex(ValueError, 'local disk, but is at gs://b/a'):
-      minari.load_minari('gs://b/a')
     folder = self.create_tempdir().full_path
-    with self.assertRaisesRegex(
-        ValueError, f'no HDF5 file in {folder}: .*data/main_data.hdf5'
-    ):
-      minari.load_minari(folder)
     path = os.path.join(folder, 'flat.hdf5')
     with h5py.File(path, 'w') as file:
       file['observations'] = np.zeros(1)
-    with self.assertRaisesRegex(
-        ValueError, "not a Minari data set: it has .'observations'"
-    ):
-      minari.load_minari(path)
+    expected.assert_refused(
+        self,
+        minari.load_minari,
+        ('/nowhere/a', r'no Minari data set /nowhere/a\.\n'),
+        ('gs://b/a', 'local disk, but is at gs://b/a'),
+        (folder, f'no HDF5 file in {folder}: .*data/main_data.hdf5'),
+        (path, "not a Minari data set: it has .'observations'"),
+    )
 
 
 class MinariArrowTest(tf.test.TestCase):
 
-  def _copy(self):
-    path = os.path.join(self.create_tempdir().full_path, 'copy')
-    shutil.copytree(os.path.join(_DATA, 'rooms_parquet'), path)
+  def _changed(self, name, *columns):
+    """Returns the path of a copy; a column of None is not there."""
+    path = expected.copy_of(self, 'minari', 'rooms_parquet')
+    for episode, column in enumerate(columns):
+      file = os.path.join(path, 'data', str(episode), 'part-0.parquet')
+      table = parquet.read_table(file, partitioning=None).drop_columns([name])
+      if column is not None:
+        table = table.append_column(name, pa.array(column))
+      parquet.write_table(table, file)
     return path
 
-  def _change(self, path, episode, name, column):
-    file = os.path.join(path, 'data', str(episode), 'part-0.parquet')
-    table = parquet.read_table(file, partitioning=None)
-    if name in table.column_names:
-      table = table.drop_columns([name])
-    if column is not None:
-      table = table.append_column(name, column)
-    parquet.write_table(table, file)
-
   def test_infos_that_have_no_rows_are_left_out(self):
-    path = self._copy()
-    for episode, length in enumerate([6, 5]):
-      rows = [{'whole': step, 'lists': [0] * step} for step in range(length)]
-      self._change(path, episode, 'infos', pa.array(rows))
+    path = self._changed(
+        'infos',
+        *(
+            [{'whole': step, 'lists': [0] * step} for step in range(length)]
+            for length in (6, 5)
+        ),
+    )
     with self.assertLogs(level='WARNING') as logs:
       episodes = list(minari.load_minari(path).as_numpy_iterator())
     self.assertIn('infos/lists', logs.output[0])
@@ -236,26 +225,23 @@ class MinariArrowTest(tf.test.TestCase):
     self.assertAllEqual(episodes[1]['steps']['infos']['whole'], range(5))
 
   def test_errors(self):
-    path = self._copy()
-    self._change(path, 0, 'rewards', None)
-    with self.assertRaisesRegex(ValueError, 'Episode 0 has no rewards, but'):
-      minari.load_minari(path)
-    path = self._copy()
-    with open(os.path.join(path, 'data/0/part-0.parquet'), 'w') as f:
-      f.write('damaged')
-    with self.assertRaisesRegex(ValueError, 'part-0.parquet is not a whole'):
-      minari.load_minari(path)
-    path = self._copy()
-    self._change(path, 1, 'rewards', pa.array([1.0, 2.0, None, 1.0, 0.0]))
+    damaged = expected.copy_of(self, 'minari', 'rooms_parquet')
+    os.truncate(os.path.join(damaged, 'data/0/part-0.parquet'), 7)
+    empty = expected.copy_of(self, 'minari', 'rooms_parquet')
+    for episode in '01':
+      shutil.rmtree(os.path.join(empty, 'data', episode))
+    expected.assert_refused(
+        self,
+        minari.load_minari,
+        (self._changed('rewards', None), 'Episode 0 has no rewards, but'),
+        (damaged, 'part-0.parquet is not a whole'),
+        (empty, 'There is no episode in'),
+    )
+    path = self._changed('rewards', [1.0] * 6, [1.0, 2.0, None, 1.0, 0.0])
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'rewards must have a value in every row'
     ):
       list(minari.load_minari(path))
-    path = self._copy()
-    for episode in '01':
-      shutil.rmtree(os.path.join(path, 'data', episode))
-    with self.assertRaisesRegex(ValueError, 'There is no episode in'):
-      minari.load_minari(path)
 
 
 if __name__ == '__main__':

@@ -15,11 +15,7 @@ from rlds2reverb.transforms import images
 from tests import golden
 from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'parquet',
-)
+_DATA = os.path.join(expected.DATA, 'parquet')
 _BOUNDS = ((0, 2), (2, 6), (6, 9))
 _STEPS = os.path.join(_DATA, 'steps')
 _EPISODES = os.path.join(_DATA, 'episodes.parquet')

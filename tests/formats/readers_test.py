@@ -16,10 +16,9 @@ from rlds2reverb.datasets import other_formats
 from rlds2reverb.fields import bindings
 from rlds2reverb.formats import readers
 from rlds2reverb.formats import robomimic
+from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
-)
+_DATA = expected.DATA
 
 
 class ReadersTest(parameterized.TestCase):

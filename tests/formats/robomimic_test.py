@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 from absl.testing import parameterized
 import h5py
@@ -13,12 +12,9 @@ import tensorflow as tf
 from rlds2reverb.formats import columns
 from rlds2reverb.formats import robomimic
 from tests import golden
+from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'robomimic',
-)
+_DATA = os.path.join(expected.DATA, 'robomimic')
 _FILE = os.path.join(_DATA, 'low_dim.hdf5')
 _KEYS = ('image', 'robot0_eef_pos')
 
@@ -31,8 +27,7 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
 
   def _changed(self, change):
     """Returns the path of a copy of the file, in which `change` is made."""
-    path = os.path.join(self.create_tempdir().full_path, 'demo.hdf5')
-    shutil.copy(_FILE, path)
+    path = expected.copy_of(self, 'robomimic', 'low_dim.hdf5')
     with h5py.File(path, 'a') as file:
       change(file)
     return path
@@ -45,7 +40,7 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual([e['episode_id'] for e in episodes], ids)
     self.assertEqual([len(e['steps']['action']) for e in episodes], lengths)
     with np.load(os.path.join(_DATA, 'expected.npz')) as arrays:
-      expected = dict(arrays)
+      wanted = dict(arrays)
     index = 0
     for episode in episodes:
       steps = episode['steps']
@@ -63,10 +58,10 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
         }
         for name, value in found.items():
           # robomimic gives actions as float32.
-          other = expected[f'{at}/{name}']
+          other = wanted[f'{at}/{name}']
           self.assertAllEqual(np.asarray(value, other.dtype), other, name)
         index += 1
-    self.assertNotIn(f'{filter_key}/{index}/actions', expected)
+    self.assertNotIn(f'{filter_key}/{index}/actions', wanted)
 
   def test_flags_metadata_and_order(self):
     dataset = robomimic.load_robomimic(_FILE)
@@ -119,41 +114,33 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
           self, [steps['reward']], [np.zeros(length + (index < 2), np.float32)]
       )
 
-  def test_fields_are_in_the_order_of_the_file(self):
+  def test_other_columns_and_the_language_of_robocasa(self):
     names = [f'extra_{letter}' for letter in 'abcdefg']
 
     def change(file):
-      for group in file['data'].values():
-        for name in names:
-          group[name] = np.zeros(len(group['actions']))
-
-    spec = robomimic.load_robomimic(self._changed(change)).element_spec
-    self.assertEqual([name for name in spec['steps'] if name in names], names)
-
-  def test_language_of_robocasa(self):
-    def change(file):
-      for name, group in file['data'].items():
-        if name != 'demo_2':
-          group.attrs['ep_meta'] = json.dumps({'lang': f'open {name}'})
-
-    self.assertEqual(
-        [one['ep_meta'] for one in _read(self._changed(change))],
-        [b'{"lang": "open demo_0"}', b'', b'{"lang": "open demo_10"}'],
-    )
-
-  def test_other_columns(self):
-    def change(file):
-      for group in file['data'].values():
+      for demo, group in file['data'].items():
         length = len(group['actions'])
+        for name in names:
+          group[name] = np.zeros(length)
         group['action_dict/gripper'] = np.arange(length)
         group['camera'] = np.eye(3)[:2]
+        if demo != 'demo_2':
+          group.attrs['ep_meta'] = json.dumps({'lang': f'open {demo}'})
 
     path = self._changed(change)
     with self.assertLogs(level='WARNING') as logs:
-      steps = _read(path)[0]['steps']
+      episodes = _read(path)
     self.assertIn('camera', logs.output[0])
+    self.assertEqual(
+        [one['ep_meta'] for one in episodes],
+        [b'{"lang": "open demo_0"}', b'', b'{"lang": "open demo_10"}'],
+    )
+    steps = episodes[0]['steps']
     self.assertAllEqual(steps['action_dict']['gripper'], [0, 1, 2, 3, 0])
     self.assertNotIn('camera', steps)
+    # The fields are in the order of the file.
+    spec = robomimic.load_robomimic(path).element_spec['steps']
+    self.assertEqual([name for name in spec if name in names], names)
 
   def test_an_empty_demonstration(self):
     def change(file):
@@ -167,24 +154,27 @@ class RobomimicTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(lengths, [5, 0, 6])
 
   def test_errors(self):
-    with self.assertRaisesRegex(ValueError, 'There is no HDF5 file /nowhere'):
-      robomimic.load_robomimic('/nowhere/a.hdf5')
-    with self.assertRaisesRegex(
-        ValueError, r"no filter key 'trian'. Did you mean train\? It has"
-    ):
-      robomimic.load_robomimic(_FILE, filter_key='trian')
-    path = self._changed(lambda file: file.move('data', 'episode_0'))
-    with self.assertRaisesRegex(ValueError, 'not of the layout of robomimic'):
-      robomimic.load_robomimic(path)
-    with self.assertRaisesRegex(ValueError, 'dataset_states_to_obs.py'):
-      robomimic.load_robomimic(
-          self._changed(lambda file: file['data/demo_0'].pop('obs'))
-      )
     minari = os.path.join(os.path.dirname(_DATA), 'minari/rooms/data')
-    with self.assertRaisesRegex(ValueError, 'no data with demo_0'):
-      robomimic.load_robomimic(os.path.join(minari, 'main_data.hdf5'))
+    expected.assert_refused(
+        self,
+        robomimic.load_robomimic,
+        ('/nowhere/a.hdf5', 'There is no HDF5 file /nowhere'),
+        (
+            _FILE,
+            {'filter_key': 'trian'},
+            r"no filter key 'trian'. Did you mean train\? It has",
+        ),
+        (
+            self._changed(lambda file: file.move('data', 'episode_0')),
+            'not of the layout of robomimic',
+        ),
+        (
+            self._changed(lambda file: file['data/demo_0'].pop('obs')),
+            'dataset_states_to_obs.py',
+        ),
+        (os.path.join(minari, 'main_data.hdf5'), 'no data with demo_0'),
+    )
 
-  def test_errors_while_iterating(self):
     def change(file):
       del file['data/demo_2/rewards']
       file['data/demo_2/rewards'] = np.zeros(7)

@@ -11,15 +11,13 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl
 from tests import contract
 from tests import golden
+from tests.formats import expected
 
-_ARCHIVE = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    'data',
-    'torchrl.zip',
-)
+_ARCHIVE = os.path.join(expected.DATA, 'torchrl.zip')
 _STORAGES = (
     'flat',
     'flat_room',
@@ -94,8 +92,8 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
   def test_as_torchrl_reads_it(self, name, below):
     path = os.path.join(self.folder, name)
     with np.load(os.path.join(path, 'expected.npz')) as arrays:
-      expected = dict(arrays)
-    done = expected['next/done'][:, 0]
+      wanted = dict(arrays)
+    done = wanted['next/done'][:, 0]
     length = len(done)
     ends = [*(np.flatnonzero(done) + 1)]
     ends += [length] if ends[-1] < length else []
@@ -108,11 +106,11 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       steps = episode['steps']
 
       def rows(key, start=start, end=end):
-        return expected[key][start:end]
+        return wanted[key][start:end]
 
-      def assert_same(actual, wanted):
-        self.assertEqual(actual.dtype, wanted.dtype)
-        self.assertAllEqual(actual, wanted)
+      def assert_same(actual, other):
+        self.assertEqual(actual.dtype, other.dtype)
+        self.assertAllEqual(actual, other)
 
       assert_same(steps['observation'][:-1], rows('observation'))
       assert_same(steps['observation'][1:], rows('next/observation'))
@@ -132,14 +130,14 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       )
       start = end
 
+  def _copy(self, *names):
+    path = self.create_tempdir().full_path
+    source = os.path.join(self.folder, *names)
+    return shutil.copytree(source, path, dirs_exist_ok=True)
+
   def test_a_ring_without_its_cursor(self):
     # What is beside the storage is not there: the rows come as they lie.
-    storage = self.create_tempdir().full_path
-    shutil.copytree(
-        os.path.join(self.folder, 'ring', 'storage'),
-        storage,
-        dirs_exist_ok=True,
-    )
+    storage = self._copy('ring', 'storage')
     with self.assertLogs('absl', 'WARNING') as logs:
       data = torchrl.load_torchrl(storage)
     self.assertIn('the row 2 of', logs.output[0])
@@ -157,12 +155,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_a_ring_without_its_cursor_whose_seam_cannot_be_seen(self):
-    storage = self.create_tempdir().full_path
-    shutil.copytree(
-        os.path.join(self.folder, 'ring_alike', 'storage'),
-        storage,
-        dirs_exist_ok=True,
-    )
+    storage = self._copy('ring_alike', 'storage')
     with self.assertLogs('absl', 'WARNING') as logs:
       data = torchrl.load_torchrl(storage)
     self.assertIn('may be joined', logs.output[0])
@@ -171,32 +164,25 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_trajectories_that_are_not_done(self):
     # As a collector of two environments leaves them: only ids tell them apart.
-    path = self.create_tempdir().full_path
-    shutil.copytree(
-        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
-    )
+    path = self._copy('transitions')
     ids = np.repeat([3, 4, 5, 6, 0], [2, 3, 3, 2, 6])
     folder = os.path.join(path, 'storage', 'collector')
     os.mkdir(folder)
     ids.tofile(os.path.join(folder, 'traj_ids.memmap'))
     entry = {'device': 'cpu', 'shape': [16], 'dtype': 'torch.int64'}
-    for meta, changed in (
-        (os.path.join(folder, '..', 'meta.json'), {'collector': {'type': ''}}),
-        (
-            os.path.join(folder, 'meta.json'),
-            {
-                'traj_ids': {**entry, 'is_nested': False},
-                'shape': [16],
-                '_type': "<class 'tensordict._td.TensorDict'>",
-            },
-        ),
-    ):
-      whole = {}
-      if os.path.exists(meta):
-        with open(meta, encoding='utf-8') as f:
-          whole = json.load(f)
-      with open(meta, 'w', encoding='utf-8') as f:
-        json.dump({**whole, **changed}, f)
+    expected.change_json(
+        os.path.join(folder, '..', 'meta.json'),
+        lambda meta: meta.update(collector={'type': ''}),
+    )
+    entry = {'device': 'cpu', 'shape': [16], 'dtype': 'torch.int64'}
+    content = {
+        'traj_ids': {**entry, 'is_nested': False},
+        'shape': [16],
+        '_type': "<class 'tensordict._td.TensorDict'>",
+    }
+    expected.change_json(
+        os.path.join(folder, 'meta.json'), lambda meta: meta.update(content)
+    )
     found = [
         one['steps']['observation'][:, 0].tolist()
         for one in torchrl.load_torchrl(path).as_numpy_iterator()
@@ -206,10 +192,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_transitions_that_do_not_follow_each_other(self):
-    path = self.create_tempdir().full_path
-    shutil.copytree(
-        os.path.join(self.folder, 'transitions'), path, dirs_exist_ok=True
-    )
+    path = self._copy('transitions')
     file = os.path.join(path, 'storage', 'next', 'observation.memmap')
     rows = np.fromfile(file, np.float32)
     (rows + 100).tofile(file)
@@ -217,25 +200,19 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       torchrl.load_torchrl(path)
 
   def test_what_is_no_storage(self):
-    def copy():
-      path = self.create_tempdir().full_path
-      return shutil.copytree(
-          os.path.join(self.folder, 'flat', 'storage'), path, dirs_exist_ok=True
-      )
-
-    def assert_refused(path, message):
-      with self.assertRaisesRegex(ValueError, message):
-        torchrl.load_torchrl(path)
-
-    assert_refused('/nowhere', 'There is no storage')
-    assert_refused(self.create_tempdir().full_path, 'neither')
-    damaged = copy()
-    os.truncate(os.path.join(damaged, 'observation.memmap'), 36)
-    assert_refused(damaged, 'must have 40 bytes.*has 36')
-    os.unlink(os.path.join(damaged, 'observation.memmap'))
-    assert_refused(damaged, 'is not there')
-    os.unlink(os.path.join(damaged, 'meta.json'))
-    assert_refused(damaged, 'There is no .*meta.json')
+    copy = lambda: self._copy('flat', 'storage')
+    cases = [
+        ('/nowhere', 'There is no storage'),
+        (self.create_tempdir().full_path, 'neither'),
+    ]
+    for name, length, message in (
+        ('observation.memmap', 36, 'must have 40 bytes.*has 36'),
+        ('observation.memmap', None, 'is not there'),
+        ('meta.json', None, 'There is no .*meta.json'),
+    ):
+      cases.append((copy(), message))
+      file = os.path.join(cases[-1][0], name)
+      os.truncate(file, length) if length else os.unlink(file)
     for file, old, new, message in (
         ('_storage_shape/meta.json', '[8]', '[4,2]', 'Only storages'),
         ('storage_metadata.json', 'false', 'true', 'pytree'),
@@ -244,22 +221,19 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
         ('meta.json', '_td.TensorDict', '_lazy.Stacked', 'Only a TensorDict'),
         ('meta.json', '"shape":[10,1]', '"shape":[9,1]', 'has 9 rows'),
     ):
-      path = copy()
-      file = os.path.join(path, file)
+      cases.append((copy(), message))
+      file = os.path.join(cases[-1][0], file)
       with open(file, encoding='utf-8') as f:
         text = f.read()
       self.assertIn(old, text)
       with open(file, 'w', encoding='utf-8') as f:
         f.write(text.replace(old, new))
-      assert_refused(path, message)
-    path = copy()
-    with open(os.path.join(path, 'meta.json'), encoding='utf-8') as f:
-      meta = json.load(f)
-    for key in 'done', 'terminated', 'truncated':
-      del meta[key]
-    with open(os.path.join(path, 'meta.json'), 'w', encoding='utf-8') as f:
-      json.dump(meta, f)
-    assert_refused(path, 'must have done')
+    cases.append((copy(), 'must have done'))
+    expected.change_json(
+        os.path.join(cases[-1][0], 'meta.json'),
+        lambda meta: [meta.pop(f'{key}') for key in ted_columns.END_KEYS],
+    )
+    expected.assert_refused(self, torchrl.load_torchrl, *cases)
 
 
 class SaveTest(parameterized.TestCase, tf.test.TestCase):
@@ -270,9 +244,9 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     count = torchrl.save_torchrl(_random_data(golden.nested), folder, form)
     self.assertEqual(count, 3 + 1 + 7 + 3)
     found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
-    expected = list(_random_data().as_numpy_iterator())
-    self.assertLen(found, len(expected))
-    for one, other in zip(found, expected):
+    for one, other in zip(
+        found, _random_data().as_numpy_iterator(), strict=True
+    ):
       contract.assert_equal(self, one, other)
 
   def test_a_reward_of_one_dimension_stays(self):

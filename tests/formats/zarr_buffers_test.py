@@ -1,8 +1,6 @@
 """Tests for zarr_buffers, on what Zarr wrote: see write_zarr_data.py."""
 
-import json
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from tests.formats import expected
 
 pytest.importorskip('zarr')
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data', 'zarr'
-)
+_DATA = os.path.join(expected.DATA, 'zarr')
 _BOUNDS = ((0, 5), (5, 6), (6, 14))
 
 
@@ -81,45 +77,33 @@ class ZarrTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, "data has no field 'image'"):
       zarr_buffers.load_zarr(_path('pusht.zarr'), leave_out=['image'])
 
-  def _copy(self):
-    path = os.path.join(self.create_tempdir().full_path, 'copy.zarr')
-    return shutil.copytree(_path('pusht.zarr'), path)
-
-  def _change(self, path, array, **changed):
+  def _changed(self, array, **changed):
+    path = expected.copy_of(self, 'zarr', 'pusht.zarr')
     file = os.path.join(path, array, '.zarray')
-    with open(file, encoding='utf-8') as f:
-      metadata = json.load(f)
-    with open(file, 'w', encoding='utf-8') as f:
-      json.dump({**metadata, **changed}, f)
+    expected.change_json(file, lambda metadata: metadata.update(changed))
+    return path
 
   def test_what_is_no_buffer(self):
-    with self.assertRaisesRegex(ValueError, 'There is no Zarr'):
-      zarr_buffers.load_zarr('/nowhere')
-    lerobot = os.path.join(os.path.dirname(_DATA), 'lerobot', 'v3.0')
-    with self.assertRaisesRegex(ValueError, 'is not a Zarr replay buffer'):
-      zarr_buffers.load_zarr(lerobot)
-    with self.assertRaisesRegex(ValueError, 'is not a Zarr replay buffer'):
-      zarr_buffers.load_zarr(_path('pusht.npz'))
-    path = self._copy()
-    self._change(path, 'data/state', shape=[13, 5])
-    with self.assertRaisesRegex(
-        ValueError, r'data/state .* shape \(13, 5\), but there are 14 frames'
-    ):
-      zarr_buffers.load_zarr(path)
-    path = self._copy()
-    np.array([5, 3, 14]).tofile(os.path.join(path, 'meta', 'episode_ends', '0'))
-    with self.assertRaisesRegex(ValueError, 'increasing ends of episodes'):
-      zarr_buffers.load_zarr(path)
-
-  def test_what_could_run_code(self):
-    path = self._copy()
-    self._change(path, 'data/state', filters=[{'id': 'pickle', 'protocol': 5}])
-    with self.assertRaisesRegex(ValueError, 'state .* may run any code'):
-      zarr_buffers.load_zarr(path)
-
-  def test_a_codec_that_is_not_there(self):
-    path = self._copy()
-    self._change(path, 'data/img', compressor={'id': 'no_such_codec'})
+    ends = expected.copy_of(self, 'zarr', 'pusht.zarr')
+    np.array([5, 3, 14]).tofile(os.path.join(ends, 'meta', 'episode_ends', '0'))
+    pickles = [{'id': 'pickle', 'protocol': 5}]
+    expected.assert_refused(
+        self,
+        zarr_buffers.load_zarr,
+        ('/nowhere', 'There is no Zarr'),
+        (f'{expected.DATA}/lerobot/v3.0', 'is not a Zarr replay buffer'),
+        (_path('pusht.npz'), 'is not a Zarr replay buffer'),
+        (
+            self._changed('data/state', shape=[13, 5]),
+            r'data/state .* shape \(13, 5\), but there are 14 frames',
+        ),
+        (ends, 'increasing ends of episodes'),
+        (
+            self._changed('data/state', filters=pickles),
+            'state .* may run any code',
+        ),
+    )
+    path = self._changed('data/img', compressor={'id': 'no_such_codec'})
     with self.assertRaisesRegex(ImportError, 'no_such_codec.*imagecodecs'):
       zarr_buffers.load_zarr(path)
 

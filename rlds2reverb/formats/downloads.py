@@ -1,0 +1,56 @@
+"""What other libraries bring: their data sets by name, and themselves."""
+
+import importlib
+import os
+from typing import Any
+
+from rlds2reverb.datasets import files
+
+
+def find(
+    name_or_directory: files.PathLike, what: str, root: str, marker: str = ''
+) -> str:
+  """Returns the path of a data set that is given by its path or its name.
+
+  Args:
+    name_or_directory: the path, or the name that the data set has in `root`.
+    what: the name of the library.
+    root: the folder in which the library keeps its data sets.
+    marker: the path of a file that such a data set has.
+
+  Raises:
+    ValueError: if there is no such data set.
+  """
+  path = files.expand_local(name_or_directory, f'A {what} data set')
+  name = os.fspath(name_or_directory)
+  places = [path]
+  if not name.startswith('~') and not os.path.isabs(name):
+    places.append(os.path.join(files.expand(root), name))
+  for place in places:
+    if os.path.exists(os.path.join(place, marker) if marker else place):
+      return place
+  raise ValueError(
+      f'There is no {what} data set {", and none at ".join(places)}'
+      + (marker and f', which has a {marker}')
+      + '.'
+  )
+
+
+def load(module: str, what: str, extra: str) -> Any:
+  """Returns a module of a library that an extra of this package installs.
+
+  Args:
+    module: the name of the module.
+    what: what is read through which library, for the error.
+    extra: the name of the extra.
+
+  Raises:
+    ImportError: if it is not installed.
+  """
+  try:
+    return importlib.import_module(module)
+  except ImportError as e:
+    raise ImportError(
+        f'{what}, which is not installed. Run `pip install'
+        f" '.[{extra}]'` in a clone of rlds2reverb."
+    ) from e
