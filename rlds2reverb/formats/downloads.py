@@ -31,7 +31,7 @@ def find(
       return place
   raise ValueError(
       f'There is no {what} data set {", and none at ".join(places)}'
-      + (marker and f', which has a {marker}')
+      + (marker and f': it must have a {marker}')
       + '.'
   )
 

@@ -11,11 +11,6 @@ _FIXED = tfds.features.Image(shape=(2, 2, 3))
 _SKIP = tfds.decode.SkipDecoding()
 
 
-def _png(height, width, value):
-  image = np.full((height, width, 3), value, np.uint8)
-  return tf.io.encode_png(image).numpy()
-
-
 def _decoder():
   feature = tfds.features.FeaturesDict({'image': _OPEN, 'x': np.int64})
   decoders = image_decoders.decoders_of_one_size(feature, None, ('steps',))
@@ -47,12 +42,6 @@ class ImageDecodersTest(tf.test.TestCase):
         )
     )
 
-  def test_one_size(self):
-    encoded = tf.constant([_png(4, 5, value) for value in (1, 2)])
-    found = _decoder().decode_batch_example(encoded)
-    expected = np.stack([np.full((4, 5, 3), value) for value in (1, 2)])
-    self.assertAllEqual(found, expected)
-
   def test_no_images(self):
     decode = tf.function(
         _decoder().decode_batch_example,
@@ -61,13 +50,6 @@ class ImageDecodersTest(tf.test.TestCase):
     found = decode(tf.constant([], tf.string))
     self.assertEqual(found.shape, [0, 0, 0, 3])
     self.assertEqual(found.dtype, tf.uint8)
-
-  def test_several_sizes(self):
-    encoded = tf.constant([_png(4, 5, 1), _png(5, 4, 1)])
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'images steps/image must all have one'
-    ):
-      _decoder().decode_batch_example(encoded)
 
 
 if __name__ == '__main__':

@@ -2,7 +2,6 @@
 
 import os
 
-from absl import logging
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -183,33 +182,6 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         [episode['steps']['reward'] for episode in episodes],
         [[0, 1, 2], [10, 11, 12]],
     )
-
-  def test_the_newest_version_of_a_data_set(self):
-    directory = self.create_tempdir().full_path
-    for version in '2.9.0', '2.10.0', '1.11.1':
-      tfds_files.write(
-          os.path.join(directory, version),
-          {'version': np.str_, 'steps': tfds.features.Dataset({'a': np.int32})},
-          [{'version': version, 'steps': [{'a': 1}]}],
-          version,
-      )
-    os.mkdir(os.path.join(directory, '3.0.0'))  # Without data.
-    os.mkdir(os.path.join(directory, 'other'))
-    with self.assertLogs(logging.get_absl_logger(), 'INFO') as logs:
-      (episode,) = loading.load_episodes(directory)
-    self.assertEqual(episode['version'], '2.10.0')
-    self.assertIn(f'Reading version 2.10.0 of {directory}', logs.output[0])
-    (episode,) = loading.load_episodes(os.path.join(directory, '1.11.1'))
-    self.assertEqual(episode['version'], '1.11.1')
-
-  def test_a_folder_that_is_no_data_set(self):
-    directory = self.create_tempdir().full_path
-    os.mkdir(os.path.join(directory, '1.0.0'))
-    with self.assertRaisesRegex(
-        FileNotFoundError,
-        r"not the folder of a data set: it has no dataset_info.json.*'1.0.0'",
-    ):
-      loading.load_episodes(directory)
 
   @parameterized.parameters(
       'no_such_data_set', '/no/such/directory', 'ram://no/such/directory'

@@ -160,14 +160,6 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaises(tf.errors.DataLossError):
         list(batches)
 
-  def test_a_first_file_that_is_missing_and_a_size_that_is_not_known(self):
-    directory = os.path.join(self.create_tempdir().full_path, 'missing')
-    tfds_files.write_records(directory, _FEATURES, [[b'']])
-    os.remove(self._files(directory)[0])
-    batches = data_sets.batches_of(loading.load_episodes(directory))
-    with self.assertRaises(tf.errors.NotFoundError):
-      list(batches)
-
   @parameterized.product(
       group_size=[512, 16, 1], config=[dict(), dict(assert_cardinality=False)]
   )

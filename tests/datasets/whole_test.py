@@ -123,18 +123,24 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_alone()
 
   def test_killed_between_two_renames(self):
+    replaced = os.path.join(self._parent, '.data.replaced')
     _write(self._target, 'old')
     _write(os.path.join(self._parent, '.data.unfinished'), 'new')
-    os.rename(self._target, os.path.join(self._parent, '.data.replaced'))
+    os.rename(self._target, replaced)
     whole.recover_interrupted_write(self._target)
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
-
-    os.rename(self._target, os.path.join(self._parent, '.data.replaced'))
+    os.rename(self._target, replaced)
     with self.assertRaisesRegex(FileExistsError, 'not empty'):
       _write(self._target, 'new')
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
+    # A living writer is not disturbed.
+    with whole.new_folder(self._target, [], replace=True):
+      os.rename(self._target, replaced)
+      whole.recover_interrupted_write(self._target)
+      self.assertFalse(os.path.exists(self._target))
+      os.rename(replaced, self._target)
 
   def test_a_second_writer_is_refused(self):
     with whole.new_folder(self._target, []) as folder:
@@ -157,15 +163,6 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(_read(other), 'other')
       os.mkdir(os.path.join(folder, 'a'))
     self.assertEqual(os.listdir(self._target), ['a'])
-
-  def test_a_living_writer_is_not_disturbed(self):
-    _write(self._target, 'old')
-    replaced = os.path.join(self._parent, '.data.replaced')
-    with whole.new_folder(self._target, [], replace=True):
-      os.rename(self._target, replaced)
-      whole.recover_interrupted_write(self._target)
-      self.assertFalse(os.path.exists(self._target))
-      os.rename(replaced, self._target)
 
   def test_what_cannot_be_moved_is_kept(self):
     with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:

@@ -297,12 +297,6 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
           "no column terminals.*'terminals': ....*'terminals': None",
       ),
       ('rows', _with(actions=np.zeros(4)), 'actions has 4 rows, but term.* 5'),
-      ('timeouts', _with(timeouts=np.zeros(6)), 'timeouts has 6 rows, but'),
-      (
-          'next',
-          _with(next_observations=np.zeros(3, _F32)),
-          'next_observations has 3 rows',
-      ),
       (
           'next_dtype',
           _with(next_observations=np.zeros(5)),
@@ -332,13 +326,6 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
           'ragged',
           _with(rewards=_objects(*np.split(np.ones(15), 5))),
           'rewards is an array of Python objects.* a ndarray, in row 0',
-      ),
-      (
-          'next_objects',
-          _with(
-              next_observations=np.array([[b'a', b'b']] * 4 + [[b'a', 2]], 'O')
-          ),
-          'next_observations is an .* has 2, a int, in row 4',
       ),
       (
           'none',

@@ -79,26 +79,31 @@ class ParquetTest(tf.test.TestCase):
     self.assertFalse(steps[1]['is_terminal'].any())
 
   def test_errors(self):
-    for kwargs, message in (
-        ({}, "no column observations, but .*'obs'.* column_names"),
+    names = {'observations': 'obs'}
+    damaged = self.create_tempfile('a.parquet', 'damaged').full_path
+    expected.assert_refused(
+        self,
+        parquet_tables.load_parquet,
+        (_STEPS, "no column observations, but .*'obs'.* column_names"),
         (
-            {'column_names': {'observations': 'obs', 'terminals': 'done'}},
+            _STEPS,
+            {'column_names': {**names, 'terminals': 'done'}},
             'no column terminals',
         ),
-        ({'column_names': {'obs': 'obs'}}, 'key of column_names must be one'),
-        ({'column_names': {'observations': 'obs'}}, 'must be lists of steps'),
         (
-            {'column_names': {'observations': 'obs'}, 'episode_column': 'ran'},
+            _STEPS,
+            {'column_names': {'obs': 'obs'}},
+            'key of column_names must be one',
+        ),
+        (_STEPS, {'column_names': names}, 'must be lists of steps'),
+        (
+            _STEPS,
+            {'column_names': names, 'episode_column': 'ran'},
             "no column 'ran'. Did you mean run",
         ),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        parquet_tables.load_parquet(_STEPS, **kwargs)
-    with self.assertRaisesRegex(ValueError, 'There is no table of parquet'):
-      parquet_tables.load_parquet('/nowhere')
-    path = self.create_tempfile('a.parquet', 'damaged').full_path
-    with self.assertRaisesRegex(ValueError, 'not a whole file'):
-      parquet_tables.load_parquet(path)
+        ('/nowhere', 'There is no table of parquet'),
+        (damaged, 'not a whole file'),
+    )
 
 
 if __name__ == '__main__':

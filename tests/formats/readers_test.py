@@ -80,17 +80,6 @@ class ReadersTest(parameterized.TestCase):
       formats.load([episode], cameras=[])
 
   @parameterized.parameters(
-      ('d3rlpy/arrays.h5', 'd3rlpy'),
-      ('imitation/folder', 'imitation'),
-      ('lerobot/v3.0', 'lerobot'),
-      ('minari/cartpole', 'minari'),
-      ('robomimic/low_dim.hdf5', 'robomimic'),
-  )
-  def test_the_files_tell_the_format(self, path, expected):
-    path = os.path.join(_DATA, path)
-    self.assertEqual(readers.find_format(path), expected)
-
-  @parameterized.parameters(
       'd3rlpy/arrays.h5',
       'minari/cartpole/data/main_data.hdf5',
       'robomimic/low_dim.hdf5',

@@ -8,6 +8,7 @@ from rlds2reverb.formats import ted
 from rlds2reverb.formats import ted_columns
 from tests import contract
 from tests import golden
+from tests.formats import expected
 
 _UNFINISHED = {**contract.B, 'is_last': np.zeros(4, bool)}
 # As TorchRL 0.14.1 gives the episodes A and B, by its TED2Flat.
@@ -43,8 +44,8 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_as_torchrl_flattens(self):
     found = ted.to_ted(golden.stacked(_AB), flat=True)
-    for key, expected in _FLAT.items():
-      self.assertAllEqual(found[key], expected)
+    for key, column in _FLAT.items():
+      self.assertAllEqual(found[key], column)
 
   def test_other_fields_of_transitions(self):
     steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
@@ -63,10 +64,10 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     found = list(ted.from_ted(data).as_numpy_iterator())
     self.assertEqual([one['episode_id'] for one in found], [0, 1, 2])
     for steps, episode in zip([episodes[0], *episodes[2:]], found):
-      expected = {**steps}
+      wanted = {**steps}
       for key in 'action', 'reward':
-        expected[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
-      contract.assert_equal(self, episode['steps'], expected)
+        wanted[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
+      contract.assert_equal(self, episode['steps'], wanted)
 
   @parameterized.parameters(False, True)
   def test_nested_fields(self, flat):
@@ -115,14 +116,21 @@ class FromTedTest(tf.test.TestCase):
     self.assertAllEqual(found['is_terminal'], [0, 0, 1])
 
   def test_what_is_no_ted(self):
-    with self.assertRaisesRegex(ValueError, 'where episodes end'):
-      ted.from_ted({'observation': [1], 'next': {'observation': [2]}})
-    with self.assertRaisesRegex(ValueError, 'must be a dict'):
-      ted.from_ted([1])
-    with self.assertRaisesRegex(ValueError, 'in the shape'):
-      ted.from_ted({'observation': [1, 2], 'done': [[True, False]]})
-    with self.assertRaisesRegex(ValueError, 'extra .* 1 rows, .* 2 or 4'):
-      ted.from_ted({'observation': [1] * 4, 'extra': [1], 'done': [True, True]})
+    done = [True, True]
+    expected.assert_refused(
+        self,
+        ted.from_ted,
+        (
+            {'observation': [1], 'next': {'observation': [2]}},
+            'where episodes end',
+        ),
+        ([1], 'must be a dict'),
+        ({'observation': [1, 2], 'done': [done]}, 'in the shape'),
+        (
+            {'observation': [1] * 4, 'extra': [1], 'done': done},
+            'extra .* 1 rows, .* 2 or 4',
+        ),
+    )
 
   def test_next_that_is_not_what_follows(self):
     data = ted.to_ted(golden.stacked([contract.A]))
@@ -148,16 +156,20 @@ class BadEpisodesTest(tf.test.TestCase):
         ted.to_ted(golden.stacked([episode]))
 
   def test_fields(self):
-    with self.assertRaisesRegex(ValueError, "RenameFields.*'done'"):
-      ted.to_ted(golden.stacked([{**contract.A, 'done': np.zeros(6, bool)}]))
-    with self.assertRaisesRegex(ValueError, 'no field is_last'):
-      ted.to_ted(
-          tf.data.Dataset.from_tensors({'steps': {'is_terminal': [True]}})
-      )
-    with self.assertRaisesRegex(ValueError, "dict with 'steps'"):
-      ted.to_ted(tf.data.Dataset.from_tensors(contract.A))
-    with self.assertRaisesRegex(ValueError, 'There is no transition'):
-      ted.to_ted(golden.stacked([golden.SINGLE_TERMINAL]))
+    expected.assert_refused(
+        self,
+        ted.to_ted,
+        (
+            golden.stacked([{**contract.A, 'done': np.zeros(6, bool)}]),
+            "RenameFields.*'done'",
+        ),
+        (
+            tf.data.Dataset.from_tensors({'steps': {'is_terminal': [True]}}),
+            'no field is_last',
+        ),
+        (tf.data.Dataset.from_tensors(contract.A), "dict with 'steps'"),
+        (golden.stacked([golden.SINGLE_TERMINAL]), 'There is no transition'),
+    )
 
 
 if __name__ == '__main__':
