@@ -206,8 +206,10 @@ def checked_spec(
         f'{where or f"The column {name}"} must have a row of numbers or strings'
         f' for each step, but is {column.dtype} {column.shape}.'
     )
-  is_array = isinstance(column, np.ndarray) and column.dtype.kind == 'O'
-  for index, value in enumerate(column.flat if is_array else ()):
+  values: Iterable[Any] = ()
+  if isinstance(column, np.ndarray) and column.dtype.kind == 'O':
+    values = column.flat
+  for index, value in enumerate(values):
     if not isinstance(value, (str, bytes)) and not (
         isinstance(value, np.ndarray)
         and value.dtype == np.uint8
