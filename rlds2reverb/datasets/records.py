@@ -109,17 +109,12 @@ def record_batches(
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
   if not can_be_repeated:
     return batches.flat_map(cut)
+  num_records = sum(file.take for file in files)
+  # There is one more for each file that cannot be read, for the end, and for
+  # each rest of a division.
+  max_batches = num_records // size + num_bytes // max_bytes + len(files) + 4
   return _batches_until_an_error(
-      records,
-      sum(file.take for file in files),
-      batches,
-      # These are one batch for each file that cannot be read, one for the end,
-      # and one for each rest of a division.
-      sum(file.take for file in files) // size
-      + num_bytes // max_bytes
-      + len(files)
-      + 4,
-      cut,
+      records, num_records, batches, max_batches, cut
   )
 
 
