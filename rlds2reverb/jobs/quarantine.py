@@ -1,6 +1,5 @@
 """Finds the episodes of a quarantine file again, to convert them alone."""
 
-import itertools
 import json
 from typing import List, Sequence, Set, Tuple
 
@@ -56,16 +55,13 @@ def read_ranges(
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
   # Each is a range, and those that follow each other are one.
   return [
-      list(
-          itertools.chain(
-              *ranges_lib.cut(
-                  [
-                      ranges_lib.Range(split, episode, episode + 1)
-                      for split, episode in sorted(episodes)
-                  ],
-                  len(episodes),
-              )
+      [
+          part
+          for task in ranges_lib.cut(
+              [ranges_lib.Range(split, at, at + 1) for split, at in one],
+              len(one),
           )
-      )
-      for episodes in found
+          for part in task
+      ]
+      for one in map(sorted, found)
   ]

@@ -5,7 +5,7 @@ wrong first. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import List, Optional, Union
+from typing import List, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -110,41 +110,42 @@ def validate(
     while parts:
       parts[:1] = _check_part(found, opened, parts[0], rules, limit)
     return found
-  try:
-    _check(found, data, rules or rules_lib.ConversionRules(), limit)
-  except _UnreadError as e:
-    found.not_read.append(f'From episode {e.episode} on: {e}')
+  stop = _check(found, data, rules or rules_lib.ConversionRules(), limit)
+  if stop is not None:
+    message = tf_errors.message_of(stop.error)
+    found.not_read.append(f'From episode {stop.episode} on: {message}')
   return found
+
+
+class _Stop(NamedTuple):
+  """The episode that could not be read, nor those after it, and the error."""
+
+  episode: int
+  error: tf.errors.OpError
 
 
 def _check_part(found, opened, part, rules, limit) -> List[ranges_lib.Range]:
   """Checks a part of a source; returns what follows a file that is cut."""
-  try:
-    episodes = opened.read(part, with_index=True)
-    _check(found, episodes, rules, limit, part, opened_lib.EPISODE_INDEX)
-  except _UnreadError as e:
-    if isinstance(e.__cause__, tf.errors.FailedPreconditionError):
-      # It was read to its end, and an episode is missing somewhere.
-      found.not_read.append(error_location.explain(e.__cause__, opened, [part]))
-      return []
-    shard = next(
-        shard
-        for shard in opened.shards
-        if shard.split == part.split and shard.begin <= e.episode < shard.end
-    )
-    end = min(shard.end, part.end)
-    place = ', '.join(opened.files(shard))
-    found.not_read.append(f'{place}, episodes {e.episode} to {end - 1}: {e}')
-    return [part._replace(begin=end)] if end < part.end else []
-  return []
-
-
-class _UnreadError(Exception):
-  """Says that the data cannot be read from an `episode` on, and why."""
-
-  def __init__(self, episode: int, error: tf.errors.OpError):
-    super().__init__(tf_errors.message_of(error))
-    self.episode = episode
+  episodes = opened.read(part, with_index=True)
+  stop = _check(found, episodes, rules, limit, part, opened_lib.EPISODE_INDEX)
+  if stop is None:
+    return []
+  if isinstance(stop.error, tf.errors.FailedPreconditionError):
+    # It was read to its end, and an episode is missing somewhere.
+    found.not_read.append(error_location.explain(stop.error, opened, [part]))
+    return []
+  shard = next(
+      shard
+      for shard in opened.shards
+      if shard.split == part.split and shard.begin <= stop.episode < shard.end
+  )
+  end = min(shard.end, part.end)
+  place = ', '.join(opened.files(shard))
+  found.not_read.append(
+      f'{place}, episodes {stop.episode} to {end - 1}:'
+      f' {tf_errors.message_of(stop.error)}'
+  )
+  return [part._replace(begin=end)] if end < part.end else []
 
 
 def _check(
@@ -154,8 +155,8 @@ def _check(
     limit: int,
     part: ranges_lib.Range = ranges_lib.Range('', 0, 0),
     episode_index: Optional[str] = None,
-) -> None:
-  """Adds the problems of all episodes; raises an `_UnreadError`."""
+) -> Optional[_Stop]:
+  """Adds the problems of all episodes; returns where reading has stopped."""
   paths: List[str] = []
   checked = iter(_checked(rlds_data, rules, episode_index, limit, paths))
   episode = part.begin - 1
@@ -163,13 +164,13 @@ def _check(
     try:
       index, num_steps, lengths, num_faults, faults = next(checked)
     except StopIteration:
-      return
+      return None
     except tf.errors.InvalidArgumentError as e:
       # Only this element is lost: the iterator goes on with the next one.
       episode, num_faults = episode + 1, 1
       problems = [(None, UNREADABLE, tf_errors.message_of(e))]
     except (*error_location.UNREAD, tf.errors.OutOfRangeError) as e:
-      raise _UnreadError(episode + 1, e) from e
+      return _Stop(episode + 1, e)
     else:
       episode = episode + 1 if index < 0 else int(index)
       lengths = lengths.numpy()

@@ -109,14 +109,12 @@ def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
       )
   found: List[Any] = [np.zeros([2, 0])]
   for field, (keys, spec) in zip(names, leaves):
-    ends = {'low': -np.inf, 'high': np.inf}
-    if field in bounds:
-      ends = {'low': bounds[field].low, 'high': bounds[field].high}
-    elif keys[0] == rlds.ACTION and spec.dtype.is_floating:
-      ends = dict(zip(ends, _UNIT))
+    is_free = keys[0] == rlds.ACTION and spec.dtype.is_floating
+    ends = _UNIT if is_free else (-np.inf, np.inf)
+    known = bounds.get(field, Bounds(*ends, ''))
     found.append([])
-    for name, bound in ends.items():
-      bound = np.asarray(bound, np.float64)
+    for name in ('low', 'high'):
+      bound = np.asarray(getattr(known, name), np.float64)
       try:
         found[-1].append(np.broadcast_to(bound, spec.shape.as_list()).ravel())
       except ValueError as e:

@@ -113,18 +113,6 @@ def make_description(
   odd = findings.find(reading)
   histograms = _histograms(reading)
   shown = excerpts.choose(reading, histograms, odd, num_excerpts)
-  for name, histogram in histograms.items():
-    # A bar leads to the first excerpt, and the first step, with such a number.
-    places: List[Optional[List[int]]] = [None] * len(histogram['counts'])
-    for excerpt, _ in reversed(shown):
-      bars, at = np.unique(
-          excerpts.bars(histogram, excerpt.numbers[name]), return_index=True
-      )
-      for bar, row in zip(bars, at):
-        if bar >= 0:
-          index = int(excerpt.record['index'])
-          places[bar] = [index, int(excerpt.steps[row])]
-    histogram['at'] = places
   return Description(
       source=source,
       counts={

@@ -162,16 +162,6 @@ def to_jpeg(image: np.ndarray) -> str:
   return base64.b64encode(jpeg).decode()
 
 
-def bars(histogram: Dict[str, Any], numbers: np.ndarray) -> np.ndarray:
-  """Returns the bar of each number; -1 for none."""
-  edges = np.array(histogram['edges'])
-  if not edges.size:
-    return np.full(numbers.size, -1)
-  bars = np.searchsorted(edges, numbers, 'right') - 1
-  bars = np.where(numbers == edges[-1], bars - 1, bars)
-  return np.where(bars < len(edges) - 1, bars, -1)
-
-
 def choose(
     reading: Any,
     histograms: Dict[str, Dict[str, Any]],
@@ -186,7 +176,8 @@ def choose(
 
   Args:
     reading: the `Reading`.
-    histograms: its histograms.
+    histograms: its histograms. Each gets an `at`: for each bar the first of the
+      chosen episodes, and the first of its steps, with such a number, or None.
     odd: its findings.
     count: how many to choose.
 
@@ -219,28 +210,51 @@ def choose(
       episode: _what_it_shows(reading, histograms, one)
       for episode, one in excerpts.items()
   }
-  is_shown = np.any([shows[episode] for episode in chosen], axis=0)
+  shown = set().union(*(shows[episode] for episode in chosen))
   room = _MAX_BYTES - sum(_size_of(excerpts[episode]) for episode in chosen)
   while len(chosen) < min(count, len(excerpts)):
     best = max(
         (episode for episode in excerpts if episode not in chosen),
-        key=lambda episode: (shows[episode] & ~is_shown).sum(),
+        key=lambda episode: len(shows[episode].keys() - shown),
     )
     room -= _size_of(excerpts[best])
     if room < 0:
       break
-    is_shown = is_shown | shows[best]
+    shown.update(shows[best])
     chosen.append(best)
+  places = {}
+  for episode in reversed(chosen):
+    places.update({bar: [episode, at] for bar, at in shows[episode].items()})
+  for name, histogram in histograms.items():
+    bars = range(len(histogram['counts']))
+    histogram['at'] = [places.get((name, bar)) for bar in bars]
   return [(excerpts[one], reasons.get(one, [])) for one in chosen]
 
 
-def _what_it_shows(reading, histograms, excerpt) -> np.ndarray:
-  """Returns which extremes and which bars an excerpt shows, bool."""
-  parts = [reading.places[..., 0].ravel() == excerpt.record['index']]
+def _what_it_shows(reading, histograms, excerpt) -> Dict[Tuple[str, int], int]:
+  """Returns the bars that an excerpt shows, and the extremes, with a step."""
+  shows = {}
   for name, histogram in histograms.items():
-    found = bars(histogram, excerpt.numbers[name])
-    parts.append(np.isin(np.arange(len(histogram['counts'])), found))
-  return np.concatenate(parts)
+    found, rows = np.unique(
+        _bars(histogram, excerpt.numbers[name]), return_index=True
+    )
+    for bar, step in zip(found.tolist(), excerpt.steps[rows].tolist()):
+      if bar >= 0:
+        shows[name, bar] = step
+  episodes, steps = reading.places.reshape([-1, 2]).T
+  for end in np.flatnonzero(episodes == excerpt.record['index']).tolist():
+    shows['', end] = int(steps[end])
+  return shows
+
+
+def _bars(histogram: Dict[str, Any], numbers: np.ndarray) -> np.ndarray:
+  """Returns the bar of each number; -1 for none."""
+  edges = np.array(histogram['edges'])
+  if not edges.size:
+    return np.full(numbers.size, -1)
+  bars = np.searchsorted(edges, numbers, 'right') - 1
+  bars = np.where(numbers == edges[-1], bars - 1, bars)
+  return np.where(bars < len(edges) - 1, bars, -1)
 
 
 def _size_of(excerpt: Excerpt) -> int:

@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,6 @@ import tree
 
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import last_steps
-from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.statistics import accumulation as accumulation_lib
@@ -54,6 +53,7 @@ CHECKS = {
         'the last observation is the same as the one before: it may be a dummy'
     ),
 }
+_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 WHOLE, NO = -1, -2  # in place of a step: the whole episode, and no episode
 
 
@@ -66,7 +66,6 @@ class Facts(NamedTuple):
     not_finite: bool `[N, D]`: which numbers should be finite, and are not.
     is_cut: bool `[]`: whether fields differ in length.
     is_valid: bool `[E]`: which episodes keep the rules of conversion.
-    outcome: their outcomes.
   """
 
   batch: episode_batches.EpisodeBatch
@@ -74,7 +73,6 @@ class Facts(NamedTuple):
   not_finite: tf.Tensor
   is_cut: tf.Tensor
   is_valid: tf.Tensor
-  outcome: outcomes.Outcome
 
 
 def facts_of(
@@ -107,7 +105,6 @@ def facts_of(
       ),
       is_cut,
       validation.are_valid(outline, splits, 'strict'),
-      outcomes.outcomes(batch),
   )
 
 
@@ -124,47 +121,39 @@ def check(facts: Facts) -> np.ndarray:
   lengths = np.diff(splits)
   reward = rewards_of(steps)
   discount = steps[rlds.DISCOUNT].ravel().astype(np.float32)
-  flags = np.stack(
-      [
-          steps[flag].ravel().astype(bool)
-          for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-      ],
-      axis=1,
-  )
-  ends = splits[1:][lengths > 0]
+  flags = np.stack([steps[flag].ravel().astype(bool) for flag in _FLAGS])
   is_last = np.zeros(len(reward), bool)
-  is_last[ends - 1] = True
+  is_last[splits[1:][lengths > 0] - 1] = True
   # The second step that has a flag shows that there are several.
-  count = np.cumsum(np.pad(flags, [(1, 0), (0, 0)]), 0)
-  count = count[1:] - np.repeat(count[splits[:-1]], lengths, 0)
-  leads_to_end = np.roll(flags[:, 1] & flags[:, 2], -1) & ~is_last
+  count = np.pad(np.cumsum(flags, 1), [(0, 0), (1, 0)])
+  count = count[:, 1:] - np.repeat(count[:, splits[:-1]], lengths, 1)
+  several_first, several_last, several_terminal = flags & (count == 2)
+  leads_to_end = np.roll(flags[1] & flags[2], -1) & ~is_last
   rewarded = np.bincount(
       np.repeat(np.arange(len(lengths)), lengths), reward != 0, len(lengths)
   )
-  several = first_steps(flags & (count == 2), splits).T
-  bootstraps, last_reward = first_steps(
-      np.stack(
-          [
-              leads_to_end & (discount != 0),
-              is_last & (reward != 0) & np.isfinite(reward),
-          ],
-          axis=1,
-      ),
-      splits,
-  ).T
-  return np.stack(
-      [
-          np.where(facts.is_cut, WHOLE, np.full_like(lengths, NO)),
-          np.where((lengths == 0) & ~facts.is_cut, WHOLE, NO),
-          np.where(~facts.is_valid & (lengths > 0), WHOLE, NO),
-          *several,
-          bootstraps,
-          np.where((rewarded == 0) & (lengths > 1), WHOLE, NO),
-          last_reward,
-          *_last_observation(tree.flatten(steps[rlds.OBSERVATION]), splits),
-      ],
-      axis=1,
+  last_is_zero, last_is_repeated = _dummies(steps[rlds.OBSERVATION], splits)
+  by_steps = {
+      'several_first': several_first,
+      'several_last': several_last,
+      'several_terminal': several_terminal,
+      'bootstraps': leads_to_end & (discount != 0),
+      'last_reward': is_last & (reward != 0) & np.isfinite(reward),
+      'last_is_zero': last_is_zero,
+      'last_is_repeated': last_is_repeated,
+  }
+  by_episodes = {
+      'unequal_lengths': facts.is_cut,
+      'empty': (lengths == 0) & ~facts.is_cut,
+      'invalid': ~facts.is_valid & (lengths > 0),
+      'zero_rewards': (rewarded == 0) & (lengths > 1),
+  }
+  found = dict(
+      zip(by_steps, first_steps(np.stack(list(by_steps.values()), 1), splits).T)
   )
+  for name, shows in by_episodes.items():
+    found[name] = np.where(shows, WHOLE, np.full_like(lengths, NO))
+  return np.stack([found[name] for name in CHECKS], axis=1)
 
 
 def rewards_of(steps: Dict[str, Any]) -> np.ndarray:
@@ -191,27 +180,27 @@ def first_steps(found: np.ndarray, splits: np.ndarray) -> np.ndarray:
   return steps
 
 
-def _last_observation(leaves: List[np.ndarray], splits) -> List[np.ndarray]:
-  """Returns where the last observation is all zeros, or a repetition.
+def _dummies(observation: Any, splits: np.ndarray) -> np.ndarray:
+  """Returns which last observations are all zeros, and which a repetition.
 
   Zeros after zeros are a repetition. Strings are never zero.
+
+  Returns:
+    bool `[2, N]`.
   """
-  lengths = np.diff(splits)
-  has_two = lengths > 1
-  ends = splits[1:][has_two]
+  leaves = tree.flatten(observation)
+  ends = splits[1:][np.diff(splits) > 1] - 1
   is_set, was_set, is_same = np.zeros([3, len(ends)], bool)
   is_same[:] = bool(leaves)
   for leaf in leaves:
-    last, before = leaf[ends - 1], leaf[ends - 2]
+    last, before = leaf[ends], leaf[ends - 1]
     inner = tuple(range(1, leaf.ndim))
     is_same &= np.all(last == before, inner)
     if leaf.dtype != object:
       is_set |= last.astype(bool).any(inner)
       was_set |= before.astype(bool).any(inner)
-  found = []
-  for holds in (was_set & ~is_set, is_same):
-    found.append(np.full_like(lengths, NO))
-    found[-1][has_two] = np.where(holds, lengths[has_two] - 1, NO)
+  found = np.zeros([2, splits[-1]], bool)
+  found[:, ends] = was_set & ~is_set, is_same
   return found
 
 

@@ -1,6 +1,7 @@
 """Finds what is odd in a data set, with a number and an example of each."""
 
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+import functools
+from typing import Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -48,78 +49,69 @@ class Finding(NamedTuple):
 
 def find(reading: reading_lib.Reading) -> List[Finding]:
   """Returns all that is odd in what one pass has found."""
-  *shown, duplicates = (
-      _shown(reading, steps, *condition)
-      for steps, condition in zip(
-          reading.episodes['shows'].T, reading.conditions
-      )
+  *shown, duplicates = map(
+      functools.partial(_shown, reading),
+      reading.conditions,
+      reading.episodes['shows'].T,
   )
   found = [*shown, *_saturated(reading), *_constant(reading), duplicates]
   return [one for one in found if one is not None]
 
 
-def _shown(reading, steps, kind, field) -> Optional[Finding]:
+def _shown(reading, condition, steps) -> Optional[Finding]:
   """Returns what is odd about a condition, if any episode shows it."""
   rows = np.flatnonzero(steps > facts.NO)
   if not rows.size:
     return None
+  kind, field = condition
   first, step = reading.episodes[rows[0]], int(steps[rows[0]])
-  kind, text, more = _text(reading, kind, field, first)
-  if not text:
-    return None
   where = f', step {step}' if step >= 0 else ''
+  if kind == reading_lib.DUPLICATES:
+    text = 'observations, actions and rewards are those of an earlier episode'
+    where += f', which repeats episode {first["original"]}'
+  elif field is None:
+    rewards = reading.episodes['last_reward']
+    total = rewards[np.isfinite(rewards)].sum()
+    text = facts.CHECKS[kind].format(f'{total:g}')
+  elif kind == reading_lib.NOT_FINITE:
+    count = int(reading.statistics.fields[field].not_finite.sum())
+    numbers = checks.counted(count, 'number that is', 'numbers that are')
+    text = f'{field} has {numbers} NaN or infinite'
+  else:
+    outside = int(reading.outside[reading.fields.index(field)])
+    total = int(reading.statistics.fields[field].count.sum())
+    if field in reading.bounds:
+      kind, of = OUTSIDE_BOUNDS, f'the bounds of {reading.bounds[field].source}'
+    elif total - outside < _NEARLY_ALL * total:
+      return None
+    else:
+      kind, of = OUTSIDE_UNIT, '-1 to 1, where nearly all the others are'
+    text = f'{field} has {outside} of {total} values outside {of}'
   return Finding(
       kind,
       field,
       f'In {rows.size} of {len(reading.episodes)} episodes, {text}. The first'
-      f' is episode {first["index"]}{where}{more}.',
+      f' is episode {first["index"]}{where}.',
       int(rows.size),
       int(first['index']),
       step if step >= 0 else None,
   )
 
 
-def _text(reading, kind, field, first) -> Tuple[str, str, str]:
-  """Returns the kind of a finding, its sentence, and the end of the next."""
-  if kind == reading_lib.DUPLICATES:
-    text = 'observations, actions and rewards are those of an earlier episode'
-    return kind, text, f', which repeats episode {first["original"]}'
-  if field is None:
-    rewards = reading.episodes['last_reward']
-    total = rewards[np.isfinite(rewards)].sum()
-    return kind, facts.CHECKS[kind].format(f'{total:g}'), ''
-  statistics = reading.statistics.fields[field]
-  if kind == reading_lib.NOT_FINITE:
-    count = int(statistics.not_finite.sum())
-    numbers = checks.counted(count, 'number that is', 'numbers that are')
-    return kind, f'{field} has {numbers} NaN or infinite', ''
-  outside = int(reading.outside[reading.fields.index(field)])
-  total = int(statistics.count.sum())
-  text = f'{field} has {outside} of {total} values outside '
-  if field in reading.bounds:
-    source = reading.bounds[field].source
-    return OUTSIDE_BOUNDS, f'{text}the bounds of {source}', ''
-  if total - outside < _NEARLY_ALL * total:
-    return OUTSIDE_UNIT, '', ''
-  text += '-1 to 1, where nearly all the others are'
-  return OUTSIDE_UNIT, text, ''
-
-
 def _saturated(reading) -> Iterator[Finding]:
   """Finds actions that are often exactly at an end of their range."""
-  for field in reading.fields:
+  for field, samples in reading.samples.items():
     if field.split('/')[0] != rlds.ACTION or not (
         reading.statistics.fields[field].is_floating
     ):
       continue
-    samples = reading.samples[field]
     texts, examples = [], []
     for column in reading.columns:
       if column.field != field:
         continue
       sample = samples[column.number]
       ends = _ends(reading, column, sample)
-      counts = [np.isclose(sample, end, 1e-6, 1e-6).sum() for end in ends]
+      counts = [_equal(sample, end).sum() for end in ends]
       # Each end is reached at least once.
       if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH) or (
           np.unique(sample).size <= _MAX_SWITCH
@@ -132,16 +124,24 @@ def _saturated(reading) -> Iterator[Finding]:
       texts.append(f'{column.name} is {shares}')
       examples.append((column.name, ends[np.argmax(counts)]))
     if texts:
-      more = ', ...' if len(texts) > _MAX_LISTED else ''
       yield Finding(
           SATURATED,
           field,
           f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
           ' at an end of their range, as if they were clipped:'
-          f' {", ".join(texts[:_MAX_LISTED])}{more} of the steps.',
+          f' {_listed(texts)} of the steps.',
           None,
           *_example(reading, *examples[0]),
       )
+
+
+def _equal(numbers, end) -> np.ndarray:
+  return np.isclose(numbers, end, 1e-6, 1e-6)
+
+
+def _listed(texts) -> str:
+  more = [] if len(texts) <= _MAX_LISTED else ['...']
+  return ', '.join([*texts[:_MAX_LISTED], *more])
 
 
 def _ends(reading, column, sample) -> List[float]:
@@ -160,9 +160,7 @@ def _ends(reading, column, sample) -> List[float]:
 def _example(reading, column: str, number: float):
   """Returns the episode and step of an excerpt where a column has a number."""
   for episode, excerpt in sorted(reading.excerpts.items()):
-    rows = np.flatnonzero(
-        np.isclose(excerpt.numbers[column], number, 1e-6, 1e-6)
-    )
+    rows = np.flatnonzero(_equal(excerpt.numbers[column], number))
     if rows.size:
       return episode, int(excerpt.steps[rows[0]])
   return None, None
@@ -181,13 +179,10 @@ def _constant(reading) -> Iterator[Finding]:
     if low.size == 1:
       text = f'{field} is always {low[0]:g}'
     else:
-      listed = ', '.join(
-          f'[{column}] ({low[column]:g})' for column in constant[:_MAX_LISTED]
-      )
-      more = ', ...' if constant.size > _MAX_LISTED else ''
+      listed = _listed([f'[{column}] ({low[column]:g})' for column in constant])
       text = (
           f'{field} is constant in {constant.size} of its {low.size} numbers,'
-          f' {listed}{more}'
+          f' {listed}'
       )
     count = statistics.num_episodes
     message = f'In {count} of {len(reading.episodes)} episodes, {text}.'

@@ -184,12 +184,17 @@ class Reading:
         else facts.batch.fields[self._index]
     )
     block['num_steps'] = np.diff(splits)
-    block['undiscounted_return'] = facts.outcome.undiscounted_return
-    block['num_transitions'] = facts.outcome.length
-    block['is_terminal'] = facts.outcome.is_terminal
-    rewards = np.append(facts_lib.rewards_of(steps), np.nan)
     has_steps = block['num_steps'] > 0
-    block['last_reward'] = rewards[np.where(has_steps, splits[1:], 0) - 1]
+    # The last rows have the outcomes, and one more stands for episodes of none.
+    last = np.where(has_steps, splits[1:], 0) - 1
+    outcomes = np.pad(facts.rows[:, -rows_lib.NUM_OUTCOMES :], [(0, 1), (0, 0)])
+    (
+        block['undiscounted_return'],
+        block['num_transitions'],
+        _,
+        block['is_terminal'],
+    ) = outcomes[last].T
+    block['last_reward'] = np.append(facts_lib.rewards_of(steps), np.nan)[last]
     for record, begin, end in zip(block, splits, splits[1:]):
       content = facts_lib.content_of(steps, begin, end) if end > begin else b''
       record['original'] = self._originals.setdefault(content, record['index'])
