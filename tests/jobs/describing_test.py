@@ -25,6 +25,20 @@ def _kinds(description):
   return [one['kind'] for one in description.oddities]
 
 
+def _write(directory, episode, **features):
+  """Writes an episode, some of whose fields have other features."""
+  os.mkdir(directory)
+  steps = {**data_sets.FEATURES['steps'].feature, **features}
+  writing.write_episodes(
+      [episode],
+      directory,
+      name='games',
+      version='2.1.0',
+      description='Two actions.',
+      features={'steps': tfds.features.Dataset(steps)},
+  )
+
+
 def _without_places(value):
   """Returns JSON without the indices of episodes, and without the last bits.
 
@@ -95,22 +109,14 @@ class DescribeSourceTest(tf.test.TestCase):
 
   def test_what_the_data_set_says_of_itself(self):
     directory = f'{self.create_tempdir().full_path}/games'
-    os.mkdir(directory)
-    features = dict(data_sets.FEATURES['steps'].feature)
-    features['action'] = tfds.features.ClassLabel(names=['stay', 'go'])
-    features['reward'] = tfds.features.Scalar(
-        np.float32, doc='One for each coin.'
-    )
     episode = data_sets.episode(0, 4)
     for step in episode['steps']:
       step['action'] = 1
-    writing.write_episodes(
-        [episode],
+    _write(
         directory,
-        name='games',
-        version='2.1.0',
-        description='Two actions.',
-        features={'steps': tfds.features.Dataset(features)},
+        episode,
+        action=tfds.features.ClassLabel(names=['stay', 'go']),
+        reward=tfds.features.Scalar(np.float32, doc='One for each coin.'),
     )
     found = describing.describe(sources.make_source(directory))
     (file,) = data_sets.files_of(directory)
@@ -158,32 +164,13 @@ class DescribeSourceTest(tf.test.TestCase):
 
   @pytest.mark.long
   def test_bounds_of_features_and_of_the_environment(self):
-    folder = self.create_tempdir().full_path
-    directory = f'{folder}/data'
-    os.mkdir(directory)
-    episode = data_sets.episode(0, 4)
-    writing.write_episodes(
-        [episode],
+    directory = f'{self.create_tempdir().full_path}/data'
+    _write(
         directory,
-        name='bounded',
-        description='Bounded actions.',
-        features={
-            'steps': tfds.features.Dataset(
-                {
-                    'observation': tfds.features.Tensor(
-                        shape=(2,), dtype=np.float32
-                    ),
-                    'action': tfds.features.Tensor(
-                        shape=(1,), dtype=np.float32, minimum=-1, maximum=1
-                    ),
-                    'reward': np.float32,
-                    'discount': np.float32,
-                    'is_first': np.bool_,
-                    'is_last': np.bool_,
-                    'is_terminal': np.bool_,
-                }
-            )
-        },
+        data_sets.episode(0, 4),
+        action=tfds.features.Tensor(
+            shape=(1,), dtype=np.float32, minimum=-1, maximum=1
+        ),
     )
     # The actions are 0, -1, -2, and one that does not count.
     source = sources.make_source(directory)

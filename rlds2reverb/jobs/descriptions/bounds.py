@@ -110,8 +110,8 @@ def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
   found: List[Any] = [np.zeros([2, 0])]
   for field, (keys, spec) in zip(names, leaves):
     is_free = keys[0] == rlds.ACTION and spec.dtype.is_floating
-    ends = _UNIT if is_free else (-np.inf, np.inf)
-    known = bounds.get(field, Bounds(*ends, ''))
+    free = _UNIT if is_free else (-np.inf, np.inf)
+    known = bounds.get(field, Bounds(free[0], free[1], ''))
     found.append([])
     for name in ('low', 'high'):
       bound = np.asarray(getattr(known, name), np.float64)
