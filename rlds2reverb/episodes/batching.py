@@ -88,10 +88,12 @@ def batch_each(
   """
 
   # The functions of a user need AutoGraph, so this one has it, too.
-  def made_of(index, batch):
+  def made_of(batch):
     # TensorFlow allocates the largest size of a batch.
     count = tf.maximum(episode_batches.num_episodes(batch), 1)
-    return grouping.batches(of_batch(index, batch).map(_separate), count)
+    return grouping.batches(
+        of_batch(batch.episode[0], batch).map(_separate), count
+    )
 
   made = numbered(without_faults(batches)).flat_map(made_of)
   return graphs.map_elements(
@@ -135,24 +137,25 @@ def without_faults(batches: tf.data.Dataset) -> tf.data.Dataset:
   if batches.element_spec.fault == ():
     return batches
 
-  def check(index, batch):
+  def check(batch):
     is_fine = ~faults.is_fault(batch.fault)
     message = tf.cond(
         is_fine,
         lambda: tf.constant(''),
-        lambda: faults.sentence(batch.fault, index),
+        lambda: faults.sentence(batch.fault, batch.episode[0]),
     )
     with tf.control_dependencies([tf.debugging.Assert(is_fine, [message])]):
-      return batch._replace(fault=())
+      return batch._replace(fault=(), episode=())
 
   return graphs.map_elements(numbered(batches), check)
 
 
 def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns pairs of the index of a batch's first episode and of the batch."""
+  """Returns batches with the index of every `episode`."""
 
   def number(index, batch):
-    return index + episode_batches.num_episodes(batch), (index, batch)
+    end = index + episode_batches.num_episodes(batch)
+    return end, batch._replace(episode=tf.range(index, end))
 
   return graphs.scan(batches, tf.constant(0, tf.int64), number)
 
@@ -160,20 +163,19 @@ def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
 def take(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
   """Keeps the first `count` episodes, or all if that is negative."""
   count = tf.cast(count, tf.int64)
-
-  def some(index, batch):
-    is_among = index + tf.range(episode_batches.num_episodes(batch)) < count
-    return episode_batches.keep_episodes(batch, is_among | (count < 0))
-
-  is_among = lambda index, batch: (index < count) | (count < 0)
-  among = numbered(batches).take_while(graphs.no_autograph(is_among))
-  return not_empty(graphs.map_elements(among, some))
+  is_among = lambda batch: (batch.episode < count) | (count < 0)
+  among = numbered(batches).take_while(
+      graphs.no_autograph(lambda batch: is_among(batch)[0])
+  )
+  return _select(among, is_among)
 
 
 def skip(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
   """Leaves out the first `count` episodes, or all if that is negative."""
   count = tf.cast(count, tf.int64)
-  return _select(batches, lambda index: (index >= count) & (count >= 0))
+  return _select(
+      numbered(batches), lambda batch: (batch.episode >= count) & (count >= 0)
+  )
 
 
 def shard(
@@ -181,18 +183,19 @@ def shard(
 ) -> tf.data.Dataset:
   """Keeps the episodes of one shard of several."""
   num_shards, index = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
-  return _select(batches, lambda place: place % num_shards == index)
+  return _select(
+      numbered(batches), lambda batch: batch.episode % num_shards == index
+  )
 
 
 def _select(batches, keep):
-  """Keeps the episodes for whose index a function returns True."""
+  """Keeps the episodes of numbered batches for which a function says so."""
 
-  def some(index, batch):
-    return episode_batches.keep_episodes(
-        batch, keep(index + tf.range(episode_batches.num_episodes(batch)))
-    )
+  def some(batch):
+    batch = episode_batches.keep_episodes(batch, keep(batch))
+    return batch._replace(episode=())
 
-  return not_empty(graphs.map_elements(numbered(batches), some))
+  return not_empty(graphs.map_elements(batches, some))
 
 
 def not_empty(batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -29,12 +29,15 @@ class EpisodeBatch(NamedTuple):
     fault: a `faults.Fault`, which says what is wrong with the episode that
       could not be read, and has no rule in other batches; or `()`, if the
       source of the batches can always be read.
+    episode: int64 `[E]`: the index of each episode in the data set; or `()`,
+      until `batching.numbered` counts them.
   """
 
   steps: Any
   row_splits: Any
   fields: Any
   fault: Any = ()
+  episode: Any = ()
 
 
 def of_one(steps: Any, fields: Any = ()) -> EpisodeBatch:
@@ -86,17 +89,18 @@ def keep_episodes(batch: EpisodeBatch, keep: tf.Tensor) -> EpisodeBatch:
   """
 
   def kept():
-    rows = tf.gather(keep, episode_of_rows(batch.row_splits))
+    rows = tf.where(tf.gather(keep, episode_of_rows(batch.row_splits)))[:, 0]
+    episodes = tf.where(keep)[:, 0]
     lengths = batch.row_splits[1:] - batch.row_splits[:-1]
+    take = lambda nest, index: tf.nest.map_structure(
+        lambda leaf: tf.gather(leaf, index), nest
+    )
     return EpisodeBatch(
-        tf.nest.map_structure(
-            lambda leaf: tf.boolean_mask(leaf, rows), batch.steps
-        ),
-        tf.concat([[0], tf.cumsum(tf.boolean_mask(lengths, keep))], 0),
-        fault=batch.fault,
-        fields=tf.nest.map_structure(
-            lambda leaf: tf.boolean_mask(leaf, keep), batch.fields
-        ),
+        take(batch.steps, rows),
+        tf.concat([[0], tf.cumsum(tf.gather(lengths, episodes))], 0),
+        take(batch.fields, episodes),
+        batch.fault,
+        take(batch.episode, episodes),
     )
 
   return tf.cond(tf.reduce_all(keep), lambda: batch, kept)

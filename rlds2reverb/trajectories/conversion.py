@@ -13,7 +13,6 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import block_conversion
-from rlds2reverb.trajectories import cutting
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 
@@ -144,18 +143,15 @@ def trajectory_blocks(
   all_fields = tuple(used_spec)
   if with_episodes:
     all_fields += tuple(name for name in step_spec if name not in used_spec)
-  cut = cutting.Cut(
-      tuple(used_spec),
-      all_fields,
-      episode_fields,
-      block_length,
-      one_episode_blocks,
-      rules.validation,
-      skips=rules.invalid_episodes == 'skip',
-      nan_paths=tuple(nan_fields) if rules.nan == 'invalid' else (),
-  )
   settings = block_conversion.Settings(
-      cut, rules.terminal_discount, with_episodes
+      rules,
+      fields=tuple(used_spec),
+      all_fields=all_fields,
+      episode_fields=episode_fields,
+      block_length=block_length,
+      by_episode=one_episode_blocks,
+      nan_paths=tuple(nan_fields) if rules.nan == 'invalid' else (),
+      with_steps=with_episodes,
   )
   tables = report.attach(nan_fields) if report else None
   return block_conversion.convert_blocks(data, tables, settings, policy_info)

@@ -8,7 +8,7 @@ from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.trajectories import cutting
+from rlds2reverb.trajectories import frame_blocks
 
 MAX_STEPS = 2**32  # More steps than any episode has.
 
@@ -25,20 +25,23 @@ class ReportTables(NamedTuple):
   blocks: tf.Tensor
 
   def add_skipped(
-      self, episode: tf.Tensor, fault: faults.Fault
-  ) -> faults.Fault:
-    """Records that `episode` is skipped, and returns `fault`."""
-    row = fault._replace(step=tf.strings.as_string(fault.step))
-    with tf.control_dependencies(
-        [_insert(self.skipped, episode, tf.stack(list(row)))]
-    ):
-      return tf.nest.map_structure(tf.identity, fault)
+      self, episodes: tf.Tensor, found: faults.Fault
+  ) -> tf.Operation:
+    """Records episodes that are skipped, int64 `[I]`, and their faults."""
+    row = found._replace(step=tf.strings.as_string(found.step))
+    return _insert(self.skipped, episodes, tf.stack(list(row), axis=1))
 
-  def add_block(self, block: cutting.Block, bootstraps: tf.Tensor) -> None:
+  def add_block(
+      self,
+      block: frame_blocks.FrameBlock,
+      is_last: tf.Tensor,
+      bootstraps: tf.Tensor,
+  ) -> None:
     """Counts the NaNs of a block, and records how its episodes end.
 
     Args:
-      block: a block of steps.
+      block: a block with its steps.
+      is_last: bool `[B]`: which of them are marked as the last ones.
       bootstraps: bool `[B]`: the steps that make their episode one of
         `bootstrapped_terminals`.
     """
@@ -50,20 +53,20 @@ class ReportTables(NamedTuple):
     # Most blocks have nothing to record, so they insert no rows. A `tf.cond`
     # would be as fast, but takes longer to build.
     num_nan_rows = tf.cast(tf.reduce_any(nan_row > 0), tf.int32)
-    place = block.episode[0] * MAX_STEPS + block.step
+    place = block.episode_ids[0] * MAX_STEPS + block.step
     ends = tf.stack(
         [
             episode_batches.sum_rows(column, block.row_splits)
             for column in (
                 tf.cast(bootstraps, tf.float64),
-                _last_rewards(block),
+                _last_rewards(block, is_last),
             )
         ],
         axis=1,
     )
     found = tf.where(ends != 0)
     # No block begins at steps as late as these keys.
-    places = tf.gather(block.episode, found[:, 0]) * MAX_STEPS
+    places = tf.gather(block.episode_ids, found[:, 0]) * MAX_STEPS
     places += MAX_STEPS - 1 - found[:, 1]
     end_rows = tf.one_hot(found[:, 1], 2 + len(nans), dtype=tf.float64)
     _insert(
@@ -79,15 +82,11 @@ class ReportTables(NamedTuple):
     )
 
 
-def _last_rewards(block: cutting.Block) -> tf.Tensor:
+def _last_rewards(block, is_last) -> tf.Tensor:
   """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
-  is_last = block.outline[rlds.IS_LAST][:-1]
-  # A reward of another length has been refused before.
-  with tf.control_dependencies([block.fault]):
-    rewards = tf.nest.map_structure(tf.identity, block.steps[rlds.REWARD])
   leaves = [
       tf.reshape(tf.cast(leaf, tf.float64), [tf.size(is_last), -1])
-      for leaf in tf.nest.flatten(rewards)
+      for leaf in tf.nest.flatten(block.steps[rlds.REWARD])
   ]
   numbers = tf.concat(leaves, axis=1)
   if numbers.shape[1] != 1:

@@ -169,10 +169,10 @@ def _broken_rules(outline, row_splits, validation) -> Dict[str, tf.Tensor]:
 
 
 class Faults(NamedTuple):
-  """All steps of an episode that break a rule, and the rules that they break.
+  """Steps that break a rule, and the rules that they break.
 
   Attributes:
-    steps: int64 `[P]`: the index of the step, in increasing order.
+    steps: int64 `[P]`: the row of the step in the outline, in increasing order.
     rules: string `[P]`: the sentence of the rule.
     fields: string `[P]`: the path of the field at fault; empty if there is no
       such field.
@@ -187,29 +187,29 @@ class Faults(NamedTuple):
 
 def find_faults(
     outline: Outline,
+    row_splits: Optional[tf.Tensor] = None,
     *,
     validation: str,
     nan_paths: Sequence[str] = (),
-    limit: Optional[int] = None,
 ) -> Faults:
-  """Finds all faults of one episode, which has none if it has no steps.
+  """Finds all steps that break a rule.
 
   Args:
-    outline: the outline of the episode and of the step that follows it,
-      `[T + 1]`.
+    outline: see `are_valid`.
+    row_splits: see `are_valid`; by default all steps are one episode.
     validation: see `are_valid`.
     nan_paths: the paths of the fields that `NAN_FIELD` numbers.
-    limit: how many of the first faults are found; by default all.
 
   Returns:
     The faults in the order of the steps, and those of one step in the order of
     the sentences in this module.
   """
-  num_steps = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
-  broken = _broken_rules(outline, tf.stack([0, num_steps]), validation)
+  if row_splits is None:
+    row_splits = tf.stack([0, tf.size(outline[rlds.IS_FIRST], tf.int64) - 1])
+  broken = _broken_rules(outline, row_splits, validation)
   if nan_paths:
     broken[NAN] = outline[NAN_FIELD][:-1] > 0
-  places = tf.where(tf.stack(list(broken.values()), axis=1))[:limit]
+  places = tf.where(tf.stack(list(broken.values()), axis=1))
   steps, rules = places[:, 0], tf.gather(list(broken), places[:, 1])
   texts = []
   for name in (*_FLAGS, rlds.DISCOUNT):
@@ -229,70 +229,65 @@ def find_faults(
   return Faults(steps, rules, fields, values)
 
 
-def first_fault(
+# Faults are rarely needed, but building them into a pipeline would take about
+# as long as building the checks and the conversion. So they are built once.
+@graphs.built_once
+def first_faults(
     outline: Outline,
-    lengths: Optional[stacked_steps.Lengths],
-    stored: Any,
-    *,
+    row_splits: tf.Tensor,
+    invalid: tf.Tensor,
     validation: str,
-    nan_paths: Sequence[str] = (),
+    nan_paths: Tuple[str, ...],
 ) -> faults_lib.Fault:
-  """Returns the fault of one episode that is invalid.
+  """Returns the first fault of each invalid episode.
 
   Args:
-    outline: see `find_faults`; `[1]` if its fields differ in length.
-    lengths: the lengths of its fields, or None if they are known to be equal.
-    stored: the fault of the episode as it is stored; `()` if it has none.
+    outline: see `are_valid`.
+    row_splits: see `are_valid`.
+    invalid: int64 `[I]`: the positions of episodes that are not valid, in
+      increasing order.
     validation: see `are_valid`.
     nan_paths: see `find_faults`.
+
+  Returns:
+    A `Fault` of `[I]`, whose steps are counted from the start of the episode.
   """
-  fault = _first_of_outline(outline, validation, tuple(nan_paths))
-  if lengths is not None:
-    fault = _choose(
-        stacked_steps.are_equal(lengths),
-        fault,
-        _fault_of_lengths(lengths.paths, lengths.rows),
-    )
-  if stored != ():
-    fault = _choose(stored.rule == '', fault, stored)
-  return fault
-
-
-def _choose(condition, fault, other) -> faults_lib.Fault:
-  return tf.nest.map_structure(
-      lambda one, another: tf.where(condition, one, another), fault, other
+  found = find_faults(
+      outline, row_splits, validation=validation, nan_paths=nan_paths
+  )
+  # An episode without steps has no step at fault. The last fault stands for it.
+  end = row_splits[-1:]
+  found = [
+      tf.concat([column, other], 0)
+      for column, other in zip(found, (end, [EMPTY], [''], ['it has none']))
+  ]
+  begins, ends = tf.gather(row_splits, invalid), tf.gather(
+      row_splits, invalid + 1
+  )
+  first = tf.searchsorted(found[0], begins)
+  first = tf.where(begins < ends, first, tf.size(found[0]) - 1)
+  step, rule, field, values = (tf.gather(column, first) for column in found)
+  no_last = (rule == FIRST_AFTER_MID) & (step == ends - 1)
+  nothing = tf.fill(tf.shape(rule), '')
+  return faults_lib.Fault(
+      rule,
+      tf.where(begins < ends, step - begins, -1),
+      field,
+      values,
+      nothing,
+      tf.where(no_last, _NO_LAST, nothing),
   )
 
 
-# Messages are rarely needed, but building them into a pipeline would take about
-# as long as building the checks and the conversion. So each is built only once.
-sentence = graphs.built_once(faults_lib.sentence)
+# As above.
+sentences = graphs.built_once(faults_lib.sentence)
 
 
-@graphs.built_once
-def _fault_of_lengths(paths, rows):
-  fields = tf.strings.join([paths, tf.strings.as_string(rows)], ': ')
+def fault_of_lengths(lengths: stacked_steps.Lengths) -> faults_lib.Fault:
+  """Returns the fault of an episode whose fields differ in length, `[1]`."""
+  found = tf.strings.join(
+      [lengths.paths, tf.strings.as_string(lengths.rows)], ': '
+  )
   return faults_lib.Fault(
-      UNEQUAL_LENGTHS, values=tf.strings.reduce_join(fields, separator=', ')
-  ).tensors()
-
-
-@graphs.built_once
-def _first_of_outline(
-    outline: Outline, validation: str, nan_paths: Tuple[str, ...]
-):
-  def find():
-    found = find_faults(
-        outline, validation=validation, nan_paths=nan_paths, limit=1
-    )
-    step, rule, field, values = (column[0] for column in found)
-    last = tf.size(outline[rlds.IS_LAST], tf.int64) - 2
-    no_last = (rule == FIRST_AFTER_MID) & (step == last)
-    advice = tf.where(no_last, _NO_LAST, '')
-    return faults_lib.Fault(rule, step, field, values, advice=advice).tensors()
-
-  return tf.cond(
-      tf.size(outline[rlds.IS_FIRST]) > 1,
-      find,
-      lambda: faults_lib.Fault(EMPTY, values='it has none').tensors(),
+      UNEQUAL_LENGTHS, values=tf.strings.reduce_join(found, separator=', ')
   )

@@ -183,7 +183,10 @@ def _apply_to_batches(transform, batches):
   if not transform.draws:
     return batches.map(transform.transform_batch, **parallel)
   return batching.numbered(batches).map(
-      lambda index, batch: transform.transform_batch(batch, index), **parallel
+      lambda batch: transform.transform_batch(
+          batch._replace(episode=()), batch.episode[0]
+      ),
+      **parallel,
   )
 
 

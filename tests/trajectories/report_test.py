@@ -5,22 +5,30 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import faults as faults_lib
 from rlds2reverb.trajectories import conversion
-from rlds2reverb.trajectories import cutting
+from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from tests import golden
 
 
-def _block(episode, step, reward, ends=()):
-  is_last = np.zeros(len(reward) + 1, bool)
+def _block(episodes, step, reward, ends=(), splits=None):
+  """Returns the first arguments of `add_block`."""
+  is_last = np.zeros(len(reward), bool)
   is_last[list(ends)] = True
-  return cutting.Block(
-      steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
-      outline={'is_last': tf.constant(is_last)},
-      episode=tf.constant([episode], tf.int64),
+  block = frame_blocks.FrameBlock(
+      (),
+      episode_ids=tf.constant(np.atleast_1d(episodes), tf.int64),
+      row_splits=tf.constant(splits or [0, len(reward)], tf.int64),
       step=tf.constant(step, tf.int64),
-      row_splits=tf.constant([0, len(reward)], tf.int64),
-      fault=tf.constant(''),
+      steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
+  )
+  return block, tf.constant(is_last)
+
+
+def _add_skipped(tables, episode, fault):
+  tables.add_skipped(
+      tf.constant([episode], tf.int64),
+      tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], fault.tensors()),
   )
 
 
@@ -39,10 +47,10 @@ class ConversionReportTest(tf.test.TestCase):
   def test_it_prints_what_was_skipped_and_looks_wrong(self):
     report = report_lib.ConversionReport()
     tables = report.attach(['reward'])
-    tables.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
-    fault = faults_lib.Fault('A rule.').tensors()
+    tables.add_block(*_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+    fault = faults_lib.Fault('A rule.')
     for episode in range(2, 14):
-      tables.add_skipped(tf.constant(episode, tf.int64), fault)
+      _add_skipped(tables, episode, fault)
     self.assertEqual(
         str(report).splitlines(),
         [
@@ -70,10 +78,7 @@ class ConversionReportTest(tf.test.TestCase):
         5: faults_lib.Fault('Another.', advice='Mend it.'),
     }
     for episode in (5, 2, 5):
-      fault = tables.add_skipped(
-          tf.constant(episode, tf.int64), faults[episode].tensors()
-      )
-      self.assertEqual(fault.step, faults[episode].step)
+      _add_skipped(tables, episode, faults[episode])
     self.assertEqual(
         report.skipped_episodes,
         [
@@ -92,10 +97,10 @@ class ConversionReportTest(tf.test.TestCase):
     report = report_lib.ConversionReport()
     tables = report.attach(['reward'])
     for _ in range(2):
-      tables.add_block(_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
-      tables.add_block(_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
-      tables.add_block(_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
-      tables.add_block(_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
+      tables.add_block(*_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
+      tables.add_block(*_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
+      tables.add_block(*_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
+      tables.add_block(*_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [1, 3])
 
@@ -104,12 +109,10 @@ class ConversionReportTest(tf.test.TestCase):
     tables = report.attach(['reward'])
     # Episodes 5, 6 and 7 have 2, 1 and 3 steps; the first and the last of them
     # bootstrap.
-    block = _block(5, 0, [0.0, np.nan, 1.0, np.nan, np.nan, 1.0])._replace(
-        episode=tf.constant([5, 6, 7], tf.int64),
-        row_splits=tf.constant([0, 2, 3, 6], tf.int64),
-    )
+    rewards = [0.0, np.nan, 1.0, np.nan, np.nan, 1.0]
+    block = _block([5, 6, 7], 0, rewards, splits=[0, 2, 3, 6])
     tables.add_block(
-        block, tf.constant([True, False, False, False, True, False])
+        *block, tf.constant([True, False, False, False, True, False])
     )
     self.assertEqual(report.nan_counts, {'reward': 3})
     self.assertEqual(report.bootstrapped_terminals, [5, 7])
@@ -142,17 +145,16 @@ class ConversionReportTest(tf.test.TestCase):
     tables = report.attach(['reward'])
     none = tf.constant([False] * 4)
     # Episodes 0, 1 and 2 have 2, 1 and 1 steps.
-    block = _block(0, 0, [3.0, 1.0, np.nan, -0.5], [1, 2, 3])._replace(
-        episode=tf.constant([0, 1, 2], tf.int64),
-        row_splits=tf.constant([0, 2, 3, 4], tf.int64),
+    block = _block(
+        [0, 1, 2], 0, [3.0, 1.0, np.nan, -0.5], [1, 2, 3], [0, 2, 3, 4]
     )
     for _ in range(2):
-      tables.add_block(block, none)
+      tables.add_block(*block, none)
       # One that bootstraps in one block, and ends in the next.
-      tables.add_block(_block(7, 0, [1.0, 1.0]), tf.constant([False, True]))
-      tables.add_block(_block(7, 2, [2.0], [0]), tf.constant([False]))
+      tables.add_block(*_block(7, 0, [1.0, 1.0]), tf.constant([False, True]))
+      tables.add_block(*_block(7, 2, [2.0], [0]), tf.constant([False]))
       # Rewards that cancel out are there.
-      tables.add_block(_block(8, 0, [[1.0, -1.0]], [0]), tf.constant([False]))
+      tables.add_block(*_block(8, 0, [[1.0, -1.0]], [0]), tf.constant([False]))
     self.assertEqual(report.last_rewards, {0: 1.0, 2: -0.5, 7: 2.0, 8: 2.0})
     self.assertEqual(report.bootstrapped_terminals, [7])
     self.assertEqual(report.nan_counts, {'reward': 1})

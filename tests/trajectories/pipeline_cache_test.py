@@ -4,12 +4,12 @@ import gc
 
 import tensorflow as tf
 
-from rlds2reverb.trajectories import block_conversion
+from rlds2reverb.trajectories import pipeline_cache
 
 _built = []
 
 
-@block_conversion.cache_pipeline
+@pipeline_cache.cache_pipeline
 def _add(dataset, tables, number, function=None):
   _built.append((dataset.element_spec, tables is not None, number))
   return dataset.map(
@@ -24,7 +24,7 @@ class KeptTest(tf.test.TestCase):
   def setUp(self):
     super().setUp()
     _built.clear()
-    block_conversion._pipeline.cache_clear()
+    pipeline_cache._pipeline.cache_clear()
 
   def test_builds_once_for_a_spec_and_settings(self):
     for first in (0, 10):
@@ -82,7 +82,7 @@ class KeptTest(tf.test.TestCase):
 
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
-      block_conversion.cache_pipeline(lambda *_: 1 / 0)(
+      pipeline_cache.cache_pipeline(lambda *_: 1 / 0)(
           tf.data.Dataset.range(2), None, None
       )
 
