@@ -16,6 +16,7 @@ from rlds2reverb.replay import encoding
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
 from tests.replay import encoded
+from tests.replay.local import cuts
 
 
 def _highest_reward(item):
@@ -67,46 +68,27 @@ _TABLES = {
 
 def _expected(episodes, table):
   """Returns the priority and columns of every item, found by plain loops."""
+  windows = table.windows
   length, stride, end = None, 1, 'drop'
-  if table.windows is not None:
-    length, stride = table.windows.length, table.windows.stride
-    end = table.windows.end.value
-  if end == 'cross':
-    episodes = [encoded.concatenated(episodes)]
+  if windows is not None:
+    length, stride, end = windows.length, windows.stride, windows.end.value
+  longest = table.max_sequence_length or np.inf
+  episodes = [each for each in episodes if len(each.reward) <= longest]
+  frames = encoded.concatenated(episodes)
+  columns = [leaf.tolist() for leaf in tf.nest.flatten(frames)]
+  for column, leaf in zip(columns, tf.nest.flatten(frames)):
+    column.append(b'' if leaf.dtype == object else (leaf[0] * 0).tolist())
+  columns[0][-1] = 2
+  lengths = [len(each.reward) for each in episodes]
   found = []
-  for frames in episodes:
-    count = len(frames.reward)
-    if table.max_sequence_length and count > table.max_sequence_length:
-      continue
-    size = length or count
-    starts = [s for s in range(0, count, stride) if s + size <= count]
-    if end == 'tile':
-      starts = range(0, count, stride)
-    elif end == 'pad' and count < size:
-      starts = [0]
-    elif end in ('zero_pad', 'overlap'):
-      following = len(starts) * stride
-      covered = starts[-1] + size if starts else 0
-      if following < count and covered < count:
-        latest = max(count - size, 0)
-        starts.append(latest if end == 'overlap' else following)
-    columns = [
-        [*leaf.tolist(), *[_zero(leaf)] * size]
-        for leaf in tf.nest.flatten(frames)
-    ]
-    columns[0][count:] = [2] * size
-    for start in starts:
-      item = [column[start : start + size] for column in columns]
-      priority = table.priority
-      if callable(priority):
-        # The reward is the last column but one.
-        priority = float(np.float32(10) + np.float32(max(item[-2])))
-      found.append((priority, item))
+  for rows in cuts.cut_rows(lengths, length, stride, end):
+    item = [[column[row] for row in rows] for column in columns]
+    priority = table.priority
+    if callable(priority):
+      # The reward is the last column but one.
+      priority = float(np.float32(10) + np.float32(max(item[-2])))
+    found.append((priority, item))
   return found
-
-
-def _zero(leaf):
-  return b'' if leaf.dtype == object else np.zeros_like(leaf[0]).tolist()
 
 
 def _random_episodes(rng, count, longest=150):
