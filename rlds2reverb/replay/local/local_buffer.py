@@ -195,6 +195,9 @@ class LocalReplayBuffer(
       num_parallel_calls,
   ):
     del num_parallel_calls  # The rows of a batch are read together.
+    # What is refused must not count as a data set, or later ones would draw
+    # other batches, and a checkpoint would resume those of another.
+    self._static_size(sample_batch_size, num_steps)
     number, streams = self._position.new_data_set()
     batches = self._batches(sample_batch_size, num_steps, number)
     return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
@@ -222,7 +225,7 @@ class LocalReplayBuffer(
     return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
 
   def _batches(self, batch_size, num_steps, data_set):
-    self._check_batches(batch_size, num_steps)
+    static_size = self._static_size(batch_size, num_steps)
     items, sampler, process = self._items, self._sampler, self._process
     return batches_lib.FrameBatches(
         self.store,
@@ -231,10 +234,16 @@ class LocalReplayBuffer(
             items, process._replace(stream=(data_set, stream))
         ),
         batch_size,
-        static_size=sampler.batch_size(items, process, batch_size or 1),
+        static_size=static_size,
         in_advance=not (sampler.is_synchronous or items.changes),
         identity=str(self._position.identity),
     )
+
+  def _static_size(self, batch_size, num_steps) -> Optional[int]:
+    """Returns the size that all batches have, or None if they differ."""
+    self._check_batches(batch_size, num_steps)
+    items, process = self._items, self._process
+    return self._sampler.batch_size(items, process, batch_size or 1)
 
   def _check_batches(self, batch_size, num_steps):
     length = self._items.length

@@ -687,6 +687,12 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     drop_last = _Buffer(data, sampler=samplers.WithoutReplacement(True))
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
       drop_last.as_dataset(6)
+    # What is refused is no data set, so the next one is the first.
+    for refused in (buffer, drop_last):
+      same = _Buffer(data, sampler=refused._sampler)
+      self.assertEqual(
+          _keys(refused.as_dataset(4), 2), _keys(same.as_dataset(4), 2)
+      )
 
   def test_strings_with_capacity(self):
     episodes = golden.random_episodes(
