@@ -6,6 +6,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import steps as steps_lib
+
 # AutoGraph rewrites the `if` and `for` of a function that depend on tensors. In
 # a function that calls many others, it takes most of a second to find that
 # there are none, and it changes the errors. So every traced function of this
@@ -108,6 +110,32 @@ def with_each(numbers: tf.data.Dataset, nest: Any) -> tf.data.Dataset:
   return tf.data.Dataset.zip(
       (numbers, tf.data.Dataset.from_tensors(nest).repeat())
   )
+
+
+def with_next(
+    data: tf.data.Dataset,
+    predicate: Callable[[Any], tf.Tensor],
+    take: Callable[[Any, Any], Any],
+) -> tf.data.Dataset:
+  """Pairs each element with what is taken of it and of the next one.
+
+  Args:
+    data: a data set.
+    predicate: says which elements count; the others are left out.
+    take: a function of an element and the next one. After the last one comes an
+      element of zeros.
+  """
+  nothing = steps_lib.zeros(data.element_spec)
+  with_end = data.filter(no_autograph(predicate)).concatenate(
+      tf.data.Dataset.from_tensors(nothing)
+  )
+  # `scan` returns the element before, so `nothing` comes out first.
+  return scan(
+      with_end,
+      nothing,
+      lambda held, one: (one, (held, take(held, one))),
+      data.element_spec,
+  ).skip(1)
 
 
 def _are_plain(spec: Any) -> bool:

@@ -5,7 +5,7 @@ episodes into blocks. Batches whose episodes are all valid, which nearly all
 are, become one block each, unless shorter blocks are asked for.
 """
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -96,10 +96,10 @@ def convert_blocks(data, report, settings, policy_info=None):
   converter = _Converter(settings, report, policy_info)
   batches = batching.numbered(batches)
   if settings.rules.validation == 'tf_agents':
-    batches = _with_next(batches, _has_steps, _first_outline)
+    batches = graphs.with_next(batches, _has_steps, _first_outline)
   checked = graphs.map_elements(batches, converter.check)
   if policy_info:
-    checked = _with_next(
+    checked = graphs.with_next(
         checked,
         lambda one: (one.error != '') | _has_steps(one.batch),
         converter.following_step,
@@ -122,11 +122,7 @@ class _Converter:
     self._report = report
     self._policy_info = policy_info
 
-  def check(
-      self,
-      batch: episode_batches.EpisodeBatch,
-      end: Optional[validation.Outline] = None,
-  ) -> _Checked:
+  def check(self, batch, end: Optional[validation.Outline] = None) -> _Checked:
     """Checks the episodes of a batch; see `validation.with_end` for `end`."""
     settings = self._settings
     lengths = stacked_steps.lengths_of(
@@ -174,8 +170,7 @@ class _Converter:
         rules.validation,
         self._settings.nan_paths,
     )
-    # An episode that could not be read, or whose fields differ in length, is
-    # alone.
+    # An episode with one of these faults is alone in its batch.
     if lengths is not None:
       found = _choose(
           stacked_steps.are_equal(lengths),
@@ -302,35 +297,8 @@ def _choose(condition, fault, other) -> faults_lib.Fault:
   )
 
 
-def _with_next(
-    data: tf.data.Dataset,
-    predicate: Callable[[Any], tf.Tensor],
-    take: Callable[[Any, Any], Any],
-) -> tf.data.Dataset:
-  """Pairs each element with what is taken of it and of the next one.
-
-  Args:
-    data: a data set.
-    predicate: says which elements count; the others are left out.
-    take: a function of an element and the next one. After the last one comes an
-      element of zeros.
-  """
-  nothing = steps_lib.zeros(data.element_spec)
-  with_end = data.filter(graphs.no_autograph(predicate)).concatenate(
-      tf.data.Dataset.from_tensors(nothing)
-  )
-  # `scan` returns the element before, so `nothing` comes out first.
-  return graphs.scan(
-      with_end,
-      nothing,
-      lambda held, one: (one, (held, take(held, one))),
-      data.element_spec,
-  ).skip(1)
-
-
 def _has_steps(batch: episode_batches.EpisodeBatch) -> tf.Tensor:
-  """Returns whether a batch has steps, or an episode that has a fault."""
-  # An element of zeros has no row splits.
+  """Returns whether a batch has steps, or a fault; that of zeros has none."""
   has_rows = tf.reduce_max(batch.row_splits) > 0
   return has_rows | faults_lib.is_fault(batch.fault)
 

@@ -152,6 +152,13 @@ class BadRecordsTest(tf.test.TestCase):
     directory, data = self._load([])
     forms = (
         conversion.convert_rlds_to_trajectories(data, batched=True),
+        conversion.convert_rlds_to_trajectories(
+            data,
+            batched=True,
+            options=options_lib.ConversionOptions(
+                rules.ConversionRules(validation='tf_agents')
+            ),
+        ),
         batching.unbatch(data_sets.batches_of(data)),
         data,
     )

@@ -1,7 +1,7 @@
 """Reads a data set once, for its description.
 
-The numbers are those of `statistics`. Beside them, a table has a row for each
-episode, of 8 bytes a field and 100 more, and some steps of a few are kept.
+Beside the numbers of `statistics`, a table has a row for each episode, of 8
+bytes a field and 100 more, and some steps of a few are kept.
 """
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
@@ -24,17 +24,15 @@ from rlds2reverb.statistics import rows as rows_lib
 
 LENGTHS = 'lengths'
 RETURNS = 'returns'
-# What else may be shown by an episode, besides `facts.CHECKS`.
+# What may be shown besides `facts.CHECKS`.
 NOT_FINITE = 'not_finite'
 OUTSIDE = 'outside'
 DUPLICATES = 'duplicates'
 
 _MAX_COLUMNS = 64  # of a field, that are shown
 _MAX_STEPS = 200  # of an episode, that are shown
-# How far a number may exceed its bounds, because of rounding.
-_TOLERANCE = 1e-6
-# How many episodes are looked at together, if their steps are small.
-_MAX_BATCHED = 32
+_TOLERANCE = 1e-6  # How far rounding may take a number beyond its bounds.
+_MAX_BATCHED = 32  # Episodes that are looked at together if steps are small.
 _MAX_BATCHED_BYTES = 1024
 
 
@@ -63,11 +61,10 @@ class Reading:
       bounds are compared with -1 to 1, without an entry here.
     fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
-    limits: the least and the greatest value of each number, float64 `[2, D]`.
+    limits: the least and greatest value of each number, float64 `[2, D]`.
     episode_fields: the names of the fields, besides steps, that are used.
     conditions: what an episode may show, each with the field that shows it, or
-      None: `facts.CHECKS`, `NOT_FINITE` and `OUTSIDE` of all fields,
-      and `DUPLICATES`.
+      None: `facts.CHECKS`, `NOT_FINITE`, `OUTSIDE` and `DUPLICATES`.
     statistics: the statistics of all steps.
     samples: the numbers that the quantiles are taken from, by field and column.
     episodes: a structured array with a row for each episode: its `index` in the
