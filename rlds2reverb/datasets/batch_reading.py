@@ -22,6 +22,7 @@ from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 
 # The features that TFDS decodes for each step alone, in a sequence of any
 # length. Their steps are values of one shape, or encoded as one string.
@@ -40,7 +41,7 @@ class _Read(NamedTuple):
 
   Attributes:
     is_good: bool `[]`: whether they could be read.
-    records: what `grouping.cut_out` returns, `[E]`.
+    records: a dict of the string of each record, and of more, `[E]`.
     result: a `grouping.Group`, and later an `EpisodeBatch`. Of no episodes
       if the records could not be read.
   """
@@ -103,10 +104,8 @@ def read_batches(
     place = tf.cond(
         batch.fault.rule == '', lambda: '', lambda: describe_record(index)
     )
-    num_episodes = tf.size(batch.row_splits, tf.int64) - 1
-    return index + num_episodes, batch._replace(
-        fault=batch.fault._replace(place=place)
-    )
+    end = index + episode_batches.num_episodes(batch)
+    return end, batch._replace(fault=batch.fault._replace(place=place))
 
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
@@ -138,7 +137,7 @@ class _Reader:
 
   def parse(self, bounds, records) -> _Read:
     """Parses a batch of records."""
-    batch = grouping.cut_out(bounds, records)
+    batch = stacked_steps.rows_of(records, bounds[0], bounds[1])
     is_good, parsed = attempts.attempt(self._parse_fn, batch)
     # The row splits of no episodes are a 0.
     size = tf.where(is_good, 0, 1)
@@ -165,7 +164,7 @@ class _Reader:
       is_good, batch = attempts.attempt(self._to_batch, part)
     return _Read(
         read.is_good & is_equal & is_good,
-        grouping.cut_out(bounds, read.records),
+        stacked_steps.rows_of(read.records, bounds[0], bounds[1]),
         batch,
     )
 
@@ -176,8 +175,7 @@ class _Reader:
       return read.result._replace(fault=faults.Fault('').tensors())
 
     def alone():
-      bounds = tf.stack([index, index + 1])
-      record = grouping.cut_out(bounds, read.records)
+      record = stacked_steps.rows_of(read.records, index, index + 1)
       is_good, batch = attempts.attempt(
           lambda record: self._to_batch(_check_equal(self._parse_fn(record))),
           record,

@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 
@@ -92,15 +93,12 @@ def keep_episodes(batch: EpisodeBatch, keep: tf.Tensor) -> EpisodeBatch:
     rows = tf.where(tf.gather(keep, episode_of_rows(batch.row_splits)))[:, 0]
     episodes = tf.where(keep)[:, 0]
     lengths = batch.row_splits[1:] - batch.row_splits[:-1]
-    take = lambda nest, index: tf.nest.map_structure(
-        lambda leaf: tf.gather(leaf, index), nest
-    )
     return EpisodeBatch(
-        take(batch.steps, rows),
+        gathering.take(batch.steps, rows),
         tf.concat([[0], tf.cumsum(tf.gather(lengths, episodes))], 0),
-        take(batch.fields, episodes),
+        gathering.take(batch.fields, episodes),
         batch.fault,
-        take(batch.episode, episodes),
+        gathering.take(batch.episode, episodes),
     )
 
   return tf.cond(tf.reduce_all(keep), lambda: batch, kept)
@@ -114,9 +112,7 @@ def keep_rows(batch: EpisodeBatch, kept: tf.Tensor) -> EpisodeBatch:
     kept: int64 `[K]`: the rows of the steps that are kept, ascending.
   """
   return batch._replace(
-      steps=tf.nest.map_structure(
-          lambda leaf: tf.gather(leaf, kept), batch.steps
-      ),
+      steps=gathering.take(batch.steps, kept),
       row_splits=tf.searchsorted(kept, batch.row_splits, out_type=tf.int64),
   )
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 # The bytes of episodes that are grouped: as many as those of a block.
@@ -139,15 +140,7 @@ def part(bounds: tf.Tensor, whole: Group) -> Group:
   return Group(
       tf.nest.pack_sequence_as(whole.columns, columns),
       splits - splits[:, :1],
-      cut_out(bounds, whole.fields),
-  )
-
-
-def cut_out(bounds: tf.Tensor, nest: Any) -> Any:
-  """Returns the rows of a nest from `bounds[0]` until `bounds[1]`."""
-  start, stop, step = bounds[:1], bounds[1:], tf.ones([1], tf.int64)
-  return tf.nest.map_structure(
-      lambda leaf: tf.strided_slice(leaf, start, stop, step), nest
+      stacked_steps.rows_of(whole.fields, bounds[0], bounds[1]),
   )
 
 

@@ -278,9 +278,7 @@ class _Converter:
         episode_ids=batch.episode[first:last],
         row_splits=tf.clip_by_value(splits - start, 0, stop - start),
         step=start - splits[0],
-        fields=tf.nest.map_structure(
-            lambda leaf: leaf[first:last], batch.fields
-        ),
+        fields=stacked_steps.rows_of(batch.fields, first, last),
         steps=used,
     )
     if self._report:

@@ -229,8 +229,12 @@ def find_faults(
   return Faults(steps, rules, fields, values)
 
 
-# Faults are rarely needed, but building them into a pipeline would take about
-# as long as building the checks and the conversion. So they are built once.
+# Faults and their sentences are rarely needed, but building them into a
+# pipeline would take about as long as building the checks and the conversion.
+# So each is built once.
+sentences = graphs.built_once(faults_lib.sentence)
+
+
 @graphs.built_once
 def first_faults(
     outline: Outline,
@@ -261,9 +265,8 @@ def first_faults(
       tf.concat([column, other], 0)
       for column, other in zip(found, (end, [EMPTY], [''], ['it has none']))
   ]
-  begins, ends = tf.gather(row_splits, invalid), tf.gather(
-      row_splits, invalid + 1
-  )
+  begins = tf.gather(row_splits, invalid)
+  ends = tf.gather(row_splits, invalid + 1)
   first = tf.searchsorted(found[0], begins)
   first = tf.where(begins < ends, first, tf.size(found[0]) - 1)
   step, rule, field, values = (tf.gather(column, first) for column in found)
@@ -277,10 +280,6 @@ def first_faults(
       nothing,
       tf.where(no_last, _NO_LAST, nothing),
   )
-
-
-# As above.
-sentences = graphs.built_once(faults_lib.sentence)
 
 
 def fault_of_lengths(lengths: stacked_steps.Lengths) -> faults_lib.Fault:

@@ -14,7 +14,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import tf_errors
 from tests import golden
 from tests import tfds_files
@@ -44,7 +44,9 @@ def _batches(directory, max_bytes, **kwargs):
       shuffle_files=False,
       read_config=tfds.ReadConfig(**kwargs),
       max_bytes=max_bytes,
-  ).map(grouping.cut_out)
+  ).map(
+      lambda bounds, batch: stacked_steps.rows_of(batch, bounds[0], bounds[1])
+  )
 
 
 class RecordsTest(parameterized.TestCase, tf.test.TestCase):
