@@ -1,6 +1,6 @@
 """The base class of replay buffers without a server."""
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -101,7 +101,7 @@ class LocalReplayBuffer(
       stream: a number from 0 up; each stream has random draws of its own.
     """
     checks.check_not_negative('stream', stream)
-    return self._batches(sample_batch_size, None, 0).of_stream(stream)
+    return self._batches(sample_batch_size, None)(0).of_stream(stream)
 
   def seek(self, number: int) -> None:
     """Lets iterators that are made from now on begin with a batch.
@@ -197,10 +197,11 @@ class LocalReplayBuffer(
     del num_parallel_calls  # The rows of a batch are read together.
     # What is refused must not count as a data set, or later ones would draw
     # other batches, and a checkpoint would resume those of another.
-    self._static_size(sample_batch_size, num_steps)
+    batches_of = self._batches(sample_batch_size, num_steps)
     number, streams = self._position.new_data_set()
-    batches = self._batches(sample_batch_size, num_steps, number)
-    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
+    return dataset.make_dataset(
+        batches_of(number), streams, sequence_preprocess_fn
+    )
 
   def _single_deterministic_pass_dataset(
       self,
@@ -224,10 +225,14 @@ class LocalReplayBuffer(
     streams = position.Streams(goes_on=False)
     return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
 
-  def _batches(self, batch_size, num_steps, data_set):
-    static_size = self._static_size(batch_size, num_steps)
+  def _batches(
+      self, batch_size, num_steps
+  ) -> Callable[[int], batches_lib.FrameBatches]:
+    """Returns a function from the number of a data set to its batches."""
+    self._check_batches(batch_size, num_steps)
     items, sampler, process = self._items, self._sampler, self._process
-    return batches_lib.FrameBatches(
+    static_size = sampler.batch_size(items, process, batch_size or 1)
+    return lambda data_set: batches_lib.FrameBatches(
         self.store,
         items,
         lambda stream: sampler.bind(
@@ -238,12 +243,6 @@ class LocalReplayBuffer(
         in_advance=not (sampler.is_synchronous or items.changes),
         identity=str(self._position.identity),
     )
-
-  def _static_size(self, batch_size, num_steps) -> Optional[int]:
-    """Returns the size that all batches have, or None if they differ."""
-    self._check_batches(batch_size, num_steps)
-    items, process = self._items, self._process
-    return self._sampler.batch_size(items, process, batch_size or 1)
 
   def _check_batches(self, batch_size, num_steps):
     length = self._items.length
