@@ -297,7 +297,10 @@ def read_rest(path: str) -> ted_columns.Rest:
   records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
   found: Dict[str, Any] = {'last_step': {}, 'metadata': {}}
   for name, record in zip(records[::2], records[1::2]):
-    part, *field = name.decode().split('/', 1)
+    part, _, field = name.decode().partition('/')
     array = tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
-    found.update({part: {**found[part], field[0]: array} if field else array})
+    if field:
+      found[part][field] = array
+    else:
+      found[part] = array
   return ted_columns.Rest(**found)

@@ -98,7 +98,6 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
   zarr = _import_zarr()
-
   try:
     store = (
         zarr.storage.ZipStore(path, mode='r') if os.path.isfile(path) else path
