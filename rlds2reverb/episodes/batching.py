@@ -92,7 +92,7 @@ def batch_each(
     # TensorFlow allocates the largest size of a batch.
     count = tf.maximum(episode_batches.num_episodes(batch), 1)
     return grouping.batches(
-        of_batch(batch.episode[0], batch).map(_separate), count
+        of_batch(tf.reduce_sum(batch.episode[:1]), batch).map(_separate), count
     )
 
   made = numbered(without_faults(batches)).flat_map(made_of)
@@ -164,8 +164,9 @@ def take(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
   """Keeps the first `count` episodes, or all if that is negative."""
   count = tf.cast(count, tf.int64)
   is_among = lambda batch: (batch.episode < count) | (count < 0)
+  # The first episode tells; a batch may have none.
   among = numbered(batches).take_while(
-      graphs.no_autograph(lambda batch: is_among(batch)[0])
+      graphs.no_autograph(lambda batch: tf.reduce_all(is_among(batch)[:1]))
   )
   return _select(among, is_among)
 
