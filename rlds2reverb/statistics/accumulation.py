@@ -40,12 +40,12 @@ class State(NamedTuple):
     moments: their moments.
   """
 
-  steps: Any
-  outcomes: Any
-  moments: Any
+  steps: accumulators.Sample
+  outcomes: accumulators.Sample
+  moments: accumulators.Moments
 
 
-class Accumulation(accumulators.Accumulator):
+class Accumulation:
   """Adds up the statistics of episodes, block by block.
 
   `compute_statistics` reads a data set with it. A program that reads the data
@@ -91,12 +91,8 @@ class Accumulation(accumulators.Accumulator):
     self.block_length = min(
         max(_BLOCK_BYTES // row_bytes, 1), _MAX_BLOCK_LENGTH
     )
-    size = max(min(sample_size, _SAMPLE_BYTES // row_bytes), 1)
-    self._each = State(
-        accumulators.Sample(size, self.width, seed),
-        accumulators.Sample(size, rows_lib.NUM_OUTCOMES, seed),
-        accumulators.Moments(self.width),
-    )
+    self._size = max(min(sample_size, _SAMPLE_BYTES // row_bytes), 1)
+    self._seed = seed
     self._quantiles = tuple(quantiles)
     self._acting_only = acting_only
 
@@ -128,29 +124,47 @@ class Accumulation(accumulators.Accumulator):
         batch._replace(steps=steps), self.leaves, self._acting_only
     )
 
-  def empty(self):
-    return State(*(one.empty() for one in self._each))
+  def empty(self) -> State:
+    """Returns the state before the first row."""
+    return State(
+        accumulators.Sample.empty(self._size, self.width),
+        accumulators.Sample.empty(self._size, rows_lib.NUM_OUTCOMES),
+        accumulators.Moments.of(tf.zeros([0, self.width], tf.float64)),
+    )
 
-  def part(self, block):
+  def part(self, block: tf.Tensor) -> Any:
+    """Returns what `add` needs of a block of `rows`.
+
+    It depends on nothing else, so that several are made in parallel.
+    """
     ends = block[:, -rows_lib.NUM_OUTCOMES :]
     # The last column is finite in the last row of an episode, where the return
     # need not be.
     ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
-    blocks = block, ends, block
-    return State(*(one.part(rows) for one, rows in zip(self._each, blocks)))
+    return block, ends, accumulators.Moments.of(block)
 
-  def add(self, state, part):
+  def add(self, state: State, part: Any) -> State:
+    """Returns the state with the part of the next block added."""
+    block, ends, moments = part
     return State(
-        *(one.add(*both) for one, *both in zip(self._each, state, part))
+        state.steps.add(block, self._seed),
+        state.outcomes.add(ends, self._seed),
+        state.moments.merge(moments),
     )
 
   @staticmethod
-  def merge(one, other, seed=()):
-    sample = accumulators.Sample.merge
+  def merge(one: State, other: State, seed: Sequence[int]) -> State:
+    """Returns the state of the rows of two streams, `one` before `other`.
+
+    Args:
+      one: the state of a stream.
+      other: the state of another stream, whose rows had another seed.
+      seed: non-negative ints, other ones for each merge.
+    """
     return State(
-        sample(one.steps, other.steps, [*seed, 0]),
-        sample(one.outcomes, other.outcomes, [*seed, 1]),
-        accumulators.Moments.merge(one.moments, other.moments),
+        one.steps.merge(other.steps, [*seed, 0]),
+        one.outcomes.merge(other.outcomes, [*seed, 1]),
+        one.moments.merge(other.moments),
     )
 
   def statistics(self, state: State) -> results.Statistics:
@@ -182,12 +196,10 @@ class Accumulation(accumulators.Accumulator):
 
   def _columns(self, state):
     """Returns the finite numbers of the samples, a column of `rows` each."""
-    steps, outcomes = map(
-        accumulators.Sample.rows_of, (state.steps, state.outcomes)
-    )
+    steps, outcomes = state.steps.filled().T, state.outcomes.filled().T
     return [
         column[np.isfinite(column)]
-        for column in (*steps.T[: -rows_lib.NUM_OUTCOMES], *outcomes.T)
+        for column in (*steps[: -rows_lib.NUM_OUTCOMES], *outcomes)
     ]
 
 
@@ -205,14 +217,11 @@ def load(path: str) -> State:
     OSError: if it cannot be read.
   """
   with files.open_binary(path) as f, np.load(f) as arrays:
-    leaves = iter([tf.constant(arrays[name]) for name in arrays.files])
+    rows, seen, outcomes, episodes, *moments = (
+        tf.constant(arrays[name]) for name in arrays.files
+    )
   return State(
-      *(
-          kind(*(next(leaves) for _ in kind._fields))
-          for kind in (
-              accumulators.Sample.State,
-              accumulators.Sample.State,
-              accumulators.Moments.State,
-          )
-      )
+      accumulators.Sample(rows, seen),
+      accumulators.Sample(outcomes, episodes),
+      accumulators.Moments(*moments),
   )

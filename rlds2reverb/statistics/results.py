@@ -101,7 +101,7 @@ class Statistics(identity.ByValue):
 
 
 def of_moments(
-    moments: accumulators.Moments.State,
+    moments: accumulators.Moments,
     columns: Sequence[np.ndarray],
     leaves: rows_lib.Leaves,
     quantiles: Sequence[float],
@@ -121,41 +121,47 @@ def of_moments(
   num_transitions, num_actions, num_terminal = (
       int(round(mean * num_episodes)) for mean in moments.mean[-3:]
   )
-  levels = np.array(
-      [
-          np.quantile(column, quantiles)
-          if column.size
-          else np.full(len(quantiles), np.nan)
-          for column in columns
-      ]
-  ).reshape(len(columns), len(quantiles))
-  start = 0
 
-  def next_field(dtype, shape, total):
-    nonlocal start
+  def total_of(field):
+    if acting_only or field == rlds.ACTION:
+      return num_actions
+    return num_transitions if field in rows_lib.OF_TRANSITIONS else num_steps
+
+  kinds = [(spec.dtype, spec.shape, total_of(keys[0])) for keys, spec in leaves]
+  kinds += [(tf.float64, (), num_episodes), (tf.int64, (), num_episodes)]
+  found, start = [], 0
+  for dtype, shape, total in kinds:
     span = slice(start, start := start + int(np.prod(shape)))
-    return _field(
-        accumulators.Moments.State(*(one[span] for one in moments[:-1]), total),
-        dtype.name,
-        shape,
-        dict(zip(map(float, quantiles), levels[span].T)),
+    levels = np.array(
+        [
+            np.quantile(column, quantiles)
+            if column.size
+            else np.full(len(quantiles), np.nan)
+            for column in columns[span]
+        ]
+    ).reshape(len(columns[span]), len(quantiles))
+    found.append(
+        _field(
+            accumulators.Moments._make(
+                [*(one[span] for one in moments[:-1]), total]
+            ),
+            dtype.name,
+            shape,
+            dict(zip(map(float, quantiles), levels.T)),
+        )
     )
-
-  fields = {}
-  for keys, spec in leaves:
-    total = num_transitions if keys[0] in rows_lib.OF_TRANSITIONS else num_steps
-    if acting_only or keys[0] == rlds.ACTION:
-      total = num_actions
-    fields[paths.name_of(keys)] = next_field(spec.dtype, spec.shape, total)
+  *fields, returns, lengths = found
   return Statistics(
       num_episodes=num_episodes,
       num_steps=num_steps,
       num_transitions=num_transitions,
       num_terminal=num_terminal,
       num_truncated=num_episodes - num_terminal,
-      returns=next_field(tf.float64, (), num_episodes),
-      lengths=next_field(tf.int64, (), num_episodes),
-      fields=fields,
+      returns=returns,
+      lengths=lengths,
+      fields={
+          paths.name_of(keys): one for (keys, _), one in zip(leaves, fields)
+      },
   )
 
 
@@ -189,13 +195,12 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
   )
   parts = list(statistics.values())
 
-  def merge(fields):
-    fields = list(fields)
+  def merge(field, *others):
     moments = functools.reduce(
-        accumulators.Moments.merge, map(_moments_of, fields)
+        accumulators.Moments.merge, map(_moments_of, (field, *others))
     )
     moments = tf.nest.map_structure(np.asarray, moments)
-    return _field(moments, fields[0].dtype, fields[0].count.shape, {})
+    return _field(moments, field.dtype, field.count.shape, {})
 
   counts = {
       field.name: sum(getattr(part, field.name) for part in parts)
@@ -204,10 +209,10 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
   }
   return Statistics(
       **counts,
-      returns=merge(part.returns for part in parts),
-      lengths=merge(part.lengths for part in parts),
+      returns=merge(*(part.returns for part in parts)),
+      lengths=merge(*(part.lengths for part in parts)),
       fields={
-          path: merge(part.fields[path] for part in parts)
+          path: merge(*(part.fields[path] for part in parts))
           for path in parts[0].fields
       },
   )
@@ -232,13 +237,13 @@ def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
   )
 
 
-def _moments_of(field: FieldStatistics) -> accumulators.Moments.State:
+def _moments_of(field: FieldStatistics) -> accumulators.Moments:
   """Returns the moments that lead to statistics of a field."""
 
   def known(numbers, instead):
     return np.where(field.count == 0, instead, numbers)
 
-  return accumulators.Moments.State(
+  return accumulators.Moments(
       field.count.astype(np.float64),
       known(field.mean, 0.0),
       known(field.std, 0.0) ** 2 * field.count,
@@ -282,16 +287,14 @@ def to_json(statistics: Statistics) -> str:
 def from_json(text: str) -> Statistics:
   """Returns the statistics from which `to_json` made the text."""
 
-  def field(dtype, quantiles, count, not_finite, **numbers):
-    return FieldStatistics(
-        dtype=dtype,
-        quantiles={
-            float(q): np.array(one, 'f8') for q, one in quantiles.items()
-        },
-        count=np.array(count, 'i8'),
-        not_finite=np.array(not_finite, 'i8'),
-        **{name: np.array(one, 'f8') for name, one in numbers.items()},
-    )
+  def field(quantiles, **plain):
+    numbers = {
+        name: np.array(one, 'i8' if name in ('count', 'not_finite') else 'f8')
+        for name, one in plain.items()
+        if name != 'dtype'
+    }
+    quantiles = {float(q): np.array(one, 'f8') for q, one in quantiles.items()}
+    return FieldStatistics(plain['dtype'], quantiles=quantiles, **numbers)
 
   plain: Dict[str, Any] = json.loads(text)
   for name in ('returns', 'lengths'):

@@ -10,9 +10,8 @@ same form. It is relative to a frame; p are positions, R matrices:
 A motion in the end-effector frame is the same wherever the robot stands.
 """
 
-import abc
 import dataclasses
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import gin
 import tensorflow as tf
@@ -30,97 +29,19 @@ ACTIONS = ('absolute', 'difference')
 FRAMES = ('base', 'end_effector')
 
 
-class Motions(NamedTuple):
-  """The convention of motions between poses.
-
-  Attributes:
-    rotation: the representation of rotations in the poses; see `rotations`.
-    motion_rotation: the representation of rotations in the motions.
-    frame: `"base"` or `"end_effector"`, see the table at the head.
-  """
-
-  rotation: str
-  motion_rotation: str = 'axis_angle'
-  frame: str = 'base'
-
-  def between(self, poses: tf.Tensor, next_poses: tf.Tensor) -> tf.Tensor:
-    """Returns the motions that lead from poses to other ones.
-
-    Args:
-      poses: floats `[..., 3 + n]`.
-      next_poses: the poses after them, of the same shape.
-
-    Returns:
-      The motions, `[..., 3 + m]`, in the dtype of `poses`.
-
-    Raises:
-      ValueError: if the poses are not of that size.
-    """
-    poses = tf.convert_to_tensor(poses)
-    position, matrix = _split(poses, self.rotation, 'poses')
-    next_position, next_matrix = _split(next_poses, self.rotation, 'next_poses')
-    moved = next_position - position
-    if self.frame == 'base':
-      turned = tf.matmul(next_matrix, matrix, transpose_b=True)
-    else:
-      moved = tf.linalg.matvec(matrix, moved, transpose_a=True)
-      turned = tf.matmul(matrix, next_matrix, transpose_a=True)
-    return _join(moved, turned, self.motion_rotation, poses.dtype)
-
-  def apply(self, poses: tf.Tensor, motions: tf.Tensor) -> tf.Tensor:
-    """Returns the poses to which motions lead: it undoes `between`."""
-    poses = tf.convert_to_tensor(poses)
-    position, matrix = _split(poses, self.rotation, 'poses')
-    moved, turned = _split(motions, self.motion_rotation, 'motions')
-    if self.frame == 'base':
-      matrix_after = tf.matmul(turned, matrix)
-    else:
-      moved = tf.linalg.matvec(matrix, moved)
-      matrix_after = tf.matmul(matrix, turned)
-    return _join(position + moved, matrix_after, self.rotation, poses.dtype)
-
-
-def _split(poses, rotation, name):
-  """Returns positions `[..., 3]` and matrices `[..., 3, 3]`, float64."""
-  poses = rotations.checked(
-      poses,
-      3 + rotations.size_of(rotation),
-      name,
-      f', a position and a rotation of the representation {rotation}',
-  )
-  position = tf.cast(poses[..., :3], tf.float64)
-  return position, rotations.to_matrix(poses[..., 3:], rotation, name)
-
-
-def _join(position, matrix, rotation, dtype) -> tf.Tensor:
-  numbers = rotations.from_matrix(matrix, rotation)
-  return tf.cast(tf.concat([position, numbers], -1), dtype)
-
-
 class _ActionsFromReached(base.EpisodeTransform):
   """Makes actions of where the robot is and what it reaches next.
 
-  `invert` returns what it is given, as the old action is lost.
+  A class has these attributes, and says by `_here` where the robot is, and by
+  `between` what leads from there to where it is next.
   """
 
   action: paths.Path
   kept: Sequence[int]
 
-  @abc.abstractmethod
-  def _from(self, steps) -> tf.Tensor:
-    """Returns where the robot is, `[..., n]`."""
-
-  @abc.abstractmethod
-  def _between(self, start, reached) -> tf.Tensor:
-    """Returns the actions that lead from one to the other, `[..., m]`."""
-
-  @abc.abstractmethod
-  def _moved(self, start, steps) -> tf.Tensor:
-    """Returns where the actions of steps lead, `[..., n]`."""
-
   def transform_rows(self, steps, rows):
-    start = self._from(steps)
-    new = self._between(start, tf.gather(start, rows.next()))
+    start = self._here(steps)
+    new = self.between(start, tf.gather(start, rows.next()))
     if last_steps.HAS_ACTION in steps:
       # The last step leads to no state.
       steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
@@ -140,21 +61,6 @@ class _ActionsFromReached(base.EpisodeTransform):
     index = tf.constant([index % width for index in self.kept], tf.int32)
     new = [tf.cast(new, old.dtype), tf.gather(old, index, axis=-1)]
     return values.put(steps, self.action, tf.concat(new, -1))
-
-  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the state, or the pose, to which an action of a policy leads.
-
-    Args:
-      steps: a dict with the state where the robot is and the policy's action,
-        with any leading dimensions.
-
-    Returns:
-      The numbers of the state that count, `[..., n]`.
-
-    Raises:
-      ValueError: if one of them is missing or does not fit.
-    """
-    return self._moved(self._from(steps), steps)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -199,16 +105,30 @@ class ActionsFromStates(_ActionsFromReached):
     super().__post_init__()
     checks.check_choice('kind', self.kind, ACTIONS)
 
-  def _from(self, steps):
+  def _here(self, steps):
     size = self.size
     if size is None:
       size = values.vector(steps, self.state).shape[-1] - self.start
     return values.take(steps, self.state, self.start, size)
 
-  def _between(self, start, reached):
+  def between(self, start: tf.Tensor, reached: tf.Tensor) -> tf.Tensor:
+    """Returns the actions that lead from states to the next ones."""
     return reached if self.kind == 'absolute' else reached - start
 
-  def _moved(self, start, steps):
+  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
+    """Returns the state to which an action of a policy leads.
+
+    Args:
+      steps: a dict with the state where the robot is and the policy's action,
+        with any leading dimensions.
+
+    Returns:
+      The numbers of the state that count, `[..., n]`.
+
+    Raises:
+      ValueError: if one of them is missing or does not fit.
+    """
+    start = self._here(steps)
     moved = values.take(steps, self.action, 0, start.shape[-1])
     return moved if self.kind == 'absolute' else start + moved
 
@@ -247,20 +167,68 @@ class MotionsFromPoses(_ActionsFromReached):
     for representation in (self.rotation, self.motion_rotation):
       rotations.size_of(representation)
 
-  def _from(self, steps):
+  def between(self, poses: tf.Tensor, next_poses: tf.Tensor) -> tf.Tensor:
+    """Returns the motions that lead from poses to other ones.
+
+    Args:
+      poses: floats `[..., 3 + n]`.
+      next_poses: the poses after them, of the same shape.
+
+    Returns:
+      The motions, `[..., 3 + m]`, in the dtype of `poses`.
+
+    Raises:
+      ValueError: if the poses are not of that size.
+    """
+    poses = tf.convert_to_tensor(poses)
+    position, matrix = _split(poses, self.rotation, 'poses')
+    next_position, next_matrix = _split(next_poses, self.rotation, 'next_poses')
+    moved = next_position - position
+    if self.frame == 'base':
+      turned = tf.matmul(next_matrix, matrix, transpose_b=True)
+    else:
+      moved = tf.linalg.matvec(matrix, moved, transpose_a=True)
+      turned = tf.matmul(matrix, next_matrix, transpose_a=True)
+    return _join(moved, turned, self.motion_rotation, poses.dtype)
+
+  def apply(self, poses: tf.Tensor, motions: tf.Tensor) -> tf.Tensor:
+    """Returns the poses to which motions lead: it undoes `between`."""
+    poses = tf.convert_to_tensor(poses)
+    position, matrix = _split(poses, self.rotation, 'poses')
+    moved, turned = _split(motions, self.motion_rotation, 'motions')
+    if self.frame == 'base':
+      turned = tf.matmul(turned, matrix)
+    else:
+      moved = tf.linalg.matvec(matrix, moved)
+      turned = tf.matmul(matrix, turned)
+    return _join(position + moved, turned, self.rotation, poses.dtype)
+
+  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
+    """Returns the pose to which an action leads; see `ActionsFromStates`."""
+    size = 3 + rotations.size_of(self.motion_rotation)
+    motions = values.take(steps, self.action, 0, size)
+    return self.apply(self._here(steps), motions)
+
+  def _here(self, steps):
     size = 3 + rotations.size_of(self.rotation)
     return values.take(steps, self.pose, self.start, size)
 
-  def _between(self, start, reached):
-    return self._motions().between(start, reached)
 
-  def _moved(self, start, steps):
-    size = 3 + rotations.size_of(self.motion_rotation)
-    motions = values.take(steps, self.action, 0, size)
-    return self._motions().apply(start, motions)
+def _split(poses, rotation, name):
+  """Returns positions `[..., 3]` and matrices `[..., 3, 3]`, float64."""
+  poses = rotations.checked(
+      poses,
+      3 + rotations.size_of(rotation),
+      name,
+      f', a position and a rotation of the representation {rotation}',
+  )
+  position = tf.cast(poses[..., :3], tf.float64)
+  return position, rotations.to_matrix(poses[..., 3:], rotation, name)
 
-  def _motions(self):
-    return Motions(self.rotation, self.motion_rotation, self.frame)
+
+def _join(position, matrix, rotation, dtype) -> tf.Tensor:
+  numbers = rotations.from_matrix(matrix, rotation)
+  return tf.cast(tf.concat([position, numbers], -1), dtype)
 
 
 @gin.configurable(module='rlds2reverb')

@@ -1,5 +1,7 @@
 """Tests of moments and samples of a stream of rows, against numpy."""
 
+import functools
+
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -10,17 +12,12 @@ from rlds2reverb.statistics import accumulators
 from tests import golden
 
 
-def _state(accumulator, *blocks):
-  state = accumulator.empty()
-  for block in blocks:
-    state = accumulator.add(state, accumulator.part(tf.constant(block)))
-  return state
-
-
 def _sample(rows, seed=0, size=8, block=13):
   rows = np.array(rows, np.float64)[:, None]
-  sample = accumulators.Sample(size, 1, seed)
-  return _state(sample, *np.split(rows, range(block, len(rows), block)))
+  sample = accumulators.Sample.empty(size, 1)
+  for one in np.split(rows, range(block, len(rows), block)):
+    sample = sample.add(tf.constant(one), seed)
+  return sample
 
 
 def _assert_as_likely(test, draw, count, repeats=400, size=8):
@@ -46,8 +43,10 @@ class AccumulatorsTest(tf.test.TestCase, parameterized.TestCase):
     rows = 1e8 + rng.normal(size=[100, 3])
     rows[rng.uniform(size=rows.shape) < 0.2] = np.nan
     rows[:, 2] = [np.inf] * 99 + [-1]
-    moments = accumulators.Moments(3)
-    found = _state(moments, *np.split(rows, [0, 1, 40, 40, 97]))
+    found = functools.reduce(
+        accumulators.Moments.merge,
+        map(accumulators.Moments.of, np.split(rows, [0, 1, 40, 40, 97])),
+    )
     finite = [column[np.isfinite(column)] for column in rows.T]
     self.assertEqual(found.rows, 100)
     self.assertAllEqual(found.count, list(map(len, finite)))
@@ -61,10 +60,9 @@ class AccumulatorsTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_sample_has_all_rows_while_they_fit(self, block):
     state = _sample(range(5), block=block)
     self.assertAllEqual(state.rows[:, 0], [0, 1, 2, 3, 4, 0, 0, 0])
-    merged = accumulators.Sample.merge(state, _sample([5, 6]), [0])
+    merged = state.merge(_sample([5, 6]), [0])
     self.assertEqual(merged.seen, 7)
-    rows = accumulators.Sample.rows_of(merged)
-    self.assertAllEqual(rows[:, 0], range(7))
+    self.assertAllEqual(merged.filled()[:, 0], range(7))
 
   def test_every_row_is_as_likely(self):
     _assert_as_likely(self, lambda seed: _sample(range(40), seed), 40)
@@ -73,7 +71,7 @@ class AccumulatorsTest(tf.test.TestCase, parameterized.TestCase):
     def draw(seed):
       ours = _sample(range(10), 2 * seed)
       theirs = _sample(range(10, 60), 2 * seed + 1)
-      return accumulators.Sample.merge(ours, theirs, [seed])
+      return ours.merge(theirs, [seed])
 
     _assert_as_likely(self, draw, 60)
 

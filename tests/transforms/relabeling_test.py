@@ -9,6 +9,12 @@ from rlds2reverb.transforms import relabeling
 _QUARTER = np.pi / 2
 
 
+def _motions(rotation, motion_rotation='axis_angle', frame='base'):
+  return relabeling.MotionsFromPoses(
+      'pose', rotation, motion_rotation=motion_rotation, frame=frame
+  )
+
+
 def _homogeneous(position, angle):
   """Returns the 4x4 matrix of a pose that is turned about z."""
   c, s = np.cos(angle), np.sin(angle)
@@ -25,7 +31,7 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
     pose = np.array([2.0, 0.0, 0.0, 0.0, 0.0, _QUARTER])
     next_pose = np.array([2.0, 1.0, 0.0, 0.0, 0.0, 2 * _QUARTER])
     for frame, moved in (('base', [0, 1, 0]), ('end_effector', [1, 0, 0])):
-      motions = relabeling.Motions('euler_xyz', frame=frame)
+      motions = _motions('euler_xyz', frame=frame)
       found = motions.between(pose, next_pose)
       self.assertAllClose(found, [*moved, 0, 0, _QUARTER])
 
@@ -38,7 +44,7 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
         np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]),
     )
     for frame, expected in (('base', z @ x), ('end_effector', x @ z)):
-      found = relabeling.Motions('matrix', frame=frame).apply(
+      found = _motions('matrix', frame=frame).apply(
           np.concatenate([pose[:3], [1, 0, 0, 0, 0, -1, 0, 1, 0]]), motion
       )
       self.assertAllClose(found[3:], expected.reshape(9))
@@ -46,7 +52,7 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
   def test_motions_in_the_frame_of_the_hand_are_products_of_matrices(self):
     first, second = _homogeneous([1, 2, 3], 0.4), _homogeneous([-1, 0, 2], 1.5)
     expected = np.linalg.inv(first) @ second
-    motions = relabeling.Motions('axis_angle', 'matrix', 'end_effector')
+    motions = _motions('axis_angle', 'matrix', 'end_effector')
     found = motions.between(
         np.array([1.0, 2, 3, 0, 0, 0.4]), np.array([-1.0, 0, 2, 0, 0, 1.5])
     )
@@ -60,7 +66,7 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_motions_applied(self, frame, rotation, dtype):
     rng = np.random.default_rng(0)
-    motions = relabeling.Motions(rotation, 'axis_angle', frame)
+    motions = _motions(rotation, 'axis_angle', frame)
     start = np.zeros([20, 9 if rotation == 'rotation_6d' else 7], dtype)
     if rotation == 'euler_xyz':
       start = start[:, :6]
@@ -76,9 +82,9 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
   def test_errors(self):
     pose = np.zeros(6)
     with self.assertRaisesRegex(ValueError, r'poses must be floats \[..., 7\]'):
-      relabeling.Motions('quaternion_xyzw').between(pose, pose)
+      _motions('quaternion_xyzw').between(pose, pose)
     with self.assertRaisesRegex(ValueError, r'motions must be .*\(5,\)'):
-      relabeling.Motions('euler_xyz').apply(pose, np.zeros(5))
+      _motions('euler_xyz').apply(pose, np.zeros(5))
 
 
 if __name__ == '__main__':
