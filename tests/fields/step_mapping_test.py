@@ -9,7 +9,6 @@ import tree
 
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import episode_batches
 from rlds2reverb.fields import derived_sources
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
@@ -184,6 +183,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
             cast={},
         ),
         dataclasses.replace(_HARD, discount='r', reward=[1.5, '../camera']),
+        dataclasses.replace(_HARD, last_reward='transition', last_action=True),
     ):
       mapped = mapping_lib.map_fields(data, mapping)
       found = golden.assert_batches_hold(self, mapped)
@@ -240,21 +240,15 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_static_shapes_and_metadata(self):
     spec = mapping_lib.map_fields(_dataset(_EPISODES), _HARD).element_spec
-    self.assertEqual(
-        spec['steps']['observation']['robot'],
-        tf.TensorSpec([None, 4], tf.float32),
-    )
-    self.assertEqual(
-        spec['steps']['observation']['image'],
-        tf.TensorSpec([None, 1, 1], tf.uint8),
-    )
-    self.assertEqual(spec['steps']['reward'], tf.TensorSpec([None], tf.float32))
-    self.assertEqual(
-        spec['steps']['observation']['extrinsics'],
-        tf.TensorSpec([None, 2, 2], tf.float32),
-    )
-    self.assertEqual(spec['task'], tf.TensorSpec([], tf.string))
     self.assertNotIn('obs', spec['steps'])
+    self.assertEqual(spec['task'], tf.TensorSpec([], tf.string))
+    for leaf, shape, dtype in (
+        (spec['steps']['observation']['robot'], [4], tf.float32),
+        (spec['steps']['observation']['image'], [1, 1], tf.uint8),
+        (spec['steps']['observation']['extrinsics'], [2, 2], tf.float32),
+        (spec['steps']['reward'], [], tf.float32),
+    ):
+      self.assertEqual(leaf, tf.TensorSpec([None, *shape], dtype))
 
   @parameterized.parameters(*golden.FORMS)
   def test_the_default_keeps_rlds_steps(self, form):
@@ -368,16 +362,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*golden.FORMS)
   def test_unused_fields_that_cannot_be_stacked(self, form):
-    data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
-    (episode,) = mapping_lib.map_fields(data, _MAPPING(reward=None))
-    self.assertAllEqual(episode['steps']['reward'], np.zeros(4, np.float32))
-    self.assertAllEqual(
-        episode['steps']['observation'], golden.COMPLETE['observation']
-    )
-    self.assertNotIn('words', episode['steps'])
-
-  @parameterized.parameters(*golden.FORMS)
-  def test_unused_parts_of_fields_that_cannot_be_stacked(self, form):
     def move(steps):
       return {**steps, 'observation': {'seen': steps, 'words': steps['words']}}
 
@@ -387,12 +371,16 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       return {'steps': steps.map(move) if nested else move(steps)}
 
     data = golden.with_unused_fields(golden.FORMS[form]([golden.COMPLETE]))
-    (episode,) = mapping_lib.map_fields(
-        data.map(move_all), _MAPPING(observation='observation/seen/action')
-    )
-    self.assertAllEqual(
-        episode['steps']['observation'], golden.COMPLETE['action']
-    )
+    for one, source, seen in (
+        (data, 'observation', 'observation'),
+        (data.map(move_all), 'observation/seen/action', 'action'),
+    ):
+      mapping = _MAPPING(observation=source, reward=None)
+      (episode,) = mapping_lib.map_fields(one, mapping)
+      steps = episode['steps']
+      self.assertAllEqual(steps['observation'], golden.COMPLETE[seen])
+      self.assertAllEqual(steps['reward'], np.zeros(4, np.float32))
+      self.assertNotIn('words', steps)
 
   @parameterized.parameters(*golden.FORMS)
   def test_a_used_field_that_is_not_dense(self, form):
@@ -469,14 +457,13 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'Did you mean bridge'):
       mapping_lib.map_fields(_dataset(_EPISODES), 'brigde')
 
-  def test_no_episodes(self):
-    with self.assertRaisesRegex(ValueError, "must be a dict with 'steps'"):
-      mapping_lib.map_fields(tf.data.Dataset.range(3))
-
-  def test_a_step_that_is_no_dict(self):
-    data = tf.data.Dataset.from_tensors({'steps': tf.zeros([2, 3])})
-    with self.assertRaisesRegex(ValueError, 'must be a dict of fields, but is'):
-      mapping_lib.map_fields(data)
+  @parameterized.parameters(
+      (3, "must be a dict with 'steps'"),
+      ({'steps': np.zeros([2, 3])}, 'must be a dict of fields, but is'),
+  )
+  def test_no_episodes(self, element, message):
+    with self.assertRaisesRegex(ValueError, message):
+      mapping_lib.map_fields(tf.data.Dataset.from_tensors(element))
 
   def test_step_policy_info(self):
     self.assertEqual(step_mapping.step_policy_info({'policy_info': 1}, {}), 1)
@@ -484,42 +471,22 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       ('stacked', False), ('stacked', True), ('nested', False)
   )
-  def test_the_reward_of_the_last_step(self, form, eagerly):
+  def test_what_the_last_step_has(self, form, eagerly):
     episodes, names = _rewarded()
-    for place, expected in (
-        ('step', _REWARDS),
-        ('transition', ([0, 0, 1, 0], [7], [5, 0])),
+    for place, acts, rewards in (
+        ('step', False, _REWARDS),
+        ('transition', True, ([0, 0, 1, 0], [7], [5, 0])),
     ):
-      found = _mapped(
-          _MAPPING(**names, last_reward=place), form, episodes, eagerly
-      )
-      for steps, reward in zip(found, expected):
+      mapping = _MAPPING(**names, last_reward=place, last_action=acts)
+      for steps, reward in zip(
+          _mapped(mapping, form, episodes, eagerly), rewards
+      ):
         self.assertAllEqual(steps['reward']['a'], reward)
         self.assertAllEqual(steps['reward']['b'], reward)
         self.assertEqual(steps['reward']['b'].dtype, np.int64)
-
-  def test_settings_of_the_last_step_in_batches(self):
-    episodes, names = _rewarded()
-    mapping = _MAPPING(**names, last_reward='transition', last_action=True)
-    whole = [one['steps'] for one in episodes]
-    batch = episode_batches.EpisodeBatch(
-        tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *whole),
-        tf.constant([0, 4, 5, 7], tf.int64),
-        {},
-    )
-    found = mapping.map_batch(batch).steps
-    self.assertAllEqual(found['reward']['a'], [0, 0, 1, 0, 7, 5, 0])
-    self.assertAllEqual(found['has_action'], [True] * 7)
-
-  def test_whether_the_last_action_counts(self):
-    episodes, names = _rewarded()
-    for steps in _mapped(_MAPPING(**names), episodes=episodes):
-      self.assertNotIn('has_action', steps)
-    for steps in _mapped(
-        _MAPPING(**names, last_action=True), episodes=episodes
-    ):
-      self.assertAllEqual(steps['has_action'], steps['reward']['a'] >= 0)
-      self.assertEqual(steps['has_action'].dtype, bool)
+        if acts:
+          self.assertAllEqual(steps['has_action'], [True] * len(reward))
+        self.assertEqual('has_action' in steps, acts)
 
 
 if __name__ == '__main__':
