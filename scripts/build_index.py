@@ -73,9 +73,7 @@ def main():
     if flag.value is None:
       raise app.UsageError(f'Flag --{flag.name} must have a value.')
   data = flags_lib.user_data_set(_DATASET.value)
-  config = _CONFIG.value
-  if config is not None and config.endswith('.gin'):
-    config = files.user_path(config)
+  config = flags_lib.user_config(_CONFIG.value)
   source = opening.IndexedData(
       data, config, _SPLIT.value, options=_options(data)
   )

@@ -186,12 +186,9 @@ def _check_weights(count: int) -> None:
 
 
 def _sources() -> List[sources_lib.Source]:
-  if _MIXTURE.value is None:
-    sources = flags_lib.sources_from_flags('convert')
-  elif _WEIGHT.value is None:
-    sources = flags_lib.mixture_from_flags('convert', _MIXTURE.value)
-  else:
+  if _MIXTURE.value is not None and _WEIGHT.value is not None:
     raise app.UsageError('--mixture has weights. Leave out --weight.')
+  sources = flags_lib.sources_from_flags('convert', _MIXTURE.value)
   if _WEIGHT.value is not None:
     _check_weights(len(sources))
   return sources

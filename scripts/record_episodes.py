@@ -47,19 +47,12 @@ _RANDOMNESS = flags.DEFINE_float(
     lower_bound=0.0,
     upper_bound=1.0,
 )
-_NUM_EPISODES = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'num_episodes', 100, 'How many episodes to record.', lower_bound=1
 )
-_MAX_STEPS = flags.DEFINE_integer(
-    'max_steps',
-    None,
-    'The number of transitions after which an episode is cut.',
-    lower_bound=1,
-)
-_SPLIT = flags.DEFINE_string('split', 'train', 'The name of the split.')
-_SEED = flags.DEFINE_integer(
-    'seed', 0, 'The seed of the environment and of the random actions.'
-)
+_FUNCTION = 'datasets.recording.record_episodes'
+flags_lib.define(_FUNCTION, 'max_steps', lower_bound=1)
+flags_lib.define(_FUNCTION, 'split', 'seed')
 
 
 def main():
@@ -77,21 +70,22 @@ def main():
         else _POLICY.value,
         _ENVIRONMENT.value,
         randomness=_RANDOMNESS.value,
-        seed=_SEED.value,
+        seed=flags.FLAGS.seed,
     )
   elif _RANDOMNESS.value:
     raise app.UsageError('--randomness needs a --policy.')
+  values = flags.FLAGS
   directory = recording.record_episodes(
       _ENVIRONMENT.value,
       files.user_path(_DIRECTORY.value),
-      _NUM_EPISODES.value,
+      values.num_episodes,
       policy=policy,
-      max_steps=_MAX_STEPS.value,
-      split=_SPLIT.value,
-      seed=_SEED.value,
+      max_steps=values.max_steps,
+      split=values.split,
+      seed=values.seed,
       progress=True,
   )
-  episodes = checks.counted(_NUM_EPISODES.value, 'episode')
+  episodes = checks.counted(values.num_episodes, 'episode')
   print(f'Recorded {episodes} in {directory}')
 
 

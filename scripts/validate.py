@@ -22,9 +22,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import validating
 
 flags_lib.define_source_flags()
-_LIMIT = flags.DEFINE_integer(
-    'limit', 100, 'How many problems to list.', lower_bound=1
-)
+flags_lib.define('jobs.validating.validate', 'limit', lower_bound=1)
 _VALIDATION = flags.DEFINE_enum(
     'validation',
     None,
@@ -73,7 +71,7 @@ def main():
   sources = flags_lib.sources_from_flags('validate')
   for source in sources:
     found = validating.validate(
-        source, rules=_rules(source), limit=_LIMIT.value
+        source, rules=_rules(source), limit=flags.FLAGS.limit
     )
     is_valid &= found.is_valid
     if _JSON.value:

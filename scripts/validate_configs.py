@@ -20,6 +20,7 @@ from absl import app
 from absl import flags
 from etils import epy
 
+from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
@@ -48,8 +49,7 @@ def _validate(config):
   Raises:
     ValueError: if the config does not fit.
   """
-  if config.endswith('.gin'):
-    config = files.user_path(config)
+  config = flags_lib.user_config(config)
   mapping = configs.load_mapping(config)
   if _DATA.value is not None:
     data = files.user_path(_DATA.value)

@@ -3,6 +3,7 @@
 A program defines the flags for the source of its episodes, and its own:
 
     flags_lib.define_source_flags()
+    flags_lib.define('jobs.describing.describe', 'sample', lower_bound=1)
 
     def main():
       sources = flags_lib.sources_from_flags('describe')
@@ -14,12 +15,10 @@ A program defines the flags for the source of its episodes, and its own:
 
 from __future__ import annotations
 
+import ast
 import os
-from typing import (
-    Any,
-    List,
-    Sequence,
-)
+import re
+from typing import Any, List, Optional, Sequence
 
 from absl import app
 from absl import flags
@@ -41,43 +40,85 @@ flags.disclaim_key_flags()
 
 # The largest count or length, so that sums of them fit into 64 bits.
 _MAX_INTEGER = 2**31 - 1
-
-
-_SOURCE_FLAGS = {
-    'dataset': (
-        'The directory of a data set, or its name in TFDS; or a file or folder'
-        ' of another format. May be repeated.'
-    ),
-    'format': (
-        'The format, if the files of --dataset do not tell: rlds, lerobot,'
-        ' robomimic, minari, ...; or python, for a --dataset=module:function.'
-        ' If repeated, one for each --dataset.'
-    ),
-    'split': (
-        'The split: train, train[:10%], train+test. The default is train; if'
-        ' repeated, one for each --dataset.'
-    ),
-    'config': (
-        'The name of a config, or a gin file, that maps the fields of the data'
-        ' set, and may set flags. If repeated, one for each --dataset.'
-    ),
-    'gin_binding': (
-        'A binding that takes precedence over those of --config, such as'
-        ' "StepMapping.discount = None". May be repeated.'
-    ),
+# What absl calls the types of arguments.
+_KINDS = {
+    'int': 'integer',
+    'float': 'float',
+    'bool': 'bool',
+    'str': 'string',
 }
+# The names of the flags that `define_table_flags` defines.
+TABLE_FLAGS = (
+    'table',
+    'sequence_length',
+    'stride_length',
+    'end_of_episode',
+    'priority',
+    'allow_empty',
+)
+
+
+def define(
+    function: str,
+    *names: str,
+    repeated: bool = False,
+    more: str = '',
+    **options: Any,
+) -> None:
+  """Defines flags for arguments of a function.
+
+  Their types, their defaults and their help are those of its signature and of
+  its docstring. These are read from its file, without an import of it.
+
+  Args:
+    function: its path in rlds2reverb, such as `jobs.describing.describe`.
+    *names: the names of the arguments; or `flag=argument`, where a flag has
+      another name.
+    repeated: whether the flags may be repeated.
+    more: what the help says besides.
+    **options: what absl's functions take besides, such as `lower_bound`.
+  """
+  *module, name = function.split('.')
+  path = os.path.join(os.path.dirname(__file__), '..', *module)
+  with open(f'{path}.py', encoding='utf-8') as f:
+    body = ast.parse(f.read()).body
+  (found,) = [node for node in body if getattr(node, 'name', '') == name]
+  arguments = [*found.args.args, *found.args.kwonlyargs]
+  # As the first arguments may have none.
+  defaults = [*found.args.defaults, *found.args.kw_defaults][::-1]
+  defaults = dict(zip([each.arg for each in arguments[::-1]], defaults))
+  types = {each.arg: ast.unparse(each.annotation) for each in arguments}
+  texts = re.findall(
+      r'^  (\w+): (.*(?:\n    .*)*)', ast.get_docstring(found), re.MULTILINE
+  )
+  for name in names:
+    flag, _, argument = name.rpartition('=')
+    kind = re.findall(r'\b(?:int|float|bool)\b', types[argument])
+    default = defaults.get(argument) and ast.literal_eval(defaults[argument])
+    if repeated and default is not None:
+      default = [*default] if isinstance(default, tuple) else [default]
+    text = ' '.join(dict(texts)[argument].replace('`', '').split())
+    kind = 'multi_' * repeated + _KINDS[kind[0] if kind else 'str']
+    getattr(flags, f'DEFINE_{kind}')(
+        flag or argument,
+        default,
+        text[0].upper() + text[1:] + more,
+        **options,
+    )
 
 
 def define_source_flags() -> None:
   """Defines the flags that `sources_from_flags` reads."""
-  for name, text in _SOURCE_FLAGS.items():
-    flags.DEFINE_multi_string(name, [] if name == 'gin_binding' else None, text)
-  flags.DEFINE_string(
-      'data_dir', None, 'Where TFDS looks for a data set by its name.'
-  )
+  function = 'jobs.sources.make_source'
+  define(function, 'dataset', 'gin_binding=bindings', repeated=True)
+  each = ' If repeated, one for each --dataset.'
+  define(function, 'split', 'config', 'format', repeated=True, more=each)
+  define(function, 'data_dir')
 
 
-def sources_from_flags(program: str) -> List[sources_lib.Source]:
+def sources_from_flags(
+    program: str, mixture: Optional[str] = None
+) -> List[sources_lib.Source]:
   """Returns the sources that the flags describe.
 
   Flags that the command line does not have get the values that the configs or
@@ -85,52 +126,46 @@ def sources_from_flags(program: str) -> List[sources_lib.Source]:
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
+    mixture: the name of a mixture, or a gin file of the user, with the data
+      sets and the configs in `--data_dir`; by default `--dataset` has them.
 
   Raises:
     UsageError: if a flag is missing, or its values are not as many as the data
-      sets; or if there is no such config, or a binding is not valid.
+      sets; if a mixture takes its place; or if there is no such config, or a
+      binding is not valid.
     OSError: if a file system cannot be reached.
   """
-  values = flags.FLAGS
-  if not values.dataset:
-    raise app.UsageError('Flag --dataset must have a value.')
-  splits = _one_each('split', 'dataset', ['train'])
-  configs = _one_each('config', 'dataset', [None])
-  formats = _one_each('format', 'dataset', [None])
-  sources = []
-  for dataset, split, config, form in zip(
-      values.dataset, splits, configs, formats
-  ):
-    if config is not None and config.endswith('.gin'):
-      config = files.user_path(config)
-    with usage.wrong_usage():
-      source = sources_lib.make_source(
-          user_data_set(dataset),
-          split,
-          data_dir=values.data_dir and files.user_path(values.data_dir),
-          config=config,
-          bindings=values.gin_binding,
-          format=form,
-      )
+  sources = _sources() if mixture is None else _mixture(mixture)
+  for source in sources:
     _take_flags(program, source)
-    sources.append(source)
   return sources
 
 
-def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
-  """Returns the sources of a mixture, whose data sets are in `--data_dir`.
+def _sources() -> List[sources_lib.Source]:
+  values = flags.FLAGS
+  if not values.dataset:
+    raise app.UsageError('Flag --dataset must have a value.')
+  splits = _one_each('split', 'dataset')
+  configs = _one_each('config', 'dataset')
+  formats = _one_each('format', 'dataset')
+  datasets = list(map(user_data_set, values.dataset))
+  with usage.wrong_usage():
+    return [
+        sources_lib.make_source(
+            dataset,
+            split,
+            data_dir=values.data_dir and files.user_path(values.data_dir),
+            config=user_config(config),
+            bindings=values.gin_binding,
+            format=form,
+        )
+        for dataset, split, config, form in zip(
+            datasets, splits, configs, formats
+        )
+    ]
 
-  Flags get values as in `sources_from_flags`.
 
-  Args:
-    program: the name of the program, one of `sources.PROGRAMS`.
-    mixture: the name of a mixture, or a gin file of the user.
-
-  Raises:
-    UsageError: if there is no `--data_dir`, or a flag that a mixture takes the
-      place of; if there is no such mixture, or a binding is not valid.
-    OSError: if a file system cannot be reached.
-  """
+def _mixture(mixture: str) -> List[sources_lib.Source]:
   values = flags.FLAGS
   if values.dataset or values.config or values.format:
     raise app.UsageError(
@@ -141,20 +176,15 @@ def mixture_from_flags(program: str, mixture: str) -> List[sources_lib.Source]:
     raise app.UsageError(
         '--mixture needs --data_dir, in which each data set has a folder.'
     )
-  if values.split and len(values.split) > 1:
+  if len(values.split) > 1:
     raise app.UsageError('--mixture takes one --split for all data sets.')
-  if mixture.endswith('.gin'):
-    mixture = files.user_path(mixture)
   with usage.wrong_usage():
-    sources = mixtures.make_sources(
-        mixture,
+    return mixtures.make_sources(
+        user_config(mixture),
         files.user_path(values.data_dir),
-        (values.split or ['train'])[0],
+        *values.split,
         bindings=values.gin_binding,
     )
-  for source in sources:
-    _take_flags(program, source)
-  return sources
 
 
 def define_gin_flags() -> None:
@@ -162,14 +192,12 @@ def define_gin_flags() -> None:
 
   `define_source_flags` defines them, too.
   """
-  flags.DEFINE_multi_string(
-      'config', None, 'A gin file that sets flags. May be repeated.'
-  )
+  flags.DEFINE_multi_string('config', None, 'A gin file that sets flags.')
   flags.DEFINE_multi_string(
       'gin_binding',
       [],
       'A binding that sets a flag and takes precedence over --config, such as'
-      ' "record_episodes.seed = 1". May be repeated.',
+      ' "record_episodes.seed = 1".',
   )
 
 
@@ -186,14 +214,12 @@ def take_bound_flags(program: str) -> None:
     UsageError: if there is no such config, a binding is not valid, or the
       program has no flag of a name that is bound.
   """
-  values = flags.FLAGS
-  texts = []
   with usage.wrong_usage():
-    for config in values.config or []:
-      if config.endswith('.gin'):
-        config = files.user_path(config)
-      texts.append(configs.read_config(config)[0])
-  bindings = '\n'.join([*texts, *values.gin_binding])
+    texts = [
+        configs.read_config(user_config(config))[0]
+        for config in flags.FLAGS.config or []
+    ]
+  bindings = '\n'.join([*texts, *flags.FLAGS.gin_binding])
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
@@ -209,41 +235,16 @@ def define_table_flags(*ends: str) -> None:
       "The table's name. If this and the next flags are repeated, there are"
       ' several tables: each flag once, or once for each table.',
   )
-  flags.DEFINE_multi_integer(
-      'sequence_length',
-      [2],
-      'Frames of an item; 0 for whole episodes.',
-      lower_bound=0,
-      upper_bound=_MAX_INTEGER,
-  )
-  flags.DEFINE_multi_integer(
-      'stride_length',
-      [1],
-      'Frames between the starts of two items.',
-      lower_bound=1,
-      upper_bound=_MAX_INTEGER,
-  )
-  flags.DEFINE_multi_enum(
-      'end_of_episode',
-      ['drop'],
-      ends,
-      'What becomes of last frames that do not fill an item; see Windows.',
-  )
+  for name, default, least, text in (
+      ('sequence_length', 2, 0, 'Frames of an item; 0 for whole episodes.'),
+      ('stride_length', 1, 1, 'Frames between the starts of two items.'),
+  ):
+    flags.DEFINE_multi_integer(name, [default], text, least, _MAX_INTEGER)
+  text = 'What becomes of last frames that do not fill an item; see Windows.'
+  flags.DEFINE_multi_enum('end_of_episode', ['drop'], ends, text)
   flags.DEFINE_multi_float('priority', [1.0], 'The priority of every item.')
-  flags.DEFINE_bool(
-      'allow_empty', False, 'Whether a table may end without an item.'
-  )
-
-
-# The names of the flags that `define_table_flags` defines.
-TABLE_FLAGS = (
-    'table',
-    'sequence_length',
-    'stride_length',
-    'end_of_episode',
-    'priority',
-    'allow_empty',
-)
+  text = 'Whether a table may end without an item.'
+  flags.DEFINE_bool('allow_empty', False, text)
 
 
 def tables_from_flags() -> List[items_lib.TableItems]:
@@ -253,8 +254,7 @@ def tables_from_flags() -> List[items_lib.TableItems]:
     UsageError: if a value is not valid, the values are not as many as the
       tables, or whole episodes have a stride or an end.
   """
-  values = flags.FLAGS
-  names = values.table
+  names = flags.FLAGS.table
   each = [_one_each(flag, 'table') for flag in TABLE_FLAGS[1:5]]
   tables = []
   for name, length, stride, end, priority in zip(names, *each):
@@ -279,15 +279,20 @@ def user_data_set(name: str) -> str:
   return name
 
 
-def _one_each(name: str, of: str, default: Sequence[Any] = ()) -> Sequence[Any]:
+def user_config(name: Optional[str]) -> Optional[str]:
+  """Returns the path of a gin file of the user, or the name of a config."""
+  return files.user_path(name) if name and name.endswith('.gin') else name
+
+
+def _one_each(name: str, of: str) -> Sequence[Any]:
   """Returns values of a flag, one for each value of another flag.
 
   Args:
-    name: the name of the flag, which has one value, or as many as the other.
+    name: the name of the flag, which has one value or none, or as many as the
+      other.
     of: the name of the other flag.
-    default: the value of a flag that was not given.
   """
-  values = flags.FLAGS[name].value or default
+  values = flags.FLAGS[name].value or [None]
   count = len(flags.FLAGS[of].value)
   if len(values) not in (1, count):
     raise app.UsageError(
@@ -309,20 +314,15 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
           f' --{name}.{checks.did_you_mean(name, values)}'
       )
     flag = values[name]
-    if not flag.present:
-      # This checks the value as if it had been typed.
-      try:
-        flag.parse(
-            [flag.parser.parse(str(each)) for each in _listed(value)]
-            if isinstance(flag, flags.MultiFlag)
-            else str(value)
-        )
-      except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
-        raise app.UsageError(
-            f'{program}.{name} is bound to {value!r}: {e}.'
-        ) from e
-      usage.check_value(f'{program}.{name}', flag.value)
-
-
-def _listed(value: Any) -> Sequence[Any]:
-  return value if isinstance(value, (list, tuple)) else [value]
+    if flag.present:
+      continue
+    try:  # This checks the value as if it had been typed.
+      texts = [
+          *map(str, value if isinstance(value, (list, tuple)) else [value])
+      ]
+      is_multi = isinstance(flag, flags.MultiFlag)
+      flag.parse([*map(flag.parser.parse, texts)] if is_multi else str(value))
+    except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
+      message = f'{program}.{name} is bound to {value!r}: {e}.'
+      raise app.UsageError(message) from e
+    usage.check_value(f'{program}.{name}', flag.value)

@@ -86,7 +86,7 @@ def make_source(
       Python without arguments, `module:function`, that returns episodes, as
       RLDS or as `from_episodes` takes them.
     split: a TFDS split, or several, joined by `+`.
-    data_dir: see `load_episodes`.
+    data_dir: the directory in which TFDS looks for a data set by its name.
     config: the name of a config, or the path of a gin file. Its text becomes a
       part of the source, so that later changes of the file change nothing. It
       may bind the fields of `StepMapping`, by which the episodes are mapped,

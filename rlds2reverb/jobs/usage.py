@@ -79,22 +79,19 @@ def run(
   def call(argv):
     try:
       memory.check()
-    except OSError as e:  # TensorFlow, which the others need, cannot start.
-      _fail(e)
-    try:
       quiet.quiet_logs()
       sys.exit(main(*argv[1:]))
     except (app.UsageError, flags.Error) as e:
       _refuse(e)
-    except (
-        ModuleNotFoundError,
-        OSError,
-        SyntaxError,
-        ValueError,
-        tf.errors.OpError,
-        *errors(),
-    ) as e:
+    except (ModuleNotFoundError, OSError, SyntaxError, ValueError) as e:
       _fail(e)
+    except Exception as e:
+      # TensorFlow comes last, as it may be what cannot start.
+      if isinstance(e, errors()):
+        _fail(e)
+      elif isinstance(e, tf.errors.OpError):
+        _fail(tf_errors.message_of(e))
+      raise
 
   try:
     try:
@@ -160,15 +157,13 @@ def check_value(name: str, value: Any) -> None:
       raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
 
 
-def _fail(error: Exception) -> NoReturn:
+def _fail(error: Any) -> NoReturn:
   logging.debug('The error was raised here:', exc_info=True)
   if isinstance(error, BrokenPipeError):
     stdout = select.poll()
     stdout.register(1, 0)
     if stdout.poll(0):  # Nobody reads what is printed any more: `| head`.
       sys.exit(_FAILED)
-  elif isinstance(error, tf.errors.OpError):
-    error = tf_errors.message_of(error)
   print(error, file=sys.stderr)
   sys.exit(_FAILED)
 

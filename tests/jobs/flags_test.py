@@ -23,7 +23,7 @@ class FlagsTest(absltest.TestCase):
     self.enter_context(
         flagsaver.flagsaver(
             dataset=['data'],
-            split=None,
+            split=['train'],
             config=None,
             format=None,
             gin_binding=[],
@@ -59,7 +59,7 @@ class FlagsTest(absltest.TestCase):
         gin_binding=['convert.num_workers = 3', 'FitImages.sizes = {}'],
         num_workers=flags.FLAGS.num_workers,
     ):
-      sources = flags_lib.mixture_from_flags('convert', 'oxe_magic_soup')
+      sources = flags_lib.sources_from_flags('convert', 'oxe_magic_soup')
       self.assertEqual(flags.FLAGS.num_workers, 3)
     self.assertLen(sources, 25)
     self.assertEqual(
@@ -81,7 +81,7 @@ class FlagsTest(absltest.TestCase):
     ):
       with self.subTest(message), flagsaver.flagsaver(**values):
         with self.assertRaisesRegex(app.UsageError, message):
-          flags_lib.mixture_from_flags('convert', 'oxe_magic_soup')
+          flags_lib.sources_from_flags('convert', 'oxe_magic_soup')
 
   def test_one_split_for_all_or_one_each(self):
     with flagsaver.flagsaver(dataset=['a', 'b'], split=['train', 'test']):
