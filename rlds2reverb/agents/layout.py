@@ -1,11 +1,29 @@
 """The layout of the steps of many agents, as drawn in `agents`."""
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple
+
+import tensorflow as tf
 
 from rlds2reverb.episodes import rlds
 from rlds2reverb.windows import presence as presence_lib
 
 PRESENCE = presence_lib.PRESENCE
+
+
+class Layout(NamedTuple):
+  """The fields of the steps of many agents.
+
+  Attributes:
+    agents: the keys of the presence, or else of the observation, in their
+      order.
+    by_agent: the fields that are dicts whose keys are the agents, without the
+      presence.
+    shared: all other fields.
+  """
+
+  agents: List[Any]
+  by_agent: Dict[str, Dict[Any, Any]]
+  shared: Dict[str, Any]
 
 
 def agents_of(steps: Dict[str, Any], presence: str = PRESENCE) -> List[Any]:
@@ -30,22 +48,36 @@ def agents_of(steps: Dict[str, Any], presence: str = PRESENCE) -> List[Any]:
   )
 
 
-def is_by_agent(field: str, value: Any, agents: Sequence[Any]) -> bool:
-  """Returns whether a field is a dict whose keys are the agents.
+def layout_of(steps: Dict[str, Any], presence: str = PRESENCE) -> Layout:
+  """Returns the layout of steps; `presence` says which agents are there.
 
   Raises:
-    ValueError: if some of its keys are agents, but not all of them.
+    ValueError: if there are no agents, or a field has some of the agents, but
+      not all of them.
   """
-  if not isinstance(value, dict) or not set(value) & set(agents):
-    return False
-  missing = [agent for agent in agents if agent not in value]
-  others = [key for key in value if key not in agents]
-  if missing or others:
-    raise ValueError(
-        f'The field {field!r} is by agent, but'
-        + f' lacks {missing}' * bool(missing)
-        + ' and' * bool(missing and others)
-        + f' has {others} beside the agents' * bool(others)
-        + '. Fill in zeros where an agent is absent; the presence says where.'
-    )
-  return True
+  layout = Layout(agents_of(steps, presence), {}, {})
+  for field, value in steps.items():
+    if field == presence:
+      continue
+    if not isinstance(value, dict) or not set(value) & set(layout.agents):
+      layout.shared[field] = value
+      continue
+    layout.by_agent[field] = value
+    missing = [agent for agent in layout.agents if agent not in value]
+    others = [key for key in value if key not in layout.agents]
+    if missing or others:
+      raise ValueError(
+          f'The field {field!r} is by agent, but'
+          + f' lacks {missing}' * bool(missing)
+          + ' and' * bool(missing and others)
+          + f' has {others} beside the agents' * bool(others)
+          + '. Fill in zeros where an agent is absent; the presence says where.'
+      )
+  return layout
+
+
+def specs_of(rows: Any) -> Any:
+  """Returns the nest of the dtypes and shapes of rows `[N, ...]`, as text."""
+  return tf.nest.map_structure(
+      lambda leaf: f'{leaf.dtype.name} {leaf.shape[1:].as_list()}', rows
+  )

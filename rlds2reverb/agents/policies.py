@@ -1,5 +1,6 @@
 """Splits a data set by policy, into the episodes of its agents."""
 
+import functools
 from typing import Any, Callable, Dict, List
 
 import tensorflow as tf
@@ -58,11 +59,10 @@ def split_by_policy(
   spec = rlds_data.element_spec
   steps_lib.check_has_steps('An element of rlds_data', spec)
   steps = spec[rlds.STEPS]
-  fields = (
-      steps.element_spec if isinstance(steps, tf.data.DatasetSpec) else steps
-  )
+  if isinstance(steps, tf.data.DatasetSpec):
+    steps = steps.element_spec
   agents_by_policy: Dict[str, List[Any]] = {}
-  for agent in layout.agents_of(fields, presence):
+  for agent in layout.agents_of(steps, presence):
     policy = policy_of(agent)
     if not isinstance(policy, str):
       raise ValueError(
@@ -70,49 +70,34 @@ def split_by_policy(
           f' for the agent {agent!r}.'
       )
     agents_by_policy.setdefault(policy, []).append(agent)
-  return {
-      policy: _episodes_of(
-          rlds_data,
-          agents,
-          policy,
-          presence=presence,
-          gaps=gaps,
-          last_reward=last_reward,
-      )
-      for policy, agents in agents_by_policy.items()
-  }
 
+  def episodes_of(policy: str, agents: List[Any]) -> tf.data.Dataset:
+    def select(episode):
+      parts = [
+          selecting.select_agent(
+              episode,
+              agent,
+              presence=presence,
+              gaps=gaps,
+              last_reward=last_reward,
+          )
+          for agent in agents
+      ]
+      specs = [layout.specs_of(part[rlds.STEPS]) for part in parts]
+      for agent, spec in zip(agents, specs):
+        if spec != specs[0]:
+          raise ValueError(
+              f'The policy {policy!r} is for agents that differ: the steps of'
+              f' {agents[0]!r} are {specs[0]}, and those of {agent!r} are'
+              f' {spec}.'
+          )
+      each = map(tf.data.Dataset.from_tensors, parts)
+      return functools.reduce(tf.data.Dataset.concatenate, each)
 
-def _episodes_of(rlds_data, agents, policy, **options) -> tf.data.Dataset:
-  def select(episode):
-    parts = [
-        selecting.select_agent(episode, agent, **options) for agent in agents
-    ]
-    _check_alike(policy, agents, parts)
-    together = tf.data.Dataset.from_tensors(parts[0])
-    for part in parts[1:]:
-      together = together.concatenate(tf.data.Dataset.from_tensors(part))
-    return together
+    return (
+        stacked_steps.stack_episodes(rlds_data)
+        .flat_map(select)
+        .filter(lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0)
+    )
 
-  return (
-      stacked_steps.stack_episodes(rlds_data)
-      .flat_map(select)
-      .filter(lambda episode: gathering.num_rows(episode[rlds.STEPS]) > 0)
-  )
-
-
-def _check_alike(policy, agents, episodes) -> None:
-  """Checks that the agents of a policy have the same fields."""
-  specs = [
-      tf.nest.map_structure(
-          lambda leaf: (leaf.dtype, leaf.shape[1:].as_list()),
-          episode[rlds.STEPS],
-      )
-      for episode in episodes
-  ]
-  for agent, spec in zip(agents[1:], specs[1:]):
-    if spec != specs[0]:
-      raise ValueError(
-          f'The policy {policy!r} is for agents that differ: the steps of'
-          f' {agents[0]!r} are {specs[0]}, and those of {agent!r} are {spec}.'
-      )
+  return {one: episodes_of(one, them) for one, them in agents_by_policy.items()}

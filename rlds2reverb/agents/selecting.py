@@ -3,7 +3,6 @@
 from typing import Any, Dict
 
 import tensorflow as tf
-import tree
 
 from rlds2reverb.agents import layout
 from rlds2reverb.episodes import checks
@@ -87,13 +86,13 @@ def select_agent(
         f'The episode has a field {AGENT!r} already. Rename it first.'
     )
   steps = transitions.stack_dict(episode[rlds.STEPS])
-  agents = layout.agents_of(steps, presence)
+  agents, by_agent, fields = layout.layout_of(steps, presence)
   checks.check_known('An episode', 'agent', agent, agents)
+  fields |= {field: value[agent] for field, value in by_agent.items()}
   for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
-    if flag not in steps:
+    if flag not in fields:
       raise ValueError(f'The steps have no {flag}, but {sorted(steps)}.')
-  is_there = presence_lib.flags(steps, agent, presence)
-  rows = tf.where(is_there)[:, 0]
+  rows = tf.where(presence_lib.flags(steps, agent, presence))[:, 0]
   if gaps == ERROR:
     away = tf.where(rows[1:] - rows[:-1] > 1)[:, 0]
     rows = graphs.asserted(
@@ -104,34 +103,28 @@ def select_agent(
         tf.gather(rows, away),
         'Where gaps are to be skipped, the step at which it is back follows.',
     )
-  fields = {
-      field: value[agent] if layout.is_by_agent(field, value, agents) else value
-      for field, value in steps.items()
-      if field != presence
-  }
   whole_ends, terminal = (
       steps_lib.one_a_step(flag, fields[flag], tf.bool)
       for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
   )
   selected = gathering.take(fields, rows)
-  if gaps == SKIP and rlds.REWARD in fields:
-    selected[rlds.REWARD] = _add_rewards(fields[rlds.REWARD], rows)
-  count = tf.size(rows, tf.int64)
-  place = tf.range(count)
-  is_end = place == count - 1
+  reward = selected.get(rlds.REWARD)
+  if gaps == SKIP:  # An end at which it is away is also its own.
+    terminal = tf.cumsum(tf.cast(terminal, tf.int32), reverse=True) > 0
+    if reward is not None:
+      reward = _add_rewards(fields[rlds.REWARD], rows)
+  place = tf.range(tf.size(rows, tf.int64))
+  is_first, is_end = place == 0, place == tf.size(rows, tf.int64) - 1
   # An agent that is there when an unfinished episode stops is unfinished, too.
   has_left = rows < tf.size(whole_ends, tf.int64) - 1
   is_last = is_end & (has_left | tf.gather(whole_ends, rows))
-  if gaps == SKIP:  # An end at which it is away is also its own.
-    terminal = tf.cumsum(tf.cast(terminal, tf.int32), reverse=True) > 0
-  is_terminal = tf.gather(terminal, rows)
-  if last_reward == last_steps.TRANSITION and rlds.REWARD in fields:
-    selected[rlds.REWARD] = last_steps.move_reward(
-        selected[rlds.REWARD], place == 0, is_end
-    )
-  selected[rlds.IS_FIRST] = place == 0
+  if reward is not None:
+    if last_reward == last_steps.TRANSITION:
+      reward = last_steps.move_reward(reward, is_first, is_end)
+    selected[rlds.REWARD] = reward
+  selected[rlds.IS_FIRST] = is_first
   selected[rlds.IS_LAST] = is_last
-  selected[rlds.IS_TERMINAL] = is_last & is_terminal
+  selected[rlds.IS_TERMINAL] = is_last & tf.gather(terminal, rows)
   return {**episode, rlds.STEPS: selected, AGENT: tf.constant(str(agent))}
 
 
@@ -139,15 +132,11 @@ def _add_rewards(reward, rows) -> Any:
   """Returns, for each of `rows`, the rewards up to the next of them."""
   steps_lib.check_numeric(rlds.REWARD, reward)
   step = tf.range(gathering.num_rows(reward))
-  # The agent's own step to which each step belongs; -1 before the first.
+  # The agent's own step to which each step belongs; none before the first.
   owner = tf.searchsorted(rows, step, side='right', out_type=tf.int64) - 1
-  belongs = tf.where(owner >= 0)[:, 0]
-
-  def add(leaf):
-    return tf.math.unsorted_segment_sum(
-        tf.gather(leaf, belongs),
-        tf.gather(owner, belongs),
-        tf.size(rows, tf.int64),
-    )
-
-  return tree.map_structure(add, reward)
+  return tf.nest.map_structure(
+      lambda leaf: tf.math.unsorted_segment_sum(
+          leaf, owner, tf.size(rows, tf.int64)
+      ),
+      reward,
+  )

@@ -9,7 +9,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import presence as presence_lib
@@ -63,7 +62,7 @@ def stack_agents(
   if team_reward is not None:
     checks.check_choice('team_reward', team_reward, TEAM_REWARDS)
   steps = transitions.stack_dict(steps)
-  known = layout.agents_of(steps, presence)
+  known, by_agent, stacked = layout.layout_of(steps, presence)
   agents = known if agents is None else list(agents)
   for agent in agents:
     checks.check_known('An episode', 'agent', agent, known)
@@ -72,27 +71,31 @@ def stack_agents(
   mask = tf.stack(
       [presence_lib.flags(steps, agent, presence) for agent in agents], 1
   )
-  made = {AGENT_MASK: mask}
-  stacked = {}
-  for field, value in steps.items():
-    if field == presence:
-      continue
-    if not layout.is_by_agent(field, value, known):
-      stacked[field] = value
-      continue
+  for field, value in by_agent.items():
     if field in (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT):
       raise ValueError(
           f'{field} is by agent, but stacked agents have one of all. Make it'
           ' one first, or use select_agent.'
       )
-    side_by_side = _stack(field, [value[agent] for agent in agents], mask)
-    if field == rlds.IS_TERMINAL:
-      made[AGENT_IS_TERMINAL] = side_by_side
-    else:
-      stacked[field] = side_by_side
-  if AGENT_IS_TERMINAL in made:
-    stacked[rlds.IS_TERMINAL] = _all_terminal(
-        steps, made[AGENT_IS_TERMINAL], mask
+    rows = [value[agent] for agent in agents]
+    specs = [layout.specs_of(row) for row in rows]
+    if any(spec != specs[0] for spec in specs):
+      found = ', '.join(sorted(set(map(str, specs))))
+      raise ValueError(
+          f'The agents differ in {field}, which is {found}. Stack those that'
+          ' agree, or use select_agent.'
+      )
+    side_by_side = tf.nest.map_structure(
+        lambda *leaves: tf.stack(leaves, 1), *rows
+    )
+    stacked[field] = gathering.zeros_unless(mask, side_by_side)
+  made = {AGENT_MASK: mask}
+  if rlds.IS_TERMINAL in by_agent:
+    made[AGENT_IS_TERMINAL] = stacked[rlds.IS_TERMINAL]
+    terminal = tf.cast(stacked[rlds.IS_TERMINAL], tf.bool) | ~mask
+    last = steps_lib.one_a_step(rlds.IS_LAST, steps[rlds.IS_LAST], tf.bool)
+    stacked[rlds.IS_TERMINAL] = (
+        last & tf.reduce_all(terminal, 1) & tf.reduce_any(mask, 1)
     )
   if team_reward is not None:
     stacked[rlds.REWARD] = _team_reward(
@@ -101,6 +104,24 @@ def stack_agents(
         team_reward,
     )
   return rows_lib.add_columns(stacked, made, names)
+
+
+def _team_reward(rewards: Any, is_in: tf.Tensor, how: str) -> tf.Tensor:
+  """Returns one reward `[S]` of those of the agents, a list of `[S]`."""
+  columns = []
+  for reward in rewards:
+    if not tf.is_tensor(reward) or not reward.dtype.is_floating:
+      raise ValueError(
+          'A team reward needs a reward of one float for each agent, but one is'
+          f' {reward}.'
+      )
+    columns.append(steps_lib.one_a_step(rlds.REWARD, reward, reward.dtype))
+  reward = gathering.zeros_unless(is_in, tf.stack(columns, 1))
+  total = tf.reduce_sum(reward, 1)
+  if how == 'sum':
+    return total
+  count = tf.maximum(tf.math.count_nonzero(is_in, 1), 1)
+  return total / tf.cast(count, total.dtype)
 
 
 def unroll_agents(
@@ -147,10 +168,7 @@ def unroll_agents(
       and if there is a field `next_agent_mask`.
   """
   stacked = transitions.stack_dict(steps)
-  known = layout.agents_of(stacked, presence)
-  is_shared = rlds.REWARD not in stacked or not layout.is_by_agent(
-      rlds.REWARD, stacked[rlds.REWARD], known
-  )
+  is_shared = rlds.REWARD not in layout.layout_of(stacked, presence).by_agent
   stacked = stack_agents(
       stacked,
       agents,
@@ -160,68 +178,6 @@ def unroll_agents(
   is_there = stacked[AGENT_MASK]
   stacked[AGENT_MASK] = presence_lib.acts(is_there)
   rows = transitions.transition_rows(stacked)
-  following = stacked_steps.own_rows(
-      is_there,
-      tf.minimum(tf.shape(is_there, tf.int64)[0], 1),
-      tf.shape(is_there, tf.int64)[0],
-  )
-  rows = transitions.add_columns(rows, {NEXT_AGENT_MASK: following})
+  made = {NEXT_AGENT_MASK: is_there[1:]}
+  rows = transitions.add_columns(rows, made)
   return unrolling.unroll(rows, windows, state=state, time_major=time_major)
-
-
-def _stack(field, values, mask) -> Any:
-  """Returns the rows of agents side by side, zeros where one is away."""
-  first = values[0]
-  for other in values[1:]:
-    try:
-      tf.nest.assert_same_structure(first, other)
-    except (TypeError, ValueError) as e:
-      raise ValueError(
-          f'The agents differ in the structure of {field}: {e} Stack those that'
-          ' agree, or use select_agent.'
-      ) from e
-
-  def stack_leaves(*leaves):
-    kinds = {(leaf.dtype, tuple(leaf.shape[1:])) for leaf in leaves}
-    if len(kinds) > 1:
-      found = ', '.join(
-          sorted(f'{dtype.name} {list(shape)}' for dtype, shape in kinds)
-      )
-      raise ValueError(
-          f'The agents differ in {field}, which is {found}. Stack those that'
-          ' agree, or use select_agent.'
-      )
-    return tf.stack(leaves, 1)
-
-  return gathering.zeros_unless(
-      mask, tf.nest.map_structure(stack_leaves, *values)
-  )
-
-
-def _all_terminal(steps, is_terminal, mask) -> tf.Tensor:
-  is_last = steps_lib.one_a_step(rlds.IS_LAST, steps[rlds.IS_LAST], tf.bool)
-  is_terminal = tf.cast(is_terminal, tf.bool)
-  all_terminal = tf.reduce_all(is_terminal | ~mask, 1) & tf.reduce_any(mask, 1)
-  return is_last & all_terminal
-
-
-def _team_reward(rewards, is_in, how) -> tf.Tensor:
-  """Returns one reward `[S]` of those of the agents, a list of `[S]`."""
-  for reward in rewards:
-    if not tf.is_tensor(reward) or not reward.dtype.is_floating:
-      raise ValueError(
-          'A team reward needs a reward of one float for each agent, but one is'
-          f' {reward}.'
-      )
-  reward = tf.stack(
-      [
-          steps_lib.one_a_step(rlds.REWARD, reward, reward.dtype)
-          for reward in rewards
-      ],
-      1,
-  )
-  total = tf.reduce_sum(gathering.zeros_unless(is_in, reward), 1)
-  if how == 'sum':
-    return total
-  count = tf.maximum(tf.math.count_nonzero(is_in, 1), 1)
-  return total / tf.cast(count, reward.dtype)

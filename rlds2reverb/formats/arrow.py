@@ -40,6 +40,12 @@ def open_parquet(path: str) -> parquet.ParquetFile:
     return parquet.ParquetFile(path)
 
 
+def count_rows(path: str) -> int:
+  """Returns the number of rows of a parquet file."""
+  with open_parquet(path) as file:
+    return file.metadata.num_rows
+
+
 def find_parquet(path: str) -> List[str]:
   """Returns the parquet files at a path, a file or a folder, sorted by name."""
   return [

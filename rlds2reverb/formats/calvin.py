@@ -9,9 +9,10 @@
 They are the folders `training` and `validation` of github.com/mees/calvin.
 """
 
+import itertools
 import os
 import pickle
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 import zipfile
 
 import gin
@@ -21,32 +22,29 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import downloads
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
 _BOUNDS_FILE = 'ep_start_end_ids.npy'
 _LANGUAGE_FILE = os.path.join('lang_annotations', 'auto_lang_ann.npy')
 _ACTIONS = 'actions'
+_TEXT = 'language_instruction'
 _OBSERVATIONS = ('robot_obs', 'scene_obs', 'rgb_', 'depth_')
 # A pickle of numbers and texts needs these names. Others could run code.
 _SAFE = {
     ('numpy', 'ndarray'),
     ('numpy', 'dtype'),
-    *(
-        (f'numpy.{core}.multiarray', name)
-        for core in ('core', '_core')
-        for name in ('_reconstruct', 'scalar')
+    *itertools.product(
+        ('numpy.core.multiarray', 'numpy._core.multiarray'),
+        ('_reconstruct', 'scalar'),
     ),
     ('_codecs', 'encode'),
 }
 
 
-class _Span(NamedTuple):
-  """The first and the last frame of an episode."""
-
-  first: int
-  last: int
-  fields: Dict[str, str]
+# The first and the last frame of an episode, and its fields.
+_Span = Tuple[int, int, Dict[str, str]]
 
 
 @gin.configurable(module='rlds2reverb')
@@ -81,52 +79,60 @@ def load_calvin(
     InvalidArgumentError: while iterating, if a frame is missing or damaged, or
       is not like the first.
   """
-  directory = files.expand_local(directory, 'A CALVIN data set')
-  if not os.path.isfile(os.path.join(directory, _BOUNDS_FILE)):
+  directory = downloads.find(directory, 'CALVIN', marker=_BOUNDS_FILE)
+  find_spans = _find_texts if language else _find_episodes
+  path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
+  if not os.path.isfile(path):
+    raise ValueError(f'There is no {path}, which has the texts of the frames.')
+  spans = find_spans(path)
+  wrong = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
+  if wrong or not spans:
     raise ValueError(
-        f'{directory} is not a CALVIN data set: it has no {_BOUNDS_FILE}.'
+        f'{path} must have the first and the last frame of each episode, but'
+        f' has {wrong[:10] or "none"}.'
     )
-  spans = _find_spans(directory, language)
-  first = _read_frame(directory, spans[0].first)
-  columns_lib.check_left_out(f'A frame of {directory}', first, leave_out)
-  columns_lib.check_has(f'A frame of {directory}', [_ACTIONS], first)
-  names = [name for name in sorted(first) if name not in leave_out]
+  like = _read_frame(directory, spans[0][0])
+  where = f'A frame of {directory}'
+  columns_lib.check_left_out(where, like, leave_out)
+  columns_lib.check_has(where, [_ACTIONS], like)
+  names = {_ACTIONS: rlds.ACTION}
+  for name in like:
+    is_observed = name.startswith(_OBSERVATIONS)
+    names.setdefault(name, f'{rlds.OBSERVATION}/' * is_observed + name)
 
   def read() -> python_episodes.Episodes:
-    for index, span in enumerate(spans):
-      steps: Dict[str, Any] = {rlds.OBSERVATION: {}}
-      for name in names:
-        column = _column(directory, span, name, first[name])
-        if name.startswith(_OBSERVATIONS):
-          steps[rlds.OBSERVATION][name] = column
-        else:
-          steps[rlds.ACTION if name == _ACTIONS else name] = column
-      yield python_episodes.make_episode(steps, index, fields=span.fields)
+    for index, (first, last, fields) in enumerate(spans):
+      steps = {
+          names[name]: _column(directory, range(first, last + 1), name, one)
+          for name, one in like.items()
+          if name not in leave_out
+      }
+      yield python_episodes.make_episode(
+          columns_lib.nest(steps), index, fields=fields
+      )
 
   return python_episodes.to_dataset(read, len(spans))
 
 
 def _column(
-    directory: str, span: _Span, name: str, first: np.ndarray
+    directory: str, frames: range, name: str, like: np.ndarray
 ) -> columns_lib.Column:
   """Returns an array of the frames of an episode."""
 
   def read(begin: int, end: int) -> np.ndarray:
-    found = np.empty((end - begin, *first.shape), first.dtype)
-    for row in range(end - begin):
-      frame = span.first + begin + row
+    found = np.empty((end - begin, *like.shape), like.dtype)
+    for row, frame in enumerate(frames[begin:end]):
       value = _read_frame(directory, frame, [name])[name]
-      if value.shape != first.shape or value.dtype != first.dtype:
+      if value.shape != like.shape or value.dtype != like.dtype:
         raise ValueError(
             f'{name} of frame {frame} of {directory} is {value.dtype}'
-            f' {value.shape}, but that of the first frame is {first.dtype}'
-            f' {first.shape}.'
+            f' {value.shape}, but that of the first frame is {like.dtype}'
+            f' {like.shape}.'
         )
       found[row] = value
     return found
 
-  shape = (span.last + 1 - span.first, *first.shape)
-  return columns_lib.Column(first.dtype, shape, read)
+  return columns_lib.Column(like.dtype, (len(frames), *like.shape), read)
 
 
 def _read_frame(
@@ -143,32 +149,24 @@ def _read_frame(
     raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
 
 
-def _find_spans(directory: str, language: bool) -> List[_Span]:
-  """Returns the episodes of the data set, or those that texts describe."""
-  path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
-  if not os.path.isfile(path):
-    raise ValueError(f'There is no {path}, which has the texts of the frames.')
-  if language:
-    try:
-      found = _unpickle(path)
-      bounds = found['info']['indx']
-      texts, tasks = (found['language'][name] for name in ('ann', 'task'))
-      fields = [
-          {'language_instruction': str(text), 'task': task}
-          for text, task in zip(texts, tasks)
-      ]
-      spans = [_Span(int(a), int(b), c) for (a, b), c in zip(bounds, fields)]
-    except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
-      raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
-  else:
-    spans = [_Span(int(a), int(b), {}) for a, b in np.load(path)]
-  wrong = [span[:2] for span in spans if not 0 <= span.first <= span.last]
-  if wrong or not spans:
-    raise ValueError(
-        f'{path} must have the first and the last frame of each episode, but'
-        f' has {wrong[:10] or "none"}.'
-    )
-  return spans
+def _find_episodes(path: str) -> List[_Span]:
+  """Returns the episodes of a data set."""
+  return [(int(first), int(last), {}) for first, last in np.load(path)]
+
+
+def _find_texts(path: str) -> List[_Span]:
+  """Returns the spans that texts describe."""
+  try:
+    found = _unpickle(path)
+    texts, tasks = (found['language'][name] for name in ('ann', 'task'))
+    return [
+        (int(first), int(last), {_TEXT: str(text), 'task': task})
+        for (first, last), text, task in zip(
+            found['info']['indx'], texts, tasks
+        )
+    ]
+  except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
+    raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
 
 
 class _Unpickler(pickle.Unpickler):

@@ -4,14 +4,17 @@ A column is a numpy array, an `h5py.Dataset` or a `Column`. Its name is its path
 from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
+import dataclasses
 from typing import (
     Any,
     Callable,
     Dict,
     Iterable,
+    List,
     Mapping,
     Optional,
     Sequence,
+    Tuple,
     Union,
 )
 
@@ -35,30 +38,19 @@ NAMES = {
 _INDEX = '_index_'
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Column:
   """Rows that are read when they are asked for, as those of h5py.
 
   Attributes:
-    dtype: the dtype.
-    shape: the shape, `[N, ...]`.
+    dtype: the dtype of the rows.
+    shape: the shape of all rows, `[N, ...]`.
+    read: returns the rows from a first one until another one.
   """
 
-  def __init__(
-      self,
-      dtype: np.dtype,
-      shape: Sequence[int],
-      read: Callable[[int, int], np.ndarray],
-  ):
-    """Creates the column.
-
-    Args:
-      dtype: the dtype of the rows.
-      shape: the shape of all rows.
-      read: returns the rows from a first one until another one.
-    """
-    self.dtype = dtype
-    self.shape = tuple(shape)
-    self._read = read
+  dtype: np.dtype
+  shape: Tuple[int, ...]
+  read: Callable[[int, int], np.ndarray]
 
   def __len__(self) -> int:
     return self.shape[0]
@@ -67,14 +59,62 @@ class Column:
     """Returns the rows of a slice, or of increasing indices."""
     if isinstance(rows, slice):
       begin, end, step = rows.indices(len(self))
-      return self._read(begin, max(begin, end))[::step]
+      return self.read(begin, max(begin, end))[::step]
     if not len(rows):
-      return self._read(0, 0)
-    return self._read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
+      return self.read(0, 0)
+    return self.read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
 
 
 AnyColumn = Union[np.ndarray, h5py.Dataset, Column]
 _COLUMN_TYPES = (np.ndarray, h5py.Dataset, Column)
+
+
+def part(column: AnyColumn, begin: int, end: int) -> Column:
+  """Returns some rows of a column, as a column."""
+  return Column(
+      column.dtype,
+      (end - begin, *column.shape[1:]),
+      lambda first, last: column[begin + first : begin + last],
+  )
+
+
+def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
+  """Returns the columns in an HDF5 group or in a dict, by their names.
+
+  Args:
+    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
+      dict may be the path to an array: `{'infos/qpos': array}`.
+  """
+  found = {}
+  for key, value in source.items():
+    if isinstance(value, tuple):
+      value = {f'{_INDEX}{index}': one for index, one in enumerate(value)}
+    if isinstance(value, Mapping):
+      found |= {f'{key}/{name}': one for name, one in leaves(value).items()}
+    else:
+      is_column = isinstance(value, _COLUMN_TYPES)
+      found[key] = value if is_column else np.asarray(value)
+  return found
+
+
+def nest(columns: Mapping[str, Any]) -> Any:
+  """Returns columns as nested dicts, and tuples where `leaves` found them."""
+  if columns.keys() == {''}:
+    return columns['']
+  below: Dict[str, Dict[str, Any]] = {}
+  for name, column in columns.items():
+    top, _, rest = name.partition('/')
+    below.setdefault(top, {})[rest] = column
+  nested = {top: nest(rest) for top, rest in below.items()}
+  indices = [f'{_INDEX}{index}' for index in range(len(nested))]
+  if nested and nested.keys() == set(indices):
+    return tuple(nested[key] for key in indices)
+  return nested
+
+
+def below(name: str, names: Iterable[str]) -> List[str]:
+  """Returns those of `names` that are `name` or begin with it."""
+  return [one for one in names if f'{one}/'.startswith(f'{name}/')]
 
 
 def renamed(
@@ -90,69 +130,22 @@ def renamed(
   Raises:
     ValueError: if there is no such column.
   """
-  is_below = lambda name, top: name == top or name.startswith(f'{top}/')
-  taken = [name for pair in names.items() for name in pair if name is not None]
-  found = {
-      name: column
-      for name, column in columns.items()
-      if not any(is_below(name, top) for top in taken)
-  }
+  found = dict(columns)
+  for name in (*names, *filter(None, names.values())):
+    for taken in below(name, columns):
+      found.pop(taken, None)
   for new, old in names.items():
     if old is None:
       continue
-    below_old = [name for name in columns if is_below(name, old)]
+    below_old = below(old, columns)
     if not below_old:
       raise ValueError(
           f'There is no column {old}, which column_names gives for {new}.'
           f'{checks.did_you_mean(old, columns)} The columns are'
           f' {sorted(columns)}.'
       )
-    for name in below_old:
-      found[new + name[len(old) :]] = columns[name]
+    found |= {new + name[len(old) :]: columns[name] for name in below_old}
   return found
-
-
-def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
-  """Returns the columns in an HDF5 group or in a dict, by their names.
-
-  Args:
-    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
-      dict may be the path to an array: `{'infos/qpos': array}`.
-  """
-  found = {}
-  for key, value in source.items():
-    if isinstance(value, tuple):
-      value = {f'{_INDEX}{index}': one for index, one in enumerate(value)}
-    if isinstance(value, Mapping):
-      for name, column in leaves(value).items():
-        found[f'{key}/{name}'] = column
-    else:
-      is_column = isinstance(value, _COLUMN_TYPES)
-      found[key] = value if is_column else np.asarray(value)
-  return found
-
-
-def below(name: str, names: Iterable[str]) -> Any:
-  """Returns the nest of those `names` that are `name` or begin with it.
-
-  The nest is `name` itself if that is one of them. Otherwise it is a dict of
-  the names below it; where the keys are `_index_0`, `_index_1` and so on, it is
-  a tuple. If there are no such names, it is an empty dict.
-  """
-  nest = {}
-  for found in names:
-    if found == name:
-      return name
-    if found.startswith(f'{name}/'):
-      nest = paths.insert(nest, paths.split(found[len(name) + 1 :]), found)
-  return _with_tuples(nest)
-
-
-def nested(name: Optional[str], columns: Mapping[str, Any]) -> Any:
-  """Returns the columns of `below(name, columns)`; an empty dict for None."""
-  if name is None:
-    return {}
-  return tf.nest.map_structure(columns.get, below(name, columns))
 
 
 def check_left_out(
@@ -177,14 +170,14 @@ def check_has(
 
 def is_readable(column: AnyColumn) -> bool:
   """Returns whether a column has rows of numbers or of strings."""
-  if not column.shape:
-    return False
-  if column.dtype.kind == 'O':
-    element = h5py.check_vlen_dtype(column.dtype)
-    return element in (None, str, bytes, np.uint8) and (
-        h5py.check_ref_dtype(column.dtype) is None
-    )
-  return column.dtype.newbyteorder('=') in _NUMBERS or column.dtype.kind in 'SU'
+  if column.dtype.kind != 'O':
+    is_number = column.dtype.newbyteorder('=') in _NUMBERS
+    return bool(column.shape) and (is_number or column.dtype.kind in 'SU')
+  return (
+      bool(column.shape)
+      and h5py.check_vlen_dtype(column.dtype) in (None, str, bytes, np.uint8)
+      and h5py.check_ref_dtype(column.dtype) is None
+  )
 
 
 def checked_spec(
@@ -206,22 +199,17 @@ def checked_spec(
         f'{where or f"The column {name}"} must have a row of numbers or strings'
         f' for each step, but is {column.dtype} {column.shape}.'
     )
-  values: Iterable[Any] = ()
   if isinstance(column, np.ndarray) and column.dtype.kind == 'O':
-    values = column.flat
-  for index, value in enumerate(values):
-    if not isinstance(value, (str, bytes)) and not (
-        isinstance(value, np.ndarray)
-        and value.dtype == np.uint8
-        and value.ndim == 1
-    ):
-      row = index // int(np.prod(column.shape[1:]))
-      raise ValueError(
-          f'The column {name} is an array of Python objects, which may only be'
-          f' strings, but has {value!r}, a {type(value).__name__}, in row'
-          f' {row}. Convert it with astype to a dtype of numbers, or leave it'
-          ' out.'
-      )
+    for index, value in enumerate(column.flat):
+      is_bytes = getattr(value, 'dtype', None) == np.uint8 and value.ndim == 1
+      if not is_bytes and not isinstance(value, (str, bytes)):
+        row = index // int(np.prod(column.shape[1:]))
+        raise ValueError(
+            f'The column {name} is an array of Python objects, which may only'
+            f' be strings, but has {value!r}, a {type(value).__name__}, in row'
+            f' {row}. Convert it with astype to a dtype of numbers, or leave it'
+            ' out.'
+        )
   return row_spec(column)
 
 
@@ -254,7 +242,10 @@ def read(
   shape = values.shape[: 1 + spec.shape.rank]
   strings = np.empty(int(np.prod(shape)), object)
   flat = values.reshape(-1, *values.shape[len(shape) :])
-  strings[:] = [_to_bytes(value) for value in flat]
+  strings[:] = [
+      value.encode() if isinstance(value, str) else bytes(value)
+      for value in flat
+  ]
   return strings.reshape(shape)
 
 
@@ -263,19 +254,3 @@ def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:
   if spec.dtype == tf.string:
     return np.full((length, *spec.shape), b'', object)
   return np.zeros((length, *spec.shape), spec.dtype.as_numpy_dtype)
-
-
-def _with_tuples(nest):
-  if not isinstance(nest, dict):
-    return nest
-  nest = {key: _with_tuples(value) for key, value in nest.items()}
-  indices = [f'{_INDEX}{index}' for index in range(len(nest))]
-  if nest and set(indices) == nest.keys():
-    return tuple(nest[key] for key in indices)
-  return nest
-
-
-def _to_bytes(value) -> bytes:
-  if isinstance(value, str):
-    return value.encode()
-  return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)

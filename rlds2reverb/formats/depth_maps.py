@@ -99,23 +99,19 @@ def decode_tiff(encoded: bytes, stored_unit: Optional[str], unit: str) -> Any:
     ValueError: if the file is of another kind, or not whole.
   """
   try:
-    depths = _read_tiff(encoded)
+    with Image.open(io.BytesIO(encoded), formats=['TIFF']) as image:
+      depths = np.asarray(image)
+    depths = depths.astype(depths.dtype.newbyteorder('='))
+    if depths.dtype not in (np.uint16, np.float32) or depths.ndim != 2:
+      raise ValueError(f'it is {depths.dtype} {list(depths.shape)}.')
   except (OSError, SyntaxError, ValueError) as e:
     raise ValueError(
         'A depth map must be a TIFF of uint16 or float32, as LeRobot writes'
         f' it: {e}'
     ) from e
+  depths = depths[..., np.newaxis]
   if stored_unit in (None, unit):
     return depths
   factor = np.float32(1000)
   depths = depths.astype(np.float32)
   return depths * factor if unit == MILLIMETRES else depths / factor
-
-
-def _read_tiff(encoded: bytes) -> np.ndarray:
-  with Image.open(io.BytesIO(encoded), formats=['TIFF']) as image:
-    depths = np.asarray(image)
-  dtype = depths.dtype.newbyteorder('=')
-  if dtype not in (np.uint16, np.float32) or depths.ndim != 2:
-    raise ValueError(f'it is {dtype} {list(depths.shape)}.')
-  return depths.astype(dtype)[..., np.newaxis]

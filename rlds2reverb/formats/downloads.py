@@ -8,31 +8,32 @@ from rlds2reverb.datasets import files
 
 
 def find(
-    name_or_directory: files.PathLike, what: str, root: str, marker: str = ''
+    name_or_directory: files.PathLike,
+    what: str,
+    root: str = '',
+    marker: str = '',
 ) -> str:
   """Returns the path of a data set that is given by its path or its name.
 
   Args:
     name_or_directory: the path, or the name that the data set has in `root`.
-    what: the name of the library.
-    root: the folder in which the library keeps its data sets.
+    what: what it is a data set of, for errors.
+    root: the folder in which a library keeps its data sets, if it has one.
     marker: the path of a file that such a data set has.
 
   Raises:
     ValueError: if there is no such data set.
   """
-  path = files.expand_local(name_or_directory, f'A {what} data set')
   name = os.fspath(name_or_directory)
-  places = [path]
-  if not name.startswith('~') and not os.path.isabs(name):
+  places = [files.expand_local(name, f'A {what} data set')]
+  if root and not name.startswith('~') and not os.path.isabs(name):
     places.append(os.path.join(files.expand(root), name))
   for place in places:
     if os.path.exists(os.path.join(place, marker) if marker else place):
       return place
+  has = marker and f': it must have a {marker}'
   raise ValueError(
-      f'There is no {what} data set {", and none at ".join(places)}'
-      + (marker and f': it must have a {marker}')
-      + '.'
+      f'There is no {what} data set {", and none at ".join(places)}{has}.'
   )
 
 

@@ -169,9 +169,12 @@ def to_dataset(
     layout: flat_layout.FlatLayout,
 ) -> tf.data.Dataset:
   """Returns the episodes of columns, which are opened to be read."""
+  no_reward = {rlds.REWARD: tf.TensorSpec([], tf.float32)}
+  has_reward = columns_lib.below(rlds.REWARD, layout.names)
+  spec = columns_lib.nest({**({} if has_reward else no_reward), **layout.specs})
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
-  num_rows = python_episodes.BATCH_BYTES // blocks.step_bytes(layout.spec)
+  num_rows = python_episodes.BATCH_BYTES // blocks.step_bytes(spec)
   run = layout.bounds[:-1] // max(num_rows, 1)
   starts = np.flatnonzero(np.diff(run, prepend=-1))
 
@@ -180,7 +183,7 @@ def to_dataset(
       for first, end in zip(starts, [*starts[1:], len(run)]):
         yield _batch(columns, layout, first, end)
 
-  return python_episodes.of_batches(batches, layout.spec, len(run))
+  return python_episodes.of_batches(batches, spec, len(run))
 
 
 def _batch(
@@ -198,24 +201,22 @@ def _batch(
   added_before = np.cumsum(is_added) - is_added
   place = np.arange(bounds[-1] - bounds[0]) + np.repeat(added_before, rows)
 
-  def read(name, spec):
+  def read(field: str, name: str) -> np.ndarray:
+    spec = layout.specs[field]
     steps = columns_lib.zeros(stops[-1], spec)
     # Where the rewards have the shape (1,), their spec does not.
     steps[place] = columns_lib.read(
         columns[name], slice(bounds[0], bounds[-1]), spec
     ).reshape(-1, *spec.shape)
+    if layout.has_next and field.split('/')[0] == rlds.OBSERVATION:
+      steps[stops - 1] = columns_lib.read(
+          columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
+      )
     return steps
 
-  def with_next(steps, name, spec):
-    steps[stops - 1] = columns_lib.read(
-        columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
-    )
-
-  steps = {rlds.REWARD: np.zeros(stops[-1], np.float32)}
-  for field, names in layout.names.items():
-    steps[field] = tf.nest.map_structure(read, names, layout.spec[field])
-    if field == rlds.OBSERVATION and layout.has_next:
-      tf.nest.map_structure(with_next, steps[field], names, layout.spec[field])
+  steps = {field: read(field, name) for field, name in layout.names.items()}
+  if not columns_lib.below(rlds.REWARD, steps):
+    steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
   return python_episodes.make_batch(
-      steps, lengths, is_terminal, np.arange(first, end)
+      columns_lib.nest(steps), lengths, is_terminal, np.arange(first, end)
   )

@@ -1,6 +1,6 @@
 """The columns of flat arrays, and the ends of their episodes."""
 
-from typing import Any, Collection, Dict, NamedTuple, Optional
+from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
 
 from absl import logging
 import numpy as np
@@ -14,36 +14,31 @@ from rlds2reverb.formats import columns as columns_lib
 # The prefix of next observations, before the name of the observations.
 NEXT = 'next_'
 
-_OBSERVATIONS = 'observations'
+_OBSERVATIONS = columns_lib.NAMES[rlds.OBSERVATION]
 _TERMINALS = 'terminals'
 _TIMEOUTS = 'timeouts'
-USED = (
-    *columns_lib.NAMES.values(),
-    _TERMINALS,
-    _TIMEOUTS,
-    NEXT + _OBSERVATIONS,
-)
+_REQUIRED = (*columns_lib.NAMES.values(), _TERMINALS)
+USED = (*_REQUIRED, _TIMEOUTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
 # The columns that data may lack, if its reader allows it.
 OPTIONAL = (columns_lib.NAMES[rlds.REWARD], _TERMINALS)
-NO_REWARD = tf.TensorSpec([], tf.float32)
 
 
 class FlatLayout(NamedTuple):
   """The columns that become fields of a step, and the rows of the episodes.
 
   Attributes:
-    names: the fields of a step that are in the data; every leaf is the name of
-      its column. There may be no reward, which is then zeros.
-    spec: the specs of one step, nested as `names` is.
+    names: the names of the columns in the data, by the paths of their fields.
+      There may be no reward, which is then zeros.
+    specs: the specs of one step of each of these fields.
     has_next: whether there are `next_observations`.
     bounds: int64 `[E + 1]`: the rows at which the episodes begin, and the
       number of all rows.
     is_terminal: bool `[E]`: whether each episode ends in a terminal state.
   """
 
-  names: Dict[str, Any]
-  spec: Dict[str, Any]
+  names: Dict[str, str]
+  specs: Dict[str, tf.TensorSpec]
   has_next: bool
   bounds: np.ndarray
   is_terminal: np.ndarray
@@ -67,16 +62,12 @@ def find_layout(
       of rows than the terminals; or if a flag is neither 0 nor 1.
   """
   names = {
-      field: columns_lib.below(name, columns)
+      field + one[len(name) :]: one
       for field, name in columns_lib.NAMES.items()
+      for one in columns_lib.below(name, columns)
   }
-  there = {columns_lib.NAMES[field] for field, found in names.items() if found}
-  there |= {_TERMINALS} & columns.keys()
-  missing = [
-      name
-      for name in (*columns_lib.NAMES.values(), _TERMINALS)
-      if name not in there and name not in may_lack
-  ]
+  there = {*columns, *(one.split('/')[0] for one in names.values())}
+  missing = [one for one in _REQUIRED if one not in {*there, *may_lack}]
   if missing:
     name = missing[0]
     raise ValueError(
@@ -87,27 +78,23 @@ def find_layout(
         + f' If there is none: column_names={{{name!r}: None}}.'
         * (name in OPTIONAL)
     )
-  names = {field: found for field, found in names.items() if found}
   if _TERMINALS in columns:
     terminals = _flag(columns, _TERMINALS)
   else:
-    action = tf.nest.flatten(names[rlds.ACTION])[0]
+    [action, *_] = columns_lib.below(columns_lib.NAMES[rlds.ACTION], columns)
     terminals = np.zeros(len(columns[action]), bool)
   num_rows = len(terminals)
-  names.update(_other_fields(columns, num_rows))
-  spec = tf.nest.map_structure(
-      lambda name: _row_spec(columns, name, num_rows), names
-  )
-  spec[rlds.REWARD] = tf.nest.map_structure(
-      _squeezed, spec.get(rlds.REWARD, NO_REWARD)
-  )
+  names |= {name: name for name in _other_fields(columns, num_rows)}
+  specs = {
+      field: _row_spec(
+          columns, name, num_rows, field.split('/')[0] == rlds.REWARD
+      )
+      for field, name in names.items()
+  }
   has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
   if has_next:
-    tf.nest.map_structure(
-        lambda name, one: _check_next(columns, name, one, num_rows),
-        names[rlds.OBSERVATION],
-        spec[rlds.OBSERVATION],
-    )
+    for field in columns_lib.below(rlds.OBSERVATION, names):
+      _check_next(columns, names[field], specs[field], num_rows)
   is_end = terminals.copy()
   if _TIMEOUTS in columns:
     is_end |= _flag(columns, _TIMEOUTS, num_rows)
@@ -120,12 +107,14 @@ def find_layout(
         for start, end in zip(bounds[:-1], bounds[1:])
     ]
     bounds = np.concatenate([*starts, bounds[-1:]])
-  return FlatLayout(names, spec, has_next, bounds, terminals[bounds[1:] - 1])
+  return FlatLayout(names, specs, has_next, bounds, terminals[bounds[1:] - 1])
 
 
-def _other_fields(columns, num_rows) -> Dict[str, Any]:
-  """Returns the names of all other columns with a row for each step, nested."""
-  tops, left_out = {}, []
+def _other_fields(
+    columns: Mapping[str, columns_lib.AnyColumn], num_rows: int
+) -> List[str]:
+  """Returns the names of all other columns with a row for each step."""
+  found, left_out = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
     if top in (*USED, _METADATA):
@@ -137,7 +126,7 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
           ' out.'
       )
     if columns_lib.is_readable(column) and len(column) == num_rows:
-      tops.setdefault(top, []).append(name)
+      found.append(name)
     else:
       left_out.append(f'{name} {column.shape}')
   if left_out:
@@ -146,10 +135,13 @@ def _other_fields(columns, num_rows) -> Dict[str, Any]:
         num_rows,
         ', '.join(left_out),
     )
-  return {top: columns_lib.below(top, fields) for top, fields in tops.items()}
+  return found
 
 
-def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
+def _row_spec(
+    columns, name, num_rows: Optional[int], may_be_squeezed: bool = False
+) -> tf.TensorSpec:
+  """Returns the spec of a row, of which one number may be `[1]`."""
   column = columns[name]
   spec = columns_lib.checked_spec(name, column)
   if num_rows not in (None, len(column)):
@@ -157,11 +149,8 @@ def _row_spec(columns, name, num_rows=None) -> tf.TensorSpec:
         f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
         f' {num_rows}. A row must be a transition in both.'
     )
-  return spec
-
-
-def _squeezed(spec) -> tf.TensorSpec:
-  return tf.TensorSpec([] if spec.shape == [1] else spec.shape, spec.dtype)
+  is_one = may_be_squeezed and spec.shape == [1]
+  return tf.TensorSpec([], spec.dtype) if is_one else spec
 
 
 def _check_next(columns, name, spec, num_rows) -> None:
@@ -181,7 +170,7 @@ def _check_next(columns, name, spec, num_rows) -> None:
 
 def _flag(columns, name, num_rows=None) -> np.ndarray:
   """Returns the values of a flag: bool `[N]`."""
-  spec = _squeezed(_row_spec(columns, name, num_rows))
+  spec = _row_spec(columns, name, num_rows, may_be_squeezed=True)
   if spec.shape.rank or spec.dtype == tf.string:
     raise ValueError(
         f'The column {name} must be one bool or number a row, but its rows are'

@@ -38,8 +38,8 @@ class Part(NamedTuple):
   """
 
   feature: str
-  columns: Optional[slice]
-  is_task: bool
+  columns: Optional[slice] = None
+  is_task: bool = False
 
 
 def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:

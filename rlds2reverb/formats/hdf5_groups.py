@@ -4,7 +4,16 @@ Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` with the
 last observation. A `GroupLayout` says how the formats differ.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence, Set
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Pattern,
+    Sequence,
+)
 
 from absl import logging
 import h5py
@@ -25,7 +34,7 @@ class GroupLayout(NamedTuple):
       fields of a step.
     terminal: the column whose last value says whether the episode is terminal.
     next_observations: the name of next observations, whose last one is the last
-      of the episode; or None, if the observations have it themselves.
+      of the episode; or empty, if the observations have it themselves.
     unused: the names of columns that are no step fields.
     help: advice for the error if a group has no observations or actions.
   """
@@ -33,19 +42,14 @@ class GroupLayout(NamedTuple):
   group: Pattern[str]
   names: Dict[str, str]
   terminal: str
-  next_observations: Any = None
+  next_observations: str = ''
   unused: Sequence[str] = ()
   help: str = ''
 
-  @property
-  def used(self) -> Set[Any]:
-    """The names of columns, or what they begin with, that have a use here."""
-    return {*self.names.values(), self.next_observations, *self.unused}
-
-  def numbers(self, names: Sequence[str]) -> Dict[str, int]:
+  def numbers(self, names: Iterable[str]) -> Dict[str, int]:
     """Returns the names of groups among `names`, by their numbers."""
-    found = {name: self.group.fullmatch(name) for name in names}
-    numbers = {name: int(one.group(1)) for name, one in found.items() if one}
+    matches = filter(None, map(self.group.fullmatch, names))
+    numbers = {one.group(): int(one.group(1)) for one in matches}
     return dict(sorted(numbers.items(), key=lambda item: item[1]))
 
 
@@ -69,7 +73,7 @@ def load(
     A data set of episodes, in the order of `groups`.
   """
   with h5py.File(path, 'r') as file:
-    left_out = _left_out(file[next(iter(groups))], layout)
+    left_out = _left_out(columns_lib.leaves(file[next(iter(groups))]), layout)
 
   def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
@@ -86,16 +90,16 @@ def load(
   return python_episodes.to_dataset(read, len(groups))
 
 
-def _left_out(group: h5py.Group, layout: GroupLayout) -> List[str]:
+def _left_out(columns: Dict[str, Any], layout: GroupLayout) -> List[str]:
   """Returns the columns without a row for each step, and warns of them."""
-  columns = columns_lib.leaves(group)
+  used = (*layout.names.values(), layout.next_observations, *layout.unused)
   length = len(columns.get(layout.terminal, ())) or len(
       columns.get(layout.names[rlds.ACTION], ())
   )
   left_out = [
       name
       for name, column in columns.items()
-      if name.split('/')[0] not in layout.used
+      if name.split('/')[0] not in used
       and not (
           columns_lib.is_readable(column)
           and len(column) in (length, length + 1)
@@ -113,40 +117,37 @@ def _steps(
     where: str, columns: Dict[str, Any], layout: GroupLayout
 ) -> Dict[str, Any]:
   """Returns the step fields of an episode."""
-  names = layout.names
+  names, after = layout.names, layout.next_observations
   tops = dict.fromkeys(name.split('/')[0] for name in columns)
   required = names[rlds.OBSERVATION], names[rlds.ACTION]
   columns_lib.check_has(where, required, tops, layout.help)
-  places = {
-      **{field: name for field, name in names.items() if name in tops},
-      **{top: top for top in tops if top not in layout.used},
-  }
-  steps = {
-      field: columns_lib.nested(name, columns) for field, name in places.items()
-  }
-  length = len(tf.nest.flatten(steps[rlds.ACTION])[0])
-  has_last = layout.next_observations is None
+  there = {field: name for field, name in names.items() if name in tops}
+  steps = columns_lib.renamed(
+      columns, {**there, **dict.fromkeys((after, *layout.unused))}
+  )
+  observed = columns_lib.below(rlds.OBSERVATION, steps)
+  length = len(steps[columns_lib.below(rlds.ACTION, steps)[0]])
   for field, expected in (
-      (rlds.OBSERVATION, length + has_last),
+      (rlds.OBSERVATION, length + (not after)),
       (rlds.REWARD, length),
   ):
-    for leaf in tf.nest.flatten(steps.get(field, ())):
-      if len(leaf) != expected:
+    for name in columns_lib.below(field, steps):
+      if len(steps[name]) != expected:
         raise ValueError(
-            f'{where} has {len(leaf)} rows of {names[field]}, but {length} of'
-            f' {names[rlds.ACTION]}: expected {expected}.'
+            f'{where} has {len(steps[name])} rows of {names[field]}, but'
+            f' {length} of {names[rlds.ACTION]}: expected {expected}.'
         )
-  following = columns_lib.nested(layout.next_observations, columns)
-  if following:
-    try:
-      steps[rlds.OBSERVATION] = tf.nest.map_structure(
-          lambda here, after: np.concatenate([here[:], after[length - 1 :]]),
-          steps[rlds.OBSERVATION],
-          following,
-      )
-    except (TypeError, ValueError) as e:
-      raise ValueError(
-          f'{where} has other fields below {layout.next_observations} than'
-          f' below {names[rlds.OBSERVATION]}: {e}'
-      ) from e
-  return steps
+  following = {
+      rlds.OBSERVATION + name[len(after) :]: columns[name]
+      for name in columns_lib.below(after, columns)
+  }
+  try:
+    for name in dict.fromkeys((*observed, *following)) if following else ():
+      rows = [steps[name][:], following[name][length - 1 :]]
+      steps[name] = np.concatenate(rows)
+  except (KeyError, ValueError) as e:
+    raise ValueError(
+        f'{where} has other fields below {after} than below'
+        f' {names[rlds.OBSERVATION]}: {e}'
+    ) from e
+  return columns_lib.nest(steps)

@@ -15,7 +15,7 @@ The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
 
 import json
 import os
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Sequence
 
 import gin
 import numpy as np
@@ -32,15 +32,14 @@ from rlds2reverb.formats import python_episodes
 _STATE_FILE = 'state.json'
 _OBSERVATIONS = 'obs'
 _ACTIONS = 'acts'
-_REWARDS = 'rews'
-_INFOS = 'infos'
 _TERMINAL = 'terminal'
 _INDICES = 'indices'
 _FIELDS = {
     rlds.OBSERVATION: _OBSERVATIONS,
     rlds.ACTION: _ACTIONS,
-    rlds.REWARD: _REWARDS,
+    rlds.REWARD: 'rews',
 }
+_INFOS = {'infos': 'infos'}
 
 
 @gin.configurable(module='rlds2reverb')
@@ -78,25 +77,22 @@ def _load_folder(path: str) -> tf.data.Dataset:
   """Reads the tables of a HuggingFace data set."""
   with files.open_text(os.path.join(path, _STATE_FILE)) as f:
     names = [file['filename'] for file in json.load(f)['_data_files']]
-  paths = [os.path.join(path, name) for name in names]
 
   def batches() -> Iterator[pa.RecordBatch]:
-    for one in paths:
-      with arrow.open_errors(one):
-        with pa.memory_map(one) as file, pa.ipc.open_stream(file) as reader:
+    for name in names:
+      file_path = os.path.join(path, name)
+      with arrow.open_errors(file_path), pa.memory_map(file_path) as file:
+        with pa.ipc.open_stream(file) as reader:
           yield from reader
 
-  def read() -> python_episodes.Episodes:
-    index = 0
+  def rows() -> Iterator[Dict[str, Any]]:
     for batch in batches():
-      names = batch.schema.names
-      _check_columns(path, names)
-      used = (*_FIELDS.values(), _INFOS, _TERMINAL)
-      for columns in arrow.read_rows(
-          batch, {name: name for name in used if name in names}
-      ):
-        yield _episode(columns, columns.pop(_TERMINAL), index)
-        index += 1
+      names = _names_of(path, batch.schema.names)
+      yield from arrow.read_rows(batch, {**names, _TERMINAL: _TERMINAL})
+
+  def read() -> python_episodes.Episodes:
+    for index, columns in enumerate(rows()):
+      yield _episode(columns, columns.pop(_TERMINAL), index)
 
   return python_episodes.to_dataset(read, sum(map(len, batches())))
 
@@ -104,7 +100,7 @@ def _load_folder(path: str) -> tf.data.Dataset:
 def _load_npz(path: str) -> tf.data.Dataset:
   """Reads the arrays of an npz file."""
   with npz.open_columns(path) as columns:
-    _check_columns(path, [*columns])
+    names = _names_of(path, [*columns])
     if _INDICES not in columns:
       raise ValueError(
           f'{path} has {_OBSERVATIONS} and {_ACTIONS}, but no {_INDICES}, by'
@@ -114,7 +110,6 @@ def _load_npz(path: str) -> tf.data.Dataset:
     is_terminal = columns[_TERMINAL][:].astype(bool)
     starts = columns[_INDICES][:]
     lengths = np.diff([0, *starts, len(columns[_ACTIONS])])
-    names = [name for name in _FIELDS.values() if name in columns]
   if len(lengths) != len(is_terminal) or (lengths < 0).any():
     raise ValueError(
         f'{path} has {len(is_terminal)} trajectories by {_TERMINAL}, but'
@@ -125,41 +120,39 @@ def _load_npz(path: str) -> tf.data.Dataset:
     with npz.open_columns(path) as columns:
       begin = 0
       for index, length in enumerate(lengths):
-        rows = {
-            name: columns[name][begin : begin + length]
-            for name in names
-            if name != _OBSERVATIONS
-        }
-        # Each earlier trajectory has one observation more than it has actions.
-        first = begin + index
-        rows[_OBSERVATIONS] = columns[_OBSERVATIONS][first : first + length + 1]
-        yield _episode(rows, is_terminal[index], index)
+        steps = {}
+        for field in names.keys() - _INFOS:
+          # Each earlier trajectory has one observation more than actions.
+          is_more = field == rlds.OBSERVATION
+          first = begin + index * is_more
+          rows = slice(first, first + length + is_more)
+          steps[field] = columns[names[field]][rows]
+        yield _episode(steps, is_terminal[index], index)
         begin += length
 
   return python_episodes.to_dataset(read, len(lengths))
 
 
-def _check_columns(path: str, names) -> None:
+def _names_of(path: str, names: Sequence[str]) -> Dict[str, str]:
+  """Returns the columns that there are, by the names of their fields."""
   columns_lib.check_has(
       path,
       (_OBSERVATIONS, _ACTIONS, _TERMINAL),
       names,
       ' Trajectories of imitation have all of these.',
   )
+  known = {**_FIELDS, **_INFOS}
+  return {field: name for field, name in known.items() if name in names}
 
 
 def _episode(
-    columns: Dict[str, Any], is_terminal: bool, index: int
+    steps: Dict[str, Any], is_terminal: bool, index: int
 ) -> python_episodes.PythonEpisode:
-  """Returns the trajectory with the given columns."""
-  length = len(columns[_ACTIONS])
-  if len(columns[_OBSERVATIONS]) != length + 1:
+  """Returns the trajectory with the given steps."""
+  length = len(steps[rlds.ACTION])
+  if len(steps[rlds.OBSERVATION]) != length + 1:
     raise ValueError(
-        f'Trajectory {index} has {len(columns[_OBSERVATIONS])} {_OBSERVATIONS}'
+        f'Trajectory {index} has {len(steps[rlds.OBSERVATION])} {_OBSERVATIONS}'
         f' and {length} {_ACTIONS}, but there must be one more of them.'
     )
-  names = {**_FIELDS, _INFOS: _INFOS}
-  steps = {
-      field: columns[name] for field, name in names.items() if name in columns
-  }
   return python_episodes.make_episode(steps, index, is_terminal)

@@ -12,7 +12,7 @@ LeRobot 0.3.3, 0.4.4 and 0.6.1 write them. They are read without LeRobot and
 torch.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import AbstractSet, Any, Dict, NamedTuple, Optional, Sequence
 
 import gin
 import numpy as np
@@ -32,7 +32,7 @@ from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import video_frames
 
 _TIMESTAMP = 'timestamp'
-_REWARD = 'next.reward'
+_REWARD = 'next/reward'
 
 
 @gin.configurable(module='rlds2reverb')
@@ -107,11 +107,8 @@ def load_lerobot(
     checks.check_known(data.directory, 'feature', is_terminal, features)
   unread = {lerobot_files.EPISODE_INDEX, *leave_out}
   if cameras is not None:
-    unread |= set(data.videos) - set(cameras)
-  read_features = [name for name in features if name not in unread]
-  parts = gr00t.read_parts(data.directory, features) if modality else {}
-  parts = {k: one for k, one in parts.items() if one.feature in read_features}
-  names = _names(data, read_features, parts)
+    unread |= data.videos.keys() - set(cameras)
+  parts = _parts(data, features.keys() - unread, modality)
 
   def read() -> python_episodes.Episodes:
     for index, rows in arrow.read_episodes(
@@ -123,98 +120,88 @@ def load_lerobot(
             f'Episode {index} of {data.directory} has {len(rows)} frames, but'
             f' {length} in its metadata.'
         )
-      frames = _Frames(data, parts, index, rows, decode_videos, depth_unit)
+      frames = _Frames(data, index, rows, decode_videos, depth_unit)
+      steps = {path: frames.part(part) for path, part in parts.items()}
       yield python_episodes.make_episode(
-          tf.nest.map_structure(frames.column, names),
+          columns_lib.nest(steps),
           index,
-          is_terminal is not None and frames.column(is_terminal),
+          is_terminal is not None and frames.feature(is_terminal),
       )
 
   return python_episodes.to_dataset(read, len(data.lengths))
+
+
+def _parts(
+    data: lerobot_files.LeRobotData, features: AbstractSet[str], modality: bool
+) -> Dict[str, gr00t.Part]:
+  """Returns the parts of features that are fields of a step, by their paths."""
+  found = data.info['features']
+  named = gr00t.read_parts(data.directory, found) if modality else {}
+  named = {path: one for path, one in named.items() if one.feature in features}
+  in_parts = {one.feature for one in named.values() if not one.is_task}
+  parts = {
+      name.replace('.', '/'): gr00t.Part(name)
+      for name in found
+      if name in features - in_parts
+  }
+  if data.tasks:
+    parts[lerobot_files.TASK] = gr00t.Part(
+        lerobot_files.TASK_INDEX, is_task=True
+    )
+  parts |= named
+  tops = {path.split('/')[0] for path in parts}
+  missing = [one for one in (rlds.OBSERVATION, rlds.ACTION) if one not in tops]
+  if missing:
+    raise ValueError(
+        f'{data.directory} has no feature {" and no ".join(missing)}, but'
+        f' {sorted(path.replace("/", ".") for path in parts)}.'
+    )
+  if _REWARD in parts:
+    parts[rlds.REWARD] = parts.pop(_REWARD)
+  return parts
 
 
 class _Frames(NamedTuple):
   """Reads the frames of an episode."""
 
   data: lerobot_files.LeRobotData
-  parts: Dict[str, gr00t.Part]
   episode: int
   rows: pa.Table
   decode_videos: bool
   depth_unit: str
 
-  def column(self, name: str) -> Any:
-    """Returns the rows of a feature, of a part of one, or of the tasks."""
-    if name in self.parts:
-      part = self.parts[name]
-      if part.is_task:
-        return _texts(self.data.tasks, self.rows[part.feature])
-      rows = self.column(part.feature)
-      return rows if part.columns is None else rows[:, part.columns]
-    if name == lerobot_files.TASK and self.data.tasks:
-      return _texts(self.data.tasks, self.rows[lerobot_files.TASK_INDEX])
+  def part(self, part: gr00t.Part) -> Any:
+    """Returns the rows of a part of a feature, or the texts of its tasks."""
+    if part.columns is not None:
+      return self.feature(part.feature)[:, part.columns]
+    if not part.is_task:
+      return self.feature(part.feature)
+    numbers, tasks = self.rows[part.feature].to_pylist(), self.data.tasks
+    for number in numbers:
+      if number not in tasks:
+        raise ValueError(
+            f'There is no task {number}, but tasks {sorted(tasks)[:10]}.'
+        )
+    return np.array([tasks[number] for number in numbers], object)
+
+  def feature(self, name: str) -> Any:
+    """Returns the rows of a feature."""
     feature = self.data.info['features'][name]
+    is_depth = depth_maps.is_depth(feature)
     if name not in self.data.videos:
-      return _read_column(self.rows[name], feature, name, self.depth_unit)
+      rows = arrow.to_array(self.rows[name], feature['shape'], name)
+      if is_depth and rows.dtype == object:
+        if all(map(depth_maps.is_tiff, rows)):
+          stored = (feature.get('info') or {}).get('depth_unit')
+          decode = depth_maps.decode_tiff
+          rows = np.stack(
+              [decode(one, stored, self.depth_unit) for one in rows]
+          )
+      return rows
     path, begin = self.data.videos[name][self.episode]
     times = begin + self.rows[_TIMESTAMP].to_numpy().astype(np.float64)
-    codes = None
-    if depth_maps.is_depth(feature):
-      codes = depth_maps.codes_of(feature)
+    codes = depth_maps.codes_of(feature) if is_depth else None
     if not self.decode_videos:
       return video_frames.to_references(path, times, codes)
     depths = codes and codes.depths(self.depth_unit)
     return video_frames.column(path, times, self.data.info['fps'], depths)
-
-
-def _read_column(column, feature, name, depth_unit) -> np.ndarray:
-  """Returns the rows of a feature other than videos."""
-  rows = arrow.to_array(column, feature['shape'], name)
-  is_depth = rows.dtype == object and depth_maps.is_depth(feature)
-  if is_depth and all(map(depth_maps.is_tiff, rows)):
-    stored_unit = (feature.get('info') or {}).get('depth_unit')
-    return np.stack(
-        [depth_maps.decode_tiff(row, stored_unit, depth_unit) for row in rows]
-    )
-  return rows
-
-
-def _texts(tasks: Dict[int, bytes], numbers: pa.ChunkedArray) -> np.ndarray:
-  """Returns the texts of the tasks of some frames."""
-  found = [tasks.get(number) for number in numbers.to_pylist()]
-  if None in found:
-    number = numbers[found.index(None)].as_py()
-    raise ValueError(
-        f'There is no task {number}, but tasks {sorted(tasks)[:10]}.'
-    )
-  return np.array(found, object)
-
-
-def _names(
-    data: lerobot_files.LeRobotData,
-    features: Sequence[str],
-    parts: Dict[str, Any],
-) -> Dict[str, Any]:
-  """Returns the fields of a step; every leaf is the name of its feature."""
-  in_parts = {part.feature for part in parts.values() if not part.is_task}
-  named = [name for name in features if name not in in_parts]
-  named += [lerobot_files.TASK] if data.tasks else []
-  by_path = {
-      **{name.replace('.', '/'): name for name in named},
-      **{path: path for path in parts},
-  }
-  found = {
-      top: tf.nest.map_structure(by_path.get, columns_lib.below(top, by_path))
-      for top in dict.fromkeys(path.split('/')[0] for path in by_path)
-  }
-  missing = [
-      name for name in (rlds.OBSERVATION, rlds.ACTION) if name not in found
-  ]
-  if missing:
-    raise ValueError(
-        f'{data.directory} has no feature {" and no ".join(missing)}, but'
-        f' {sorted(by_path.values())}.'
-    )
-  if _REWARD in by_path.values():
-    found[rlds.REWARD] = found['next'].pop('reward')
-  return {name: nest for name, nest in found.items() if nest}

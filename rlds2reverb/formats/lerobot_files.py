@@ -5,7 +5,7 @@
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 import pyarrow as pa
 
@@ -62,20 +62,17 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
   features = info['features']
   videos = [name for name in features if features[name]['dtype'] == _VIDEO]
   is_v3 = version.startswith('v3.')
-  rows = (
-      _read_episodes(directory, ['data', *(f'videos/{one}' for one in videos)])
-      if is_v3
-      else _read_lines(os.path.join(directory, 'meta', 'episodes.jsonl'))
-  )
-  episodes = {row[EPISODE_INDEX]: row for row in rows}
+  read_meta = _read_v3 if is_v3 else _read_v2
+  rows, tasks = read_meta(os.path.join(directory, 'meta'), videos)
+  episodes = {row[EPISODE_INDEX]: row for row in sorted(rows, key=_number)}
 
   def file_of(index: int, template: str, prefix: str, **names: Any) -> str:
     """Returns the path of the file that has an episode, alone or not."""
+    names[EPISODE_INDEX] = index
     if is_v3:
       for name in 'chunk_index', 'file_index':
         names[name] = episodes[index][f'{prefix}/{name}']
     else:
-      names[EPISODE_INDEX] = index
       names['episode_chunk'] = index // info['chunks_size']
     return os.path.join(directory, info[template].format(**names))
 
@@ -86,58 +83,56 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
         episodes[index].get(f'{prefix}/from_timestamp', 0.0),
     )
 
-  in_order = [file_of(one, 'data_path', 'data') for one in sorted(episodes)]
   return LeRobotData(
       directory,
       info,
-      list(dict.fromkeys(in_order)),
+      [*dict.fromkeys(file_of(one, 'data_path', 'data') for one in episodes)],
       {index: row['length'] for index, row in episodes.items()},
       {
           video: {index: video_of(index, video) for index in episodes}
           for video in videos
       },
-      _read_tasks(directory, is_v3),
+      {number: text.encode() for number, text in tasks},
   )
 
 
-def _read_episodes(
-    directory: str, prefixes: Sequence[str]
-) -> Iterator[Dict[str, Any]]:
-  """Yields a row for each episode of v3; `prefixes` begin names of columns."""
+def _number(row: Dict[str, Any]) -> int:
+  return row[EPISODE_INDEX]
+
+
+# The rows of the episodes, and the numbers and texts of the tasks.
+_Meta = Tuple[List[Dict[str, Any]], Iterable[Tuple[int, str]]]
+
+
+def _read_v2(folder: str, unused_videos: List[str]) -> _Meta:
+  def read_lines(name):
+    with files.open_text(os.path.join(folder, name)) as f:
+      return [json.loads(line) for line in f if line.strip()]
+
+  episodes, tasks = read_lines('episodes.jsonl'), []
+  if os.path.exists(os.path.join(folder, 'tasks.jsonl')):
+    tasks = read_lines('tasks.jsonl')
+  return episodes, [(line[TASK_INDEX], line[TASK]) for line in tasks]
+
+
+def _read_v3(folder: str, videos: List[str]) -> _Meta:
+  prefixes = [f'videos/{video}' for video in videos]
   columns = [EPISODE_INDEX, 'length']
-  for prefix in prefixes:
+  for prefix in ('data', *prefixes):
     columns += [f'{prefix}/chunk_index', f'{prefix}/file_index']
-  columns += [f'{prefix}/from_timestamp' for prefix in prefixes[1:]]
-  for path in files.local_files(os.path.join(directory, 'meta', 'episodes')):
+  columns += [f'{prefix}/from_timestamp' for prefix in prefixes]
+  episodes = []
+  for path in files.local_files(os.path.join(folder, 'episodes')):
     with arrow.open_parquet(path) as file:
-      yield from file.read(columns).to_pylist()
-
-
-def _read_tasks(directory: str, is_v3: bool) -> Dict[int, bytes]:
-  """Returns the texts of the tasks by their numbers."""
-  path = os.path.join(
-      directory, 'meta', 'tasks.parquet' if is_v3 else 'tasks.jsonl'
-  )
+      episodes += file.read(columns).to_pylist()
+  path = os.path.join(folder, 'tasks.parquet')
   if not os.path.exists(path):
-    return {}
-  if not is_v3:
-    return {line[TASK_INDEX]: line[TASK].encode() for line in _read_lines(path)}
+    return episodes, ()
   with arrow.open_parquet(path) as file:
     table = file.read()
   # The texts are the index of a pandas frame. The name of that column differs
   # between versions.
-  [texts] = [
-      field.name
-      for field in table.schema
-      if field.type in (pa.string(), pa.large_string())
-  ]
-  numbers = table[TASK_INDEX].to_pylist()
-  return {
-      number: text.encode()
-      for number, text in zip(numbers, table[texts].to_pylist())
-  }
-
-
-def _read_lines(path: str) -> List[Dict[str, Any]]:
-  with files.open_text(path) as f:
-    return [json.loads(line) for line in f if line.strip()]
+  types = pa.string(), pa.large_string()
+  [texts] = [field.name for field in table.schema if field.type in types]
+  pairs = (table[name].to_pylist() for name in (TASK_INDEX, texts))
+  return episodes, zip(*pairs)

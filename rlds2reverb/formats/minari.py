@@ -1,33 +1,48 @@
-"""Minari data sets. Their HDF5 files have a group for each episode:
+"""Minari data sets, in HDF5, Arrow or parquet.
 
-    episode_0/observations  [T + 1, ...], or a group of them (Dict, Tuple)
-              actions       [T, ...], or a group of them
-              rewards, terminations, truncations  [T]
-              infos         a group; [T + 1, ...], the first of `reset`
+    main_data.hdf5    a group for each episode, `episode_0` and so on
+    data/0            Arrow and parquet have a folder for each episode instead,
+                      with T + 1 rows in part-0.arrow or part-0.parquet; the
+                      last row has the last observation and infos, and its other
+                      values are padding
+    metadata.json     the spaces of observations and actions, the format
+
+    observations      [T + 1, ...], or a group of them (Dict, Tuple)
+    actions           [T, ...], or a group of them
+    rewards, terminations, truncations  [T]
+    infos             a group; [T + 1, ...], the first of `reset`
 
 The format is that of minari.farama.org, as Minari 0.5.4 writes it. Minari
 itself is not used: it needs another version of NumPy than TensorFlow does.
-`minari_arrow` reads data sets in Arrow and parquet.
 """
 
+import glob
 import json
 import os
 import re
-from typing import Any, Dict, Set
+from typing import Any, Dict, Iterator, Set, Tuple
 
+from absl import logging
 import gin
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
-from rlds2reverb.formats import minari_arrow
+from rlds2reverb.formats import python_episodes
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
-_TERMINATIONS = minari_arrow.TERMINATIONS
+_SPACES = {'observations': 'observation_space', 'actions': 'action_space'}
+_TERMINATIONS = 'terminations'
+_INFOS = 'infos'
+_PARQUET = 'parquet'
 _LAYOUT = hdf5_groups.GroupLayout(
     re.compile(r'episode_(\d+)'),
     columns_lib.NAMES,
@@ -64,9 +79,9 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   root = os.environ.get('MINARI_DATASETS_PATH') or '~/.minari/datasets'
   path = downloads.find(name_or_directory, 'Minari', root)
   for folder in path, os.path.join(path, 'data'):
-    metadata = _read_metadata(folder)
-    if metadata.get('data_format') in minari_arrow.FORMATS:
-      return minari_arrow.load(folder, metadata)
+    data_format, spaces = _read_metadata(folder)
+    if data_format in ('arrow', _PARQUET):
+      return _load_tables(folder, data_format, spaces)
   candidates = (path, *(os.path.join(path, name) for name in _FILES))
   file = next(filter(os.path.isfile, candidates), None)
   if file is None:
@@ -75,30 +90,50 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f' {_FILES}.'
     )
   names = hdf5.names_in(file)
-  if not all(map(_LAYOUT.group.fullmatch, names)):
+  groups = _LAYOUT.numbers(names)
+  if len(groups) < len(names):
     raise ValueError(
         f'{file} is not a Minari data set: it has {names}, and not only'
         f' episodes such as episode_0.'
     )
-  metadata = _read_metadata(os.path.dirname(file))
-  images: Set[str] = set()
-  for column, key in minari_arrow.SPACES.items():
-    if key in metadata:
-      images |= _image_boxes(json.loads(metadata[key]), column)
+  _, spaces = _read_metadata(os.path.dirname(file))
+  images = {
+      name
+      for name, space in spaces.items()
+      if space['type'] == 'Box'
+      and space['dtype'] == 'uint8'
+      and len(space['shape']) > 1
+  }
   return hdf5_groups.load(
-      file,
-      _LAYOUT,
-      _LAYOUT.numbers(names),
-      prepare=lambda columns: _prepare(columns, images),
+      file, _LAYOUT, groups, prepare=lambda columns: _prepare(columns, images)
   )
 
 
-def _read_metadata(folder: str) -> Dict[str, Any]:
+def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
+  """Returns the format of a data set, and the spaces of its columns."""
   path = os.path.join(folder, 'metadata.json')
   if not files.exists(path):
-    return {}
+    return '', {}
   with files.open_text(path) as f:
-    return json.load(f)
+    metadata = json.load(f)
+  spaces: Dict[str, Any] = {}
+  for column, key in _SPACES.items():
+    if key in metadata:
+      spaces |= _leaves(json.loads(metadata[key]), column)
+  return metadata.get('data_format', ''), spaces
+
+
+def _leaves(space: Dict[str, Any], name: str) -> Dict[str, Any]:
+  """Returns the spaces below `space` by their columns; `name` is its own."""
+  below = space.get('subspaces')
+  if below is None:
+    return {name: space}
+  if isinstance(below, list):
+    below = {f'_index_{index}': one for index, one in enumerate(below)}
+  leaves: Dict[str, Any] = {}
+  for key, one in below.items():
+    leaves |= _leaves(one, f'{name}/{key}')
+  return leaves
 
 
 def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
@@ -123,14 +158,85 @@ def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
   }
 
 
-def _image_boxes(space: Dict[str, Any], name: str) -> Set[str]:
-  """Returns the columns of `space`, which is at `name`, that are images."""
-  below = space.get('subspaces')
-  if below is None:
-    is_bytes = space['type'] == 'Box' and space['dtype'] == 'uint8'
-    return {name} if is_bytes and len(space['shape']) > 1 else set()
-  if isinstance(below, list):
-    below = {f'_index_{index}': one for index, one in enumerate(below)}
-  return set().union(
-      *(_image_boxes(one, f'{name}/{key}') for key, one in below.items())
+def _load_tables(
+    folder: str, data_format: str, spaces: Dict[str, Any]
+) -> tf.data.Dataset:
+  """Reads the episodes of Arrow or parquet below a folder."""
+  ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
+  if not ids:
+    raise ValueError(f'There is no episode in {folder}.')
+  left_out: Set[str] = set()
+
+  def read() -> python_episodes.Episodes:
+    for index in ids:
+      table = _read_table(os.path.join(folder, str(index)), data_format)
+      yield _episode(table, spaces, index, left_out)
+
+  dataset = python_episodes.to_dataset(read, len(ids))
+  if left_out:
+    logging.warning(
+        'Left out: infos without numbers or strings for each step: %s.',
+        ', '.join(sorted(left_out)),
+    )
+  return dataset
+
+
+def _read_table(folder: str, data_format: str) -> pa.Table:
+  """Reads the rows of an episode."""
+  paths = sorted(glob.glob(f'{glob.escape(folder)}/*.{data_format}'))
+  if not paths:
+    raise ValueError(f'There is no file *.{data_format} in {folder}.')
+  tables = []
+  for path in paths:
+    with arrow.open_errors(path):
+      if data_format == _PARQUET:
+        tables.append(parquet.read_table(path, partitioning=None))
+      else:
+        with pa.memory_map(path) as file:
+          tables.append(pa.ipc.open_file(file).read_all())
+  return pa.concat_tables(tables)
+
+
+def _episode(
+    table: pa.Table, spaces: Dict[str, Any], index: int, left_out: Set[str]
+) -> python_episodes.PythonEpisode:
+  """Returns the columns of an episode; adds other names to `left_out`."""
+  required = (*columns_lib.NAMES.values(), _TERMINATIONS)
+  columns_lib.check_has(f'Episode {index}', required, table.column_names)
+  columns = {
+      name: pa.concat_arrays(table[name].chunks) for name in table.column_names
+  }
+  steps = {}
+  for field, name in columns_lib.NAMES.items():
+    rows = len(table) - (field != rlds.OBSERVATION)
+    for below in columns_lib.below(name, spaces) or [name]:
+      column = columns[name]
+      for key in below.split('/')[1:]:
+        column = column.field(key.removeprefix('_index_'))
+      shape = spaces.get(below, {}).get('shape')
+      steps[field + below[len(name) :]] = arrow.to_array(
+          column.slice(0, rows), shape, below
+      )
+  if _INFOS in columns:
+    for name, column, shape in _infos(columns[_INFOS], _INFOS):
+      try:
+        steps[name] = arrow.to_array(column, shape, name)
+      except ValueError:
+        left_out.add(name)
+  terminations = columns[_TERMINATIONS].to_numpy(zero_copy_only=False)
+  return python_episodes.make_episode(
+      columns_lib.nest(steps), index, terminations[: len(table) - 1]
   )
+
+
+def _infos(column: pa.StructArray, name: str) -> Iterator[Tuple[str, Any, Any]]:
+  """Yields infos by their names, with the shapes of those that have one."""
+  for field in column.type:
+    below = f'{name}/{field.name}'
+    if pa.types.is_struct(field.type):
+      yield from _infos(column.field(field.name), below)
+      continue
+    shape = (field.metadata or {}).get(b'shape')
+    if shape is not None:
+      shape = [int(size) for size in shape.split(b',') if size]
+    yield below, column.field(field.name), shape

@@ -13,13 +13,17 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
-_OBSERVATIONS, _ACTIONS, _TERMINALS = 'observations', 'actions', 'terminals'
+_TERMINALS = 'terminals'
+_REQUIRED = (
+    columns_lib.NAMES[rlds.ACTION],
+    columns_lib.NAMES[rlds.OBSERVATION],
+)
 _USED = (*columns_lib.NAMES.values(), _TERMINALS)
-_REQUIRED = {_OBSERVATIONS, _ACTIONS}
 # A row may be a whole episode.
 _BATCH_SIZE = 16
 
@@ -67,10 +71,10 @@ def load_parquet(
     raise ValueError(f'There is no table of parquet at {path}.')
   with arrow.open_parquet(paths[0]) as file:
     names = _find_names(path, file.schema_arrow.names, column_names or {})
-    if episode_column is not None:
-      checks.check_known(path, 'column', episode_column, names.values())
+  if episode_column is not None:
+    checks.check_known(path, 'column', episode_column, names.values())
 
-  def whole_rows() -> Iterator[Dict[str, Any]]:
+  def rows() -> Iterator[Dict[str, Any]]:
     for one in paths:
       with arrow.open_parquet(one) as file:
         for batch in file.iter_batches(_BATCH_SIZE):
@@ -85,16 +89,13 @@ def load_parquet(
       }
 
   def read() -> python_episodes.Episodes:
-    found = whole_rows() if episode_column is None else tables()
+    found = rows() if episode_column is None else tables()
     for index, columns in enumerate(found):
       yield _episode(columns, index)
 
-  if episode_column is not None:
-    return python_episodes.to_dataset(read)
-  count = 0
-  for one in paths:
-    with arrow.open_parquet(one) as file:
-      count += file.metadata.num_rows
+  count = None
+  if episode_column is None:
+    count = sum(map(arrow.count_rows, paths))
   return python_episodes.to_dataset(read, count)
 
 
@@ -127,21 +128,21 @@ def _episode(
     columns: Dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
   """Returns the episode with the given columns and values of its own."""
-  is_column = lambda name: isinstance(columns.get(name), np.ndarray)
-  missing = [name for name in sorted(_REQUIRED) if not is_column(name)]
+  # There may be one flag for the episode, or one for each step.
+  terminals = columns.pop(_TERMINALS, False)
+  fields = {
+      name: value
+      for name, value in columns.items()
+      if not isinstance(value, np.ndarray)
+  }
+  missing = [name for name in _REQUIRED if name in fields]
   if missing:
     raise ValueError(
         f'{" and ".join(missing)} must be lists of steps, as each row is an'
         ' episode. If a row is a step, say with episode_column which column'
         ' tells the episodes apart.'
     )
-  # There may be one flag for the episode, or one for each step.
-  terminals = columns.pop(_TERMINALS, False)
-  steps = {
-      field: columns.pop(name)
-      for field, name in columns_lib.NAMES.items()
-      if is_column(name)
-  }
-  steps.update({name: columns[name] for name in columns if is_column(name)})
-  fields = {name: columns[name] for name in columns if not is_column(name)}
+  rows = columns.keys() - fields.keys()
+  there = {k: v for k, v in columns_lib.NAMES.items() if v in rows}
+  steps = columns_lib.renamed(columns, {**there, **dict.fromkeys(fields)})
   return python_episodes.make_episode(steps, index, terminals, fields)

@@ -1,14 +1,6 @@
 """Makes RLDS episodes of dicts, as loops around environments collect them."""
 
-from typing import (
-    Any,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sized,
-    Union,
-)
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sized, Union
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +10,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
-_MADE_HERE = (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT)
+_MADE_HERE = {rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT}
 
 
 def from_episodes(
@@ -110,7 +102,7 @@ def _from_dict(
   columns_lib.check_has(
       f'Episode {index}', (rlds.OBSERVATION, rlds.ACTION), episode
   )
-  made = sorted(set(_MADE_HERE) & set(episode))
+  made = sorted(_MADE_HERE & episode.keys())
   if made:
     raise ValueError(
         f'Episode {index} has {", ".join(made)}, which is made from the length'
@@ -145,13 +137,12 @@ def stack(rows: Any) -> Any:
     return {key: stack(value) for key, value in rows.items()}
   if isinstance(rows, tuple):
     return tuple(map(stack, rows))
-  if isinstance(rows, list) and rows and isinstance(rows[0], (Mapping, tuple)):
+  first = rows[0] if isinstance(rows, list) and rows else None
+  if isinstance(first, (Mapping, tuple)):
     for row in rows:
-      tree.assert_same_structure(rows[0], row)
-    if isinstance(rows[0], tuple):
+      tree.assert_same_structure(first, row)
+    if isinstance(first, tuple):
       return tuple(stack(list(parts)) for parts in zip(*rows))
-    return {key: stack([row[key] for row in rows]) for key in rows[0]}
-  if isinstance(rows, list) and rows and isinstance(rows[0], bytes):
-    # NumPy's own strings lose zeros at their ends.
-    return np.array(rows, object)
-  return np.asarray(rows)
+    return {key: stack([row[key] for row in rows]) for key in first}
+  # NumPy's own strings lose zeros at their ends.
+  return np.asarray(rows, object if isinstance(first, bytes) else None)

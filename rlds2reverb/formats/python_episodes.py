@@ -79,9 +79,7 @@ def make_episode(
   """
   first = lambda name: tf.nest.flatten(steps[name])[0]
   num_observations = len(first(rlds.OBSERVATION))
-  length = num_observations
-  if rlds.ACTION in steps:
-    length = len(first(rlds.ACTION))
+  length = len(first(rlds.ACTION if rlds.ACTION in steps else rlds.OBSERVATION))
   has_next = num_observations == length + 1
   is_terminal = bool(np.ravel(is_terminal)[-1:].any()) and length > 0
   steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
@@ -114,22 +112,13 @@ def to_dataset(
     if first is None:
       raise ValueError('There is no episode.')
     spec = tree.map_structure_with_path(
-        lambda path, column: columns_lib.checked_spec(
-            _name(path), column, _where(path, first)
-        ),
-        first.steps,
+        lambda path, column: _check(first, path, column), first.steps
     )
-    tree.map_structure_with_path(
-        lambda *args: _check(first, *args), spec, first.steps
-    )
-    field_specs = tf.nest.map_structure(
-        lambda value: columns_lib.row_spec(_rows(value)), first.fields
+    fields = tf.nest.map_structure(
+        lambda value: columns_lib.row_spec(_row(value)), first.fields
     )
   return of_batches(
-      lambda: _batches(episodes, spec, field_specs),
-      spec,
-      num_episodes,
-      field_specs,
+      lambda: _batches(episodes, spec, fields), spec, num_episodes, fields
   )
 
 
@@ -153,12 +142,10 @@ def of_batches(
     A data set of episodes with stacked `steps`, and with `episode_id` and those
     fields. It has batches; see `data_sets.batches_of`.
   """
-  flag = tf.TensorSpec([], tf.bool)
-  made = {
-      **dict.fromkeys((rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL), flag),
-      rlds.DISCOUNT: tf.TensorSpec([], tf.float32),
-  }
-  steps = {**step_spec, **{k: v for k, v in made.items() if k not in step_spec}}
+  flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+  made = dict.fromkeys(flags, tf.TensorSpec([], tf.bool))
+  made[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
+  steps = {**step_spec, **made, **step_spec}
   fields = {_EPISODE_ID: tf.TensorSpec([], tf.int64), **(field_specs or {})}
   stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
   dataset = tf.data.Dataset.from_generator(
@@ -214,18 +201,8 @@ def make_batch(
   )
 
 
-def _name(path) -> str:
-  return steps_lib.field_path(path)
-
-
-def _where(path, episode: PythonEpisode) -> str:
-  return f'{_name(path)} of episode {episode.episode_id}'
-
-
 def _batches(
-    episodes: Callable[[], Episodes],
-    spec: Any,
-    field_specs: Mapping[str, tf.TensorSpec],
+    episodes: Callable[[], Episodes], spec: Any, field_specs: Any
 ) -> Iterator[episode_batches.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
   max_steps = max(BATCH_BYTES // blocks.step_bytes(spec), 1)
@@ -236,46 +213,42 @@ def _batches(
     try:
       for episode in found:
         if waiting and num_steps + episode.num_steps > max_steps:
-          yield _join(waiting, field_specs)
+          yield _join(waiting)
           waiting, num_steps = [], 0
-        waiting.append(episode._replace(steps=_read(episode, spec)))
+        waiting.append(_read(episode, spec, field_specs))
         num_steps += episode.num_steps
     except (OSError, ValueError) as e:
       error = e  # The episodes before the one at fault come first.
   if waiting:
-    yield _join(waiting, field_specs)
+    yield _join(waiting)
   if error is not None:
     raise error
 
 
-def _rows(*values: Any) -> np.ndarray:
-  """Returns values as rows; NumPy's own strings lose zeros at their ends."""
-  is_text = isinstance(values[0], (bytes, str))
-  return np.asarray(values, object if is_text else None)
-
-
-def _join(
-    episodes: List[PythonEpisode], field_specs: Mapping[str, tf.TensorSpec]
-) -> episode_batches.EpisodeBatch:
-  """Joins episodes whose columns have been read."""
+def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
+  """Joins episodes that have been read."""
   steps, lengths, is_terminal, ids, fields = zip(*episodes)
-  if len(steps) > 1:
+  joined = steps[0], fields[0]
+  if len(episodes) > 1:
     join = lambda *rows: np.concatenate(rows)
-    steps = [tf.nest.map_structure(join, *steps)]
-  read = lambda spec, *values: columns_lib.read(
-      _rows(*values), slice(None), spec
+    joined = tf.nest.map_structure(join, *zip(steps, fields))
+  return make_batch(joined[0], lengths, is_terminal, ids, joined[1])
+
+
+def _row(value: Any) -> np.ndarray:
+  """Returns a row of a value; NumPy's own strings lose zeros at their ends."""
+  return np.asarray(
+      [value], object if isinstance(value, (bytes, str)) else None
   )
-  fields = tf.nest.map_structure(read, field_specs, *fields)
-  return make_batch(steps[0], lengths, is_terminal, ids, fields)
 
 
-def _read(episode: PythonEpisode, spec: Any) -> Any:
-  """Returns the steps of an episode in arrays of their own, `[T, ...]`."""
+def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
+  """Returns an episode in arrays of its own, `[T, ...]` and `[1, ...]`."""
   try:
     tf.nest.assert_same_structure(spec, episode.steps)
   except (TypeError, ValueError) as e:
     found, first = (
-        [_name(path) for path, _ in tree.flatten_with_path(nest)]
+        [steps_lib.field_path(path) for path, _ in tree.flatten_with_path(nest)]
         for nest in (episode.steps, spec)
     )
     raise ValueError(
@@ -284,27 +257,42 @@ def _read(episode: PythonEpisode, spec: Any) -> Any:
     ) from e
 
   def read(path, row_spec, column):
-    _check(episode, path, row_spec, column)
+    _check(episode, path, column, row_spec)
     # TensorFlow may write into an array that it is given, so it gets a new one.
     rows = columns_lib.zeros(episode.num_steps, row_spec)
     if len(column):
       rows[: len(column)] = columns_lib.read(column, slice(None), row_spec)
     return rows
 
-  return tree.map_structure_with_path(read, spec, episode.steps)
+  return episode._replace(
+      steps=tree.map_structure_with_path(read, spec, episode.steps),
+      fields=tf.nest.map_structure(
+          lambda spec, value: columns_lib.read(_row(value), slice(None), spec),
+          field_specs,
+          episode.fields,
+      ),
+  )
 
 
-def _check(episode: PythonEpisode, path, row_spec, column) -> None:
-  """Checks the rows of a column against those of the first episode."""
+def _check(
+    episode: PythonEpisode,
+    path: Any,
+    column: columns_lib.AnyColumn,
+    row_spec: Optional[tf.TensorSpec] = None,
+) -> tf.TensorSpec:
+  """Checks a column by the spec of its rows in the first episode, if known."""
+  name = steps_lib.field_path(path)
+  where = f'{name} of episode {episode.episode_id}'
+  spec = row_spec or columns_lib.checked_spec(name, column, where)
   counts = episode.num_steps - 1, episode.num_steps
   if len(column) not in counts:
     raise ValueError(
-        f'{_where(path, episode)} has {len(column)} rows, but an episode of'
-        f' {counts[1]} steps has {counts[0]} or {counts[1]} of each field.'
+        f'{where} has {len(column)} rows, but an episode of {counts[1]} steps'
+        f' has {counts[0]} or {counts[1]} of each field.'
     )
-  if len(column) and columns_lib.row_spec(column) != row_spec:
+  if len(column) and columns_lib.row_spec(column) != spec:
     raise ValueError(
-        f'The rows of {_where(path, episode)} are {column.dtype}'
-        f' {column.shape[1:]}, but those of the first episode are'
-        f' {row_spec.dtype.name} {row_spec.shape}.'
+        f'The rows of {where} are {column.dtype} {column.shape[1:]}, but those'
+        f' of the first episode are {spec.dtype.name} {spec.shape}.'
     )
+  return spec

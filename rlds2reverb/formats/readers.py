@@ -102,41 +102,39 @@ def load(
   """
   # pylint: disable=redefined-builtin
   if not isinstance(data, (str, os.PathLike)):
-    is_arrays = isinstance(data, Mapping)
-    format = format or ('arrays' if is_arrays else 'episodes')
+    format = format or ('arrays' if isinstance(data, Mapping) else 'episodes')
     checks.check_choice('The format of data in memory', format, IN_MEMORY)
-    return _call(IN_MEMORY[format], format, data, options)
+    _check_options(IN_MEMORY[format], format, options)
+    return IN_MEMORY[format](data, **options)
   local = files.expand_local(data, 'A data set of another format')
+  format = format or find_format(data)
   if format is None:
-    format = find_format(data)
-    if format is None:
-      raise ValueError(
-          f'The format of {local} is not known. It must be one of'
-          f' {", ".join(READERS)}.{other_formats.hint(local)}'
-      )
+    raise ValueError(
+        f'The format of {local} is not known. It must be one of'
+        f' {", ".join(READERS)}.{other_formats.hint(local)}'
+    )
   checks.check_choice('The format of files', format, READERS)
   same = _FLAT if format in _FLAT else (format,)
   hint = other_formats.hint(local, but=same)
   # Anything with the columns of flat arrays can be flat arrays.
   if format not in _FLAT and _is_other(local, format):
     raise ValueError(f'{local} is not of the format {format}.{hint}')
+  reader = READERS[format]
   try:
-    return _call(READERS[format], format, data, options)
+    _check_options(reader, format, options)
+    # A call by gin would add lines of its own to errors.
+    bound = gin.get_bindings(reader)
+    return inspect.unwrap(reader)(data, **{**bound, **options})
   except ValueError as e:
     if not hint:
       raise
     raise ValueError(f'{e}{hint}') from e
 
 
-def _call(reader, name, data, options) -> tf.data.Dataset:
-  known = option_names(reader)
+def _check_options(reader, name: str, options: Mapping[str, Any]) -> None:
   for option in options:
+    known = option_names(reader)
     checks.check_known(f'The reader of {name}', 'option', option, known)
-  if name in IN_MEMORY:
-    return reader(data, **options)
-  # A call by gin would add lines of its own to errors.
-  bound = gin.get_bindings(reader)
-  return inspect.unwrap(reader)(data, **{**bound, **options})
 
 
 def _is_other(path: str, asked: str) -> bool:

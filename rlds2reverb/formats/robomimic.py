@@ -112,8 +112,4 @@ def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
           f' {missing or "nothing"}, but the demonstrations are'
           f' {list(found)[:10]} and so on.'
       )
-  return {
-      f'{_DATA}/{name}': number
-      for name, number in found.items()
-      if name in wanted
-  }
+  return {f'{_DATA}/{name}': found[name] for name in found if name in wanted}

@@ -67,12 +67,8 @@ def to_ted(
       parts.append(columns if flat else _as_transitions(columns))
   if not parts:
     raise ValueError('There is no transition.')
-  return ted_columns.nest(
-      {
-          name: np.concatenate([part[name] for part in parts])
-          for name in parts[0]
-      }
-  )
+  join = lambda name: np.concatenate([part[name] for part in parts])
+  return columns_lib.nest({name: join(name) for name in parts[0]})
 
 
 def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
@@ -179,16 +175,13 @@ def to_columns(
           None,
           f'{rule} episode. At step {np.flatnonzero(wrong).tolist()}.',
       )
-  steps = {key: value for key, value in steps.items() if key not in flags}
-  if rlds.IS_FIRST in flags:
-    steps[ted_columns.IS_INIT] = flags[rlds.IS_FIRST]
-  done, terminated = is_last[1:], is_terminal[1:]
-  return {
-      **{
-          name: column[:-1]
-          if name.split('/')[0] in transition_fields
-          else column
-          for name, column in paths.leaves(steps).items()
-      },
-      **dict(zip(ted_columns.END_KEYS, (done, terminated, done & ~terminated))),
+  columns = {
+      name: column[:-1] if name.split('/')[0] in transition_fields else column
+      for name, column in paths.leaves(steps).items()
+      if name not in flags
   }
+  if rlds.IS_FIRST in flags:
+    columns[ted_columns.IS_INIT] = flags[rlds.IS_FIRST]
+  done, terminated = is_last[1:], is_terminal[1:]
+  ends = (done, terminated, done & ~terminated)
+  return {**columns, **dict(zip(ted_columns.END_KEYS, ends))}

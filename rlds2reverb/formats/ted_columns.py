@@ -4,20 +4,12 @@ The drawing in `ted` shows them. In the flat form, fields of steps have one row
 more for each episode than fields of transitions.
 """
 
-from typing import (
-    Any,
-    Dict,
-    Iterator,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 # What TorchRL's `InitTracker` calls the first step of an episode.
@@ -134,7 +126,8 @@ def read_episodes(
     first: the row of the oldest transition; rows before it follow the last.
   """
   done, terminated = find_ends(columns)
-  begin = number = num_last = 0
+  places = _places(columns, len(done))
+  begin = start = num_last = 0
   for index, count in enumerate(
       (lengths + 1 if rest is None else rest.num_steps).tolist()
   ):
@@ -143,80 +136,67 @@ def read_episodes(
     known: Dict[str, np.ndarray] = {}
     fields, is_last, is_terminal = {}, False, False
     if rest is not None:
-      leaves = {name: one[index] for name, one in rest.metadata.items()}
-      fields = nest(leaves)
-    if rest is not None and count:
-      known = {
-          name: column[num_last : num_last + 1]
-          for name, column in rest.last_step.items()
-      }
+      row = slice(num_last, num_last + (count > 0))
+      known = {name: column[row] for name, column in rest.last_step.items()}
+      fields = {name: one[index] for name, one in rest.metadata.items()}
+    if count and rest is not None:
       is_last, is_terminal = (known[key].ravel()[0] for key in ENDS)
     elif count:
       is_last, is_terminal = done[rows[-1]], terminated[rows[-1]]
-    # A field of steps has a row more for each episode.
-    steps = _read_steps(columns, len(done), rows, begin + number, count, known)
-    steps[rlds.IS_LAST] = np.arange(count) == (count - 1 if is_last else -1)
+    steps = {rlds.IS_LAST: np.arange(count) == (count - 1 if is_last else -1)}
+    for name, (column, after) in places.items():
+      if after is column:  # It has a row for each step.
+        here, end = np.split(column[start : start + count], [length])
+      else:
+        here, end = column[rows], np.zeros_like(column[: min(count, 1)])
+        if after is not None and length:
+          end = after[rows[-1:]]
+      steps[name] = _joined(name, here, end, known.get(name))
     yield python_episodes.PythonEpisode(
-        nest(steps), count, bool(is_terminal), index, fields
+        columns_lib.nest(steps),
+        count,
+        bool(is_terminal),
+        index,
+        columns_lib.nest(fields),
     )
-    begin, number = begin + length, number + (length > 0)
+    # A field of steps has a row more for each episode.
+    begin, start = begin + length, start + count * (length > 0)
     num_last += count > 0
 
 
-def _read_steps(
-    columns: Mapping[str, np.ndarray],
-    capacity: int,
-    rows: np.ndarray,
-    start: int,
-    count: int,
-    known: Mapping[str, np.ndarray],
-) -> Dict[str, np.ndarray]:
-  """Returns the fields of an episode, by the names of RLDS.
+def _places(
+    columns: Mapping[str, np.ndarray], capacity: int
+) -> Dict[str, Tuple[np.ndarray, Optional[np.ndarray]]]:
+  """Returns the rows of each field, by the names of RLDS, and of those after.
 
-  Args:
-    columns: the columns, of either form.
-    capacity: how many transitions they have.
-    rows: those of the episode.
-    start: where it begins in columns with a row for each step.
-    count: its number of steps.
-    known: the fields of its last step, if they are kept.
+  They are the same column if it has a row for each step, and not for each of
+  the `capacity` transitions.
   """
-  after_root = sorted(columns, key=lambda name: name.startswith(BELOW_NEXT))
-  is_flat = not after_root[-1].startswith(BELOW_NEXT)
-  steps = {}
-  for name in dict.fromkeys(one.removeprefix(BELOW_NEXT) for one in after_root):
-    if name in END_KEYS:
-      continue
-    after = columns.get(BELOW_NEXT + name)
-    column = columns.get(name, after)
-    if name == rlds.REWARD and after is not None:
-      column, after = after, None
-    here = column[rows]
-    end = np.zeros_like(column[: min(count, 1)])
-    if is_flat and len(column) != capacity:
-      here = column[start : start + len(rows)]
-      end = column[start + len(rows) :][: len(end)]
-    elif after is not None and len(rows):
-      end = after[rows[-1:]]
-    name = rlds.IS_FIRST if name == IS_INIT else name
-    # A field of one number has the shape `[1]` in TorchRL.
-    shape = here.shape[1:]
-    if name in known:
-      end = known[name]
-      shape = end.shape[1:]
-    if name == rlds.IS_FIRST or (
-        name == rlds.REWARD and name not in known and shape == (1,)
-    ):
-      shape = ()
-    steps[name] = np.concatenate(
-        [part.reshape(len(part), *shape) for part in (here, end)]
-    )
-  return steps
-
-
-def nest(columns: Mapping[str, Any]) -> Dict[str, Any]:
-  """Returns columns by their names as nested dicts."""
-  nested = {}
+  roots, below = {}, {}
   for name, column in columns.items():
-    nested = paths.insert(nested, paths.split(name), column)
-  return nested
+    is_below = name.startswith(BELOW_NEXT)
+    (below if is_below else roots)[name.removeprefix(BELOW_NEXT)] = column
+  places: Dict[str, Any] = {}
+  for name in dict.fromkeys((*roots, *below)):
+    column, after = roots.get(name, below.get(name)), below.get(name)
+    if not below and len(column) != capacity:
+      after = column
+    elif name == rlds.REWARD and after is not None:
+      column, after = after, None
+    if name not in END_KEYS:
+      places[rlds.IS_FIRST if name == IS_INIT else name] = column, after
+  return places
+
+
+def _joined(
+    name: str, here: np.ndarray, end: np.ndarray, known: Optional[np.ndarray]
+) -> np.ndarray:
+  """Returns the steps of a field; its last one may be known."""
+  end = end if known is None else known
+  # A field of one number has the shape `[1]` in TorchRL.
+  shape = (here if known is None else known).shape[1:]
+  is_flag = name == rlds.IS_FIRST
+  if is_flag or (name == rlds.REWARD and known is None and shape == (1,)):
+    shape = ()
+  parts = [part.reshape(len(part), *shape) for part in (here, end)]
+  return np.concatenate(parts)

@@ -17,6 +17,7 @@ from absl import logging
 import gin
 import numpy as np
 import tensorflow as tf
+import tree
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -74,14 +75,14 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   found = torchrl_files.find(path)
   columns, length = torchrl_files.read(found)
   folder = found if os.path.isdir(found) else os.path.dirname(found)
-  all_done, _ = ted_columns.find_ends(columns)
-  capacity = len(all_done)
-  done = all_done[:length]
+  done, _ = ted_columns.find_ends(columns)
+  capacity = len(done)
+  done = done[:length]
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
   first, breaks = 0, False
   if any(name.startswith(ted_columns.BELOW_NEXT) for name in columns):
-    oldest = _find_oldest(folder, len(done), capacity)
+    oldest = _find_oldest(folder, capacity) if length >= capacity else 0
     first = oldest or 0
     done = np.roll(done, -first)
     breaks = _find_breaks(path, columns, done, oldest)
@@ -91,36 +92,30 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   )
   file = os.path.join(folder, torchrl_files.REST_FILE)
   rest = torchrl_files.read_rest(file) if os.path.exists(file) else None
-  if rest is not None:
-    transitions = rest.num_steps[rest.num_steps > 1] - 1
-    if not np.array_equal(transitions, lengths):
-      raise ValueError(
-          f'{file} is of other episodes than the rest of {path}. Remove it, or'
-          ' write the storage again.'
-      )
+  num_steps = lengths + 1 if rest is None else rest.num_steps
+  if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
+    raise ValueError(
+        f'{file} is of other episodes than the rest of {path}. Remove it, or'
+        ' write the storage again.'
+    )
   return python_episodes.to_dataset(
       lambda: ted_columns.read_episodes(columns, lengths, rest, first),
-      len(lengths if rest is None else rest.num_steps),
+      len(num_steps),
   )
 
 
-def _find_oldest(
-    storage_folder: str, length: int, capacity: int
-) -> Optional[int]:
-  """Returns the oldest of `length` rows, or None if it is not known.
+def _find_oldest(storage_folder: str, capacity: int) -> Optional[int]:
+  """Returns the oldest row of a full storage, or None if it is not known.
 
   The folder of a storage lies beside `writer` if the whole buffer was saved.
   """
-  if length < capacity:
-    return 0
-  path = os.path.join(
-      os.path.dirname(storage_folder), 'writer', 'metadata.json'
-  )
-  if os.path.basename(storage_folder) != 'storage' or not os.path.isfile(path):
+  above, name = os.path.split(storage_folder)
+  path = os.path.join(above, 'writer', 'metadata.json')
+  if name != 'storage' or not os.path.isfile(path):
     return None
   with open(path, encoding='utf-8') as f:
     cursor = json.load(f).get('cursor')
-  return cursor if isinstance(cursor, int) and 0 <= cursor < capacity else None
+  return cursor if cursor in range(capacity) else None
 
 
 def _find_breaks(
@@ -217,10 +212,8 @@ def save_torchrl(
   checks.check_choice('format', format, FORMATS)
   directory = files.expand_local(directory, 'A storage of TorchRL')
   data = ted_lib.stacked(rlds_data)
-  metadata = dict(data.element_spec)
-  steps = metadata.pop(rlds.STEPS)
-  _check_fields(steps, or_strings=False)
-  _check_fields(metadata, or_strings=True)
+  for keys, spec in tree.flatten_with_path(data.element_spec):
+    _check_field(keys, spec)
   is_hdf5 = format == HDF5
   marker = torchrl_files.HDF5_FILE if is_hdf5 else torchrl_files.LENGTH_FILE
   rests: List[ted_columns.Rest] = []
@@ -250,19 +243,15 @@ def _columns(
   for index, episode in enumerate(data.as_numpy_iterator()):
     steps = episode.pop(rlds.STEPS)
     columns = ted_lib.to_columns(steps)
-    leaves = paths.leaves(steps)
-    last = len(leaves[rlds.IS_LAST]) - 1
-    rests.append(
-        ted_columns.Rest(
-            np.array([last + 1]),
-            {name: leaf[max(last, 0) :] for name, leaf in leaves.items()},
-            {
-                name: np.asarray([leaf], type(leaf) is bytes and object or None)
-                for name, leaf in paths.leaves(episode).items()
-            },
-        )
-    )
     done = columns[ted_columns.DONE]
+    metadata = {
+        name: np.asarray([leaf], object if isinstance(leaf, bytes) else None)
+        for name, leaf in paths.leaves(episode).items()
+    }
+    leaves = paths.leaves(steps)
+    count = len(leaves[rlds.IS_LAST])
+    last = {name: leaf[max(count - 1, 0) :] for name, leaf in leaves.items()}
+    rests.append(ted_columns.Rest(np.array([count]), last, metadata))
     if not len(done):
       continue
     if unfinished is not None:
@@ -282,31 +271,30 @@ def _columns(
     raise ValueError('There is no transition to write.')
 
 
-def _check_fields(
-    fields: Dict[str, Any], or_strings: bool, above: paths.KeyPath = ()
-) -> None:
-  """Checks that fields can be written, by their specs."""
-  for key, spec in fields.items():
-    keys = (*above, key)
-    problem = ''
-    if not isinstance(key, str) or '/' in key or '.' in key:
-      problem = f'has the key {key!r}, which is no name of a file. Rename it'
-    elif isinstance(spec, dict):
-      _check_fields(spec, or_strings, keys)
-    elif not isinstance(spec, tf.TensorSpec):
-      kind = type(spec).__name__
-      problem = f'is a {kind}, but TorchRL has dicts only. Rename its parts'
-    elif 0 in spec.shape[1:].as_list():
-      problem = (
-          f'is {spec.dtype.name} {spec.shape[1:]}, without values, which'
-          ' TorchRL saves but does not load. Leave it out'
-      )
-    elif not spec.shape[1:].is_fully_defined() or (
-        spec.dtype == tf.string and not or_strings
-    ):
-      problem = (
-          f'is {spec.dtype.name} {spec.shape[1:]}, but must be of numbers of'
-          ' one known shape. Decode it or leave it out'
-      )
-    if problem:
-      raise ValueError(f'{steps_lib.field_path(keys)} {problem} first.')
+def _check_field(keys: paths.KeyPath, spec: Any) -> None:
+  """Checks that a field of steps or episodes can be written, by its spec."""
+  is_of_steps = keys[0] == rlds.STEPS
+  names = keys[1:] if is_of_steps else keys
+  odd = [one for one in names if not isinstance(one, str) or set(one) & {*'/.'}]
+  shape = getattr(spec, 'shape', tf.TensorShape([]))[1:]
+  problem = ''
+  if odd and isinstance(odd[0], str):
+    problem = f'has the key {odd[0]!r}, which is no name of a file. Rename it'
+  elif odd or not isinstance(spec, tf.TensorSpec):
+    kind = 'tuple' if odd else type(spec).__name__
+    names = names[: names.index(odd[0])] if odd else names
+    problem = f'is a {kind}, but TorchRL has dicts only. Rename its parts'
+  elif 0 in shape.as_list():
+    problem = (
+        f'is {spec.dtype.name} {shape}, without values, which TorchRL saves but'
+        ' does not load. Leave it out'
+    )
+  elif not shape.is_fully_defined() or (
+      spec.dtype == tf.string and is_of_steps
+  ):
+    problem = (
+        f'is {spec.dtype.name} {shape}, but must be of numbers of one known'
+        ' shape. Decode it or leave it out'
+    )
+  if problem:
+    raise ValueError(f'{steps_lib.field_path(names)} {problem} first.')

@@ -15,18 +15,9 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 `traj_0`, `traj_1`, ..., and the same values beside them.
 """
 
-import contextlib
 import json
 import os
-from typing import (
-    Any,
-    BinaryIO,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Tuple,
-)
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import h5py
 import numpy as np
@@ -66,9 +57,9 @@ def find(path: str) -> str:
   if os.path.isfile(path):
     return path
   for folder in (path, os.path.join(path, 'storage')):
+    file = os.path.join(folder, HDF5_FILE)
     if os.path.isfile(os.path.join(folder, LENGTH_FILE)):
       return folder
-    file = os.path.join(folder, HDF5_FILE)
     if os.path.isfile(file):
       return file
   raise ValueError(
@@ -87,19 +78,16 @@ def read(path: str) -> Storage:
 
 
 def _read_folder(folder: str) -> Storage:
-  with open(os.path.join(folder, LENGTH_FILE), encoding='utf-8') as f:
-    metadata = json.load(f)
+  metadata = _read_json(folder, LENGTH_FILE)
   if metadata['is_pytree']:
     raise ValueError(
         f'{folder} holds a pytree, and not a TensorDict, which alone has the'
         ' fields of episodes.'
     )
-  meta = _read_json(os.path.join(folder, META_FILE))
-  shape = (
-      _read_json(os.path.join(folder, '_storage_shape', META_FILE))['data']
-      if '_storage_shape' in meta
-      else meta['shape']
-  )
+  meta = _read_json(folder, META_FILE)
+  shape = meta['shape']
+  if '_storage_shape' in meta:
+    shape = _read_json(folder, '_storage_shape', META_FILE)['data']
   # An int stands for a shape of one dimension.
   if not isinstance(shape, int) and len(shape) != 1:
     raise ValueError(
@@ -135,7 +123,8 @@ def _read_hdf5(path: str) -> Storage:
     return columns, int(file['_len'][()])
 
 
-def _read_json(path: str) -> Dict[str, Any]:
+def _read_json(*parts: str) -> Dict[str, Any]:
+  path = os.path.join(*parts)
   if not os.path.isfile(path):
     raise ValueError(
         f'There is no {path}, which a storage of TorchRL has. Is this one that'
@@ -146,15 +135,15 @@ def _read_json(path: str) -> Dict[str, Any]:
 
 
 def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
-  meta = _read_json(os.path.join(folder, META_FILE))
+  meta = _read_json(folder, META_FILE)
   if meta['_type'] != _TENSOR_DICT:
     raise ValueError(
         f'{folder} holds a {meta["_type"]}. Only a TensorDict is read.'
     )
   for name, entry in meta.items():
+    path = os.path.join(folder, name)
     if name in _VALUES or not isinstance(entry, dict):
       continue
-    path = os.path.join(folder, name)
     if 'type' in entry:
       yield from _read_columns(path, f'{prefix}{name}/')
     else:
@@ -163,7 +152,13 @@ def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
 
 def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
   """Returns the rows of a field, mapped to memory."""
-  dtype = _numpy_dtype(path, entry['dtype'])
+  try:
+    dtype = tf.as_dtype(entry['dtype'].replace('torch.', '')).as_numpy_dtype
+  except TypeError as e:
+    raise ValueError(
+        f'{path} is {entry["dtype"]}, which TensorFlow does not have. Cast it'
+        ' before it is saved.'
+    ) from e
   shape = tuple(entry['shape'])
   if entry['is_nested']:
     shapes = np.fromfile(f'{path}.shape.memmap', np.int64).reshape(shape)
@@ -174,27 +169,18 @@ def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
       )
     shape = (shapes[:, 0].sum(), *shapes[:1, 1:].ravel())
   file = f'{path}.memmap'
-  expected = int(np.prod(shape)) * dtype.itemsize
+  expected = int(np.prod(shape)) * np.dtype(dtype).itemsize
   found = os.path.getsize(file) if os.path.isfile(file) else None
   # The files of the nested form may be longer than the rows that count.
   if found is None or found < expected:
     raise ValueError(
-        f'{file} must have {expected} bytes, for {dtype} {list(shape)}, but'
+        f'{file} must have {expected} bytes, for {np.dtype(dtype)}'
+        f' {list(shape)}, but'
         + (' is not there.' if found is None else f' has {found}.')
     )
   if not expected:
     return np.zeros(shape, dtype)
   return np.memmap(file, dtype, 'r', shape=shape)
-
-
-def _numpy_dtype(path: str, name: str) -> np.dtype:
-  try:
-    return np.dtype(tf.as_dtype(name.replace('torch.', '')).as_numpy_dtype)
-  except TypeError as e:
-    raise ValueError(
-        f'{path} is {name}, which TensorFlow does not have. Cast it before it'
-        ' is saved.'
-    ) from e
 
 
 def write_folder(
@@ -212,17 +198,20 @@ def write_folder(
   """
   shapes: Dict[str, List[Tuple[int, ...]]] = {}
   dtypes = {}
-  with contextlib.ExitStack() as stack:
-    opened: Dict[str, BinaryIO] = {}
-    for columns in episodes:
-      for name, rows in columns.items():
-        if name not in opened:
-          path = os.path.join(folder, f'{name}.memmap')
-          os.makedirs(os.path.dirname(path), exist_ok=True)
-          opened[name] = stack.enter_context(open(path, 'wb'))
-          shapes[name], dtypes[name] = [], rows.dtype
-        opened[name].write(np.ascontiguousarray(rows).tobytes())
-        shapes[name].append(rows.shape)
+  for columns in episodes:
+    for name, rows in columns.items():
+      path = os.path.join(folder, f'{name}.memmap')
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      with open(path, 'ab') as f:
+        f.write(np.ascontiguousarray(rows).tobytes())
+      shapes.setdefault(name, []).append(rows.shape)
+      dtypes[name] = rows.dtype
+  lengths = [shape[0] for shape in shapes[ted_columns.DONE]]
+  own = {
+      'shape': [len(lengths)] if nested else [],
+      'device': 'cpu',
+      '_type': _TENSOR_DICT,
+  }
   # By the paths of folders, what their meta files say of what is in them.
   metas: Dict[str, Dict[str, Any]] = {'': {}}
   for name, all_shapes in shapes.items():
@@ -241,26 +230,21 @@ def write_folder(
       name, _, leaf = name.rpartition('/')
       metas.setdefault(name, {}).setdefault(leaf, entry)
       entry = {'type': 'TensorDict'}
-  length = sum(shape[0] for shape in shapes[ted_columns.DONE])
-  for name, value in _own_values(length):
+  value_meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
+  for name, value in _own_values(sum(lengths)):
     metas[''][name] = {'type': 'NonTensorData'}
-    meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
-    _write_json(os.path.join(folder, name), META_FILE, {**meta, 'data': value})
-  own = {
-      'shape': [len(shapes[ted_columns.DONE])] if nested else [],
-      'device': 'cpu',
-      '_type': _TENSOR_DICT,
-  }
+    _write_json({**value_meta, 'data': value}, folder, name, META_FILE)
   for name, meta in metas.items():
-    _write_json(os.path.join(folder, name), META_FILE, {**meta, **own})
-  marker = {'metadata': {}, 'is_pytree': False, 'len': length}
-  _write_json(folder, LENGTH_FILE, marker)
-  return length
+    _write_json({**meta, **own}, folder, name, META_FILE)
+  marker = {'metadata': {}, 'is_pytree': False, 'len': sum(lengths)}
+  _write_json(marker, folder, LENGTH_FILE)
+  return sum(lengths)
 
 
-def _write_json(folder: str, name: str, value: Any) -> None:
-  os.makedirs(folder, exist_ok=True)
-  with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
+def _write_json(value: Any, *parts: str) -> None:
+  path = os.path.join(*parts)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with open(path, 'w', encoding='utf-8') as f:
     json.dump(value, f)
 
 
@@ -298,9 +282,6 @@ def read_rest(path: str) -> ted_columns.Rest:
   found: Dict[str, Any] = {'last_step': {}, 'metadata': {}}
   for name, record in zip(records[::2], records[1::2]):
     part, _, field = name.decode().partition('/')
-    array = tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
-    if field:
-      found[part][field] = array
-    else:
-      found[part] = array
+    proto = tensor_pb2.TensorProto.FromString(record)
+    (found[part] if field else found)[field or part] = tf.make_ndarray(proto)
   return ted_columns.Rest(**found)

@@ -4,6 +4,7 @@ It needs the extra: `pip install '.[video]'` in a clone. PyAV is imported when
 the first frame is read.
 """
 
+import contextlib
 import math
 import os
 from typing import Any, Iterator, Optional, Sequence, Tuple
@@ -16,14 +17,11 @@ from rlds2reverb.formats import downloads
 
 _TIME = '#t='
 _DEPTH = '&depth='
-_RGB = 'rgb24'
+_Depths = Optional[np.ndarray]
 
 
 def column(
-    path: str,
-    times: np.ndarray,
-    fps: float,
-    depths: Optional[np.ndarray] = None,
+    path: str, times: np.ndarray, fps: float, depths: _Depths = None
 ) -> columns.Column:
   """Returns a column of frames; their size is in the head of the file.
 
@@ -33,20 +31,19 @@ def column(
     fps: see `read_frames`.
     depths: see `read_frames`.
   """
-  with _open(path) as container:
-    nothing = _empty(0, _stream(container, depths is not None), depths)
-  return columns.Column(
-      nothing.dtype,
-      (len(times), *nothing.shape[1:]),
-      lambda begin, end: read_frames(path, times[begin:end], fps, depths),
-  )
+  with _open(path, depths) as (_, _, nothing):
+    return columns.Column(
+        nothing.dtype,
+        (len(times), *nothing.shape[1:]),
+        lambda begin, end: read_frames(path, times[begin:end], fps, depths),
+    )
 
 
 def read_frames(
     path: str,
     times: Sequence[float],
     fps: Optional[float] = None,
-    depths: Optional[np.ndarray] = None,
+    depths: _Depths = None,
 ) -> np.ndarray:
   """Decodes the frames that are nearest to given times.
 
@@ -69,14 +66,10 @@ def read_frames(
   """
   times = np.asarray(times, np.float64)
   order = np.argsort(times, kind='stable')
-  with _open(path) as container:
-    stream = _stream(container, depths is not None)
-    stream.thread_type = 'AUTO'
-    if fps is None:
-      fps = float(stream.average_rate)
-    frames = _empty(len(times), stream, depths)
+  with _open(path, depths, len(times)) as (container, stream, frames):
     if not len(times):
       return frames
+    fps = fps or float(stream.average_rate)
     begin = max(times[order[0]] - 0.5 / fps, 0.0)
     container.seek(math.floor(begin / stream.time_base), stream=stream)
     decoded = container.decode(stream)
@@ -93,7 +86,7 @@ def read_frames(
             + (f' The nearest is at {frame.time:.4f} s.' if frame else '')
         )
       if depths is None:
-        frames[index] = frame.to_ndarray(format=_RGB)
+        frames[index] = frame.to_ndarray(format='rgb24')
       else:
         codes = frame.to_ndarray(format=depth_maps.PIXEL_FORMAT)
         frames[index] = depths[codes][..., np.newaxis]
@@ -158,41 +151,36 @@ def read_references(
     yield from zip(indices, read_frames(path, times, depths=depths))
 
 
-def _open(path: str):
+@contextlib.contextmanager
+def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
+  """Yields an open video file, its stream, and an array for some frames."""
   av = downloads.load('av', 'Video files are read through PyAV', 'video')
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:
     # FFmpeg would open URLs, too, which an untrusted data set may name.
-    return av.open(path, options={'protocol_whitelist': 'file'})
+    opened = av.open(path, options={'protocol_whitelist': 'file'})
   except av.FFmpegError as e:
     raise ValueError(f'{path} is not a whole video file: {e}') from e
-
-
-def _stream(container, is_depth: bool) -> Any:
-  if not container.streams.video:
-    raise ValueError(f'{container.name} is a file without video.')
-  stream = container.streams.video[0]
-  pixels = stream.format
-  if is_depth:
-    if pixels.name != depth_maps.PIXEL_FORMAT:
+  with opened as container:
+    if not container.streams.video:
+      raise ValueError(f'{path} is a file without video.')
+    stream = container.streams.video[0]
+    stream.thread_type = 'AUTO'
+    pixels, size = stream.format, (count, stream.height, stream.width)
+    if depths is not None and pixels.name != depth_maps.PIXEL_FORMAT:
       raise ValueError(
-          f'{container.name} is said to be of depth, whose pixel format must be'
+          f'{path} is said to be of depth, whose pixel format must be'
           f' {depth_maps.PIXEL_FORMAT}, but is {pixels.name}.'
       )
-  elif len(pixels.components) < 3 and pixels.components[0].bits > 8:
-    raise ValueError(
-        f'{container.name} has {len(pixels.components)} channels of'
-        f' {pixels.components[0].bits} bits ({pixels.name}): that is no image.'
-        ' If it is of depth, its feature in meta/info.json must have'
-        ' {"info": {"is_depth_map": true}}.'
-    )
-  return stream
-
-
-def _empty(count: int, stream: Any, depths: Optional[np.ndarray]) -> np.ndarray:
-  """Returns the array of some frames, before they are read."""
-  size = (count, stream.height, stream.width)
-  if depths is None:
-    return np.empty((*size, 3), np.uint8)
-  return np.empty((*size, 1), depths.dtype)
+    if depths is not None:
+      yield container, stream, np.empty((*size, 1), depths.dtype)
+      return
+    if len(pixels.components) < 3 and pixels.components[0].bits > 8:
+      raise ValueError(
+          f'{path} has {len(pixels.components)} channels of'
+          f' {pixels.components[0].bits} bits ({pixels.name}): that is no'
+          ' image. If it is of depth, its feature in meta/info.json must have'
+          ' {"info": {"is_depth_map": true}}.'
+      )
+    yield container, stream, np.empty((*size, 3), np.uint8)

@@ -21,8 +21,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
-from rlds2reverb.formats import flat_arrays
-from rlds2reverb.formats import flat_layout
+from rlds2reverb.formats import python_episodes
 
 _DATA = 'data'
 _META = 'meta'
@@ -61,21 +60,26 @@ def load_zarr(
   path = files.expand_local(path, 'A Zarr replay buffer')
   ends, arrays = _open(path)
   columns_lib.check_left_out(f'{path}/{_DATA}', arrays, leave_out)
-  names = _steps(path, [name for name in arrays if name not in leave_out])
-  spec = tf.nest.map_structure(
-      lambda name: columns_lib.checked_spec(name, arrays[name]), names
-  )
-  spec.setdefault(rlds.REWARD, flat_layout.NO_REWARD)
-  never = np.zeros(len(ends), bool)
-  layout = flat_layout.FlatLayout(
-      names, spec, False, np.array([0, *ends]), never
-  )
+  names = [name for name in arrays if name not in leave_out]
+  places = {
+      name: name
+      if name in (rlds.ACTION, rlds.REWARD)
+      else f'{rlds.OBSERVATION}/{name}'
+      for name in names
+  }
+  if not columns_lib.below(rlds.OBSERVATION, places.values()):
+    raise ValueError(f'{path} has no observation below {_DATA}, but {names}.')
 
-  @contextlib.contextmanager
-  def open_columns():
-    yield {name: _column(array) for name, array in _open(path)[1].items()}
+  def read() -> python_episodes.Episodes:
+    columns = {name: _column(array) for name, array in _open(path)[1].items()}
+    for index, (begin, end) in enumerate(zip([0, *ends], ends)):
+      steps = {
+          places[name]: columns_lib.part(columns[name], begin, end)
+          for name in names
+      }
+      yield python_episodes.make_episode(columns_lib.nest(steps), index)
 
-  return flat_arrays.to_dataset(open_columns, layout)
+  return python_episodes.to_dataset(read, len(ends))
 
 
 def _column(array: Any) -> columns_lib.Column:
@@ -117,8 +121,14 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
         f' {_META}/{_ENDS}: {e}.'
     ) from e
   for name, array in (*arrays.items(), (_ENDS, ends)):
-    codecs = [getattr(one, 'codec_id', '') for one in _codecs(array)]
-    if _UNSAFE_CODEC in codecs or array.dtype.kind == 'O':
+    metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
+    codecs = [
+        *(getattr(metadata, 'filters', None) or ()),
+        getattr(metadata, 'compressor', None),
+    ]
+    if array.dtype.kind == 'O' or _UNSAFE_CODEC in [
+        getattr(codec, 'codec_id', '') for codec in codecs
+    ]:
       raise ValueError(
           f'The array {name} of {path} has objects of Python, which may run any'
           ' code when they are read, so it is refused.'
@@ -126,38 +136,18 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   if groups:
     logging.warning('Left out: groups below %s of %s: %s.', _DATA, path, groups)
   ends = ends[:].tolist()
-  _check(path, ends, arrays)
-  return ends, arrays
-
-
-def _codecs(array: Any) -> List[Any]:
-  """Returns the codecs of an array of Zarr's format 2."""
-  metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
-  filters = getattr(metadata, 'filters', None) or ()
-  return [*filters, getattr(metadata, 'compressor', None)]
-
-
-def _check(path: str, ends: List[int], arrays: Dict[str, Any]) -> None:
   if not ends or min(np.diff([0, *ends])) < 0:
     raise ValueError(
         f'{_META}/{_ENDS} of {path} must have the increasing ends of episodes,'
         f' but is {ends[:10]}.'
     )
   for name, array in arrays.items():
-    if not array.shape or array.shape[0] != ends[-1]:
+    if array.shape[:1] != (ends[-1],):
       raise ValueError(
           f'{_DATA}/{name} of {path} has the shape {array.shape}, but there are'
           f' {ends[-1]} frames by {_META}/{_ENDS}.'
       )
-
-
-def _steps(path: str, names: List[str]) -> Dict[str, Any]:
-  """Returns the fields of a step; every leaf is the name of its array."""
-  tops = [name for name in names if name in (rlds.ACTION, rlds.REWARD)]
-  observation = {name: name for name in names if name not in tops}
-  if not observation:
-    raise ValueError(f'{path} has no observation below {_DATA}, but {names}.')
-  return {rlds.OBSERVATION: observation, **{name: name for name in tops}}
+  return ends, arrays
 
 
 def _import_zarr() -> Any:

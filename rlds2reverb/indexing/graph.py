@@ -125,13 +125,15 @@ class TransitionGraph:
     # Edges are in the order of their states, then of their first recording.
     order = np.lexsort((first_row, source[first_row]))
     row = first_row[order]
-    count = np.diff(edges.starts)[order]
+    counts = np.diff(edges.starts)[order]
     sums = np.bincount(edges.group, reward.ravel())[order]
-    self._edge_row = tf.constant(row)
-    self._edge_target = tf.constant(target[row])
-    self._edge_count = tf.constant(count)
-    self._edge_reward = tf.constant(sums / count, tf.float32)
-    self._edge_is_terminal = tf.gather(ends, row)
+    self._edges = {
+        'row': tf.constant(row),
+        'target': tf.constant(target[row]),
+        'count': tf.constant(counts),
+        'reward': tf.constant(sums / counts, tf.float32),
+        'is_terminal': tf.gather(ends, row),
+    }
     # Of a state s, the edges are those from starts[s] to starts[s + 1].
     self._starts = tf.constant(
         np.searchsorted(source[row], np.arange(len(self._states) + 1))
@@ -145,22 +147,13 @@ class TransitionGraph:
 
   @property
   def num_edges(self) -> int:
-    return int(self._edge_row.shape[0])
+    return int(self._edges['row'].shape[0])
 
   @property
   def num_bytes(self) -> int:
     """The bytes that states and edges take."""
-    tensors = (
-        self._starts,
-        self._state_row,
-        self._edge_row,
-        self._edge_target,
-        self._edge_count,
-        self._edge_reward,
-        self._edge_is_terminal,
-    )
-    of_edges = sum(tensor.numpy().nbytes for tensor in tensors)
-    return self._states.num_bytes + of_edges
+    tensors = (self._starts, self._state_row, *self._edges.values())
+    return self._states.num_bytes + sum(one.numpy().nbytes for one in tensors)
 
   def successors(self, observation: Any) -> Successors:
     """Returns the `Successors` of observations; see `TransitionIndex`."""
@@ -168,13 +161,13 @@ class TransitionGraph:
     starts = tf.gather(self._starts, state)
     ends = tf.where(found, tf.gather(self._starts, state + 1), starts)
     edges = tf.ragged.range(starts, ends)
-    take = lambda leaf, index: edges.with_values(tf.gather(leaf, index))
-    row = tf.gather(self._edge_row, edges.values)
+    taken = gathering.take(self._edges, edges.values)
+    rows = gathering.take(self._rows, taken['row'])
     return Successors(
-        rows=tf.nest.map_structure(lambda leaf: take(leaf, row), self._rows),
-        reward=take(self._edge_reward, edges.values),
-        count=take(self._edge_count, edges.values),
-        is_terminal=take(self._edge_is_terminal, edges.values),
+        rows=tf.nest.map_structure(edges.with_values, rows),
+        reward=edges.with_values(taken['reward']),
+        count=edges.with_values(taken['count']),
+        is_terminal=edges.with_values(taken['is_terminal']),
         found=found,
     )
 
@@ -185,11 +178,10 @@ class TransitionGraph:
     checks.check_positive('depth', depth)
     checks.check_positive('max_width', max_width)
     state, found = self._find(observation)
-    dtypes = [tf.int64] * 3 + [tf.float32, tf.bool, tf.int64]
     *nodes, left_out = tf.numpy_function(
         lambda state, found: self._grow(state, found, depth, max_width, gamma),
         [state, found],
-        dtypes,
+        [tf.int64] * 3 + [tf.float32, tf.bool, tf.int64],
     )
     shape = [*state.shape, depth + 1, max_width]
     parent, edge, state, path_return, is_leaf = (
@@ -197,23 +189,19 @@ class TransitionGraph:
     )
     mask, is_edge = state >= 0, edge >= 0
     state, edge = tf.maximum(state, 0), tf.maximum(edge, 0)
-    of_edge = lambda leaf: gathering.zeros_unless(
-        is_edge, gathering.take(leaf, edge)
-    )
-    action = self._rows.get(rlds.ACTION, ())
+    edges = gathering.take(self._edges, edge)
+    action = gathering.take(self._rows.get(rlds.ACTION, ()), edges['row'])
     place = tf.gather(self._state_row, state)
+    observations = gathering.take(self._observations, place)
+    of_edges = gathering.zeros_unless(is_edge, {**edges, 'action': action})
     return Tree(
         mask=mask,
         parent=parent,
-        observation=gathering.zeros_unless(
-            mask, gathering.take(self._observations, place)
-        ),
-        action=gathering.zeros_unless(
-            is_edge, gathering.take(action, tf.gather(self._edge_row, edge))
-        ),
-        reward=of_edge(self._edge_reward),
-        count=of_edge(self._edge_count),
-        is_terminal=of_edge(self._edge_is_terminal),
+        observation=gathering.zeros_unless(mask, observations),
+        action=of_edges['action'],
+        reward=of_edges['reward'],
+        count=of_edges['count'],
+        is_terminal=of_edges['is_terminal'],
         path_return=path_return,
         is_leaf=is_leaf,
         num_left_out=tf.ensure_shape(left_out, found.shape),
@@ -232,15 +220,15 @@ class TransitionGraph:
     parent, edge, state = (np.full(shape, -1) for _ in range(3))
     path_return, is_leaf = np.zeros(shape, np.float32), np.zeros(shape, bool)
     left_out = np.zeros(len(roots), np.int64)
-    starts, target = self._starts.numpy(), self._edge_target.numpy()
-    reward, ends = self._edge_reward.numpy(), self._edge_is_terminal.numpy()
+    edges = {name: column.numpy() for name, column in self._edges.items()}
+    starts = self._starts.numpy()
     state[found, 0, 0] = roots[found]
     for level in range(depth):
       root, place = np.nonzero(state[:, level] >= 0)
       here = state[root, level, place]
       num_edges = starts[here + 1] - starts[here]
       if level:
-        num_edges[ends[edge[root, level, place]]] = 0
+        num_edges[edges['is_terminal'][edge[root, level, place]]] = 0
       is_leaf[root, level, place] = num_edges == 0
       # The children of all nodes, one after the other.
       node = np.repeat(np.arange(len(here)), num_edges)
@@ -254,9 +242,9 @@ class TransitionGraph:
       below = tree[fits], level + 1, slot[fits]
       parent[below] = place[node]
       edge[below] = taken
-      state[below] = target[taken]
-      so_far = path_return[root[node], level, place[node]]
-      path_return[below] = so_far + np.float32(gamma**level) * reward[taken]
+      state[below] = edges['target'][taken]
+      reward = np.float32(gamma**level) * edges['reward'][taken]
+      path_return[below] = path_return[root[node], level, place[node]] + reward
     is_leaf[:, depth] = state[:, depth] >= 0
     return parent, edge, state, path_return, is_leaf, left_out
 

@@ -11,6 +11,7 @@ import tree
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import paths
 
 _FILE = 'index.json'
 _LENGTHS = 'lengths.npy'
@@ -42,22 +43,15 @@ def write(
   ) as folder:
     np.save(os.path.join(folder, _LENGTHS), lengths.numpy())
     for number, (path, leaf) in enumerate(tree.flatten_with_path(rows)):
-      columns.append(
-          {
-              'path': list(path),
-              'dtype': leaf.dtype.name,
-              'shape': leaf.shape.as_list(),
-          }
-      )
-      file = os.path.join(folder, f'{number}.npy')
+      name, shape = leaf.dtype.name, leaf.shape.as_list()
+      columns.append({'path': list(path), 'dtype': name, 'shape': shape})
+      array = leaf.numpy().reshape(-1)
       if leaf.dtype == tf.string:
-        words = leaf.numpy().ravel().tolist()
-        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+        ends = np.cumsum([*map(len, array)], dtype=np.int64)
         np.save(os.path.join(folder, f'{number}.ends.npy'), ends)
-        np.save(file, np.frombuffer(b''.join(words), np.uint8))
-      else:
-        # numpy alone cannot read a bfloat16 back.
-        np.save(file, leaf.numpy().reshape(-1).view(np.uint8))
+        array = np.frombuffer(b''.join(array), np.uint8)
+      # numpy alone cannot read a bfloat16 back.
+      np.save(os.path.join(folder, f'{number}.npy'), array.view(np.uint8))
     with open(os.path.join(folder, _FILE), 'w', encoding='utf-8') as f:
       json.dump({'keys': list(keys), 'columns': columns}, f)
 
@@ -76,34 +70,26 @@ def read(
     raise ValueError(f'There is no index at {folder}: {_FILE} is missing.')
   with files.open_text(path) as f:
     stored = json.load(f)
-  rows = {}
+
+  def load(name: str) -> np.ndarray:
+    with tf.io.gfile.GFile(os.path.join(folder, name), 'rb') as f:
+      return np.load(f)
+
+  rows: Dict[str, Any] = {}
   for number, column in enumerate(stored['columns']):
-    array = _load(folder, f'{number}.npy')
-    shape = column['shape']
-    if column['dtype'] == 'string':
-      ends = _load(folder, f'{number}.ends.npy')
-      starts = np.append(0, ends[:-1])
-      words = [array[a:b].tobytes() for a, b in zip(starts, ends)]
-      leaf = tf.reshape(tf.constant(words, tf.string), shape)
+    array, dtype = load(f'{number}.npy'), tf.as_dtype(column['dtype'])
+    if dtype == tf.string:
+      ends = load(f'{number}.ends.npy')
+      words = [array[a:b].tobytes() for a, b in zip([0, *ends], ends)]
+      leaf = tf.constant(words, tf.string)
     else:
-      dtype = tf.as_dtype(column['dtype'])
-      leaf = tf.constant(array.view(dtype.as_numpy_dtype).reshape(shape))
-    _put(rows, column['path'], leaf)
-  lengths = tf.constant(_load(folder, _LENGTHS), tf.int64)
+      leaf = tf.constant(array.view(dtype.as_numpy_dtype))
+    leaf = tf.reshape(leaf, column['shape'])
+    rows = paths.insert(rows, tuple(column['path']), leaf)
+  lengths = tf.constant(load(_LENGTHS), tf.int64)
   if int(tf.reduce_sum(lengths)) != int(gathering.num_rows(rows)):
     raise ValueError(f'The index at {folder} is damaged: rows are missing.')
   return _with_tuples(rows), lengths, tuple(stored['keys'])
-
-
-def _load(folder, name) -> np.ndarray:
-  with tf.io.gfile.GFile(os.path.join(folder, name), 'rb') as f:
-    return np.load(f)
-
-
-def _put(nest, path, leaf) -> None:
-  for key in path[:-1]:
-    nest = nest.setdefault(key, {})
-  nest[path[-1]] = leaf
 
 
 def _with_tuples(node) -> Any:

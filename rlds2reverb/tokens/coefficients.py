@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import graphs
+
 # The largest error that a coefficient follows, as in the paper.
 _MAX_ERROR = 0.2
 
@@ -37,31 +39,22 @@ def adaptive_kl_coefficient(
   """
   if target <= 0 or horizon <= 0:
     raise ValueError(
-        'target and horizon must be positive, but are'
-        f' {target} and {horizon}.'
+        f'target and horizon must be positive, but are {target} and {horizon}.'
     )
-  kl = tf.cast(kl, tf.float32)
+  kl, coefficient = tf.cast(kl, tf.float32), tf.cast(coefficient, tf.float32)
   if kl.shape.rank == 0:
     raise ValueError('kl must be one number for each observation, [n].')
-  coefficient = tf.cast(coefficient, tf.float32)
   count = tf.size(kl)
-  with tf.control_dependencies(
-      [
-          tf.debugging.assert_positive(
-              count, 'There must be a divergence to adapt a coefficient to.'
-          ),
-          tf.debugging.Assert(
-              tf.reduce_all(tf.math.is_finite(kl))
-              & tf.math.is_finite(coefficient),
-              [
-                  'The divergences and the coefficient must be finite, or the'
-                  ' coefficient stays NaN. They are:',
-                  kl,
-                  coefficient,
-              ],
-          ),
-      ]
-  ):
-    error = tf.reduce_mean(kl) / target - 1.0
+  kl = graphs.asserted(
+      kl, count > 0, 'There must be a divergence to adapt a coefficient to.'
+  )
+  kl = graphs.asserted(
+      kl,
+      tf.reduce_all(tf.math.is_finite(kl)) & tf.math.is_finite(coefficient),
+      'The divergences and the coefficient must be finite, or the coefficient'
+      ' stays NaN. They are:',
+      *(kl, coefficient),
+  )
+  error = tf.reduce_mean(kl) / target - 1.0
   error = tf.clip_by_value(error, -_MAX_ERROR, _MAX_ERROR)
   return coefficient * (1.0 + error * tf.cast(count, tf.float32) / horizon)

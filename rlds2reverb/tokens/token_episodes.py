@@ -12,8 +12,6 @@ from rlds2reverb.tokens import tokenizing
 ALL, NEW = 'all', 'new'
 OBSERVATIONS = (ALL, NEW)
 
-INPUT_IDS = 'input_ids'
-ATTENTION_MASK = 'attention_mask'
 PENALTY = 'penalty'
 PROMPT = 'prompt_ids'
 
@@ -82,37 +80,10 @@ def make_token_episode(
         f'The prompt is {prompt.dtype.name}, but the response is'
         f' {response.dtype.name}. Cast one of them.'
     )
-  prompt_length, length = (tf.size(ids, tf.int64) for ids in (prompt, response))
-  response, penalty = _checked_penalty(response, penalty)
-  # There is an observation before the first token, and one after each.
-  ends = prompt_length + tf.range(length + 1)
-  made = (
-      _all_tokens(prompt, response, ends, max_length, pad_id)
-      if observation == ALL
-      else _new_tokens(prompt, response, ends)
-  )
-  penalty = tf.concat([-penalty, [0.0]], 0)
-  step = tf.range(length + 1)
-  is_last = step == length
-  is_terminal = tf.cast(is_terminal, tf.bool)
-  last = tf.constant(pad_id, response.dtype)[tf.newaxis]
-  steps = {
-      rlds.OBSERVATION: made,
-      rlds.ACTION: tf.concat([response, last], 0),
-      rlds.REWARD: penalty
-      + tf.where(step == length - 1, tf.cast(score, tf.float32), 0.0),
-      rlds.DISCOUNT: tf.where((step >= length - 1) & is_terminal, 0.0, 1.0),
-      rlds.IS_FIRST: step == 0,
-      rlds.IS_LAST: is_last,
-      rlds.IS_TERMINAL: is_last & is_terminal,
-      PENALTY: penalty,
-  }
-  return {rlds.STEPS: steps, PROMPT: prompt}
-
-
-def _checked_penalty(response, penalty):
-  """Returns a response, and the penalty of each of its tokens, float32."""
   length = tf.size(response, tf.int64)
+  response = graphs.asserted(
+      response, length > 0, 'A response must have a token, but has none.'
+  )
   penalty = tf.cast(penalty, tf.float32)
   if penalty.shape.rank == 0:
     penalty = tf.fill([length], penalty)
@@ -122,16 +93,62 @@ def _checked_penalty(response, penalty):
         'A response must have a penalty for each token, but has'
         f' {penalty.shape} for {response.shape}.'
     )
-  response = graphs.asserted(
-      response, length > 0, 'A response must have a token, but has none.'
-  )
   penalty = graphs.asserted(
       penalty,
       tf.equal(tf.size(penalty, tf.int64), length),
       'A response must have a penalty for each token, but has',
       *(tf.size(penalty), 'for', length),
   )
-  return response, tf.reshape(penalty, [-1])
+  penalty = tf.reshape(penalty, [-1])
+  # There is an observation before the first token, and one after each.
+  step = tf.range(length + 1)
+  ends = tf.size(prompt, tf.int64) + step
+  if observation == ALL:
+    ids = tf.concat([prompt, response], 0)
+    made = _all_tokens(ids, ends, max_length, pad_id)
+  else:
+    prompt = graphs.asserted(
+        prompt,
+        tf.size(prompt) > 0,
+        'A prompt must have a token, or no token is new at the first step.',
+    )
+    token = tf.concat([prompt[-1:], response], 0)
+    made = {'token': token, 'position': ends - 1}
+  penalty = tf.pad(-penalty, [[0, 1]])
+  score = tf.where(step == length - 1, tf.cast(score, tf.float32), 0.0)
+  is_last = step == length
+  is_terminal = tf.cast(is_terminal, tf.bool)
+  last = tf.constant(pad_id, response.dtype)[tf.newaxis]
+  steps = {
+      rlds.OBSERVATION: made,
+      rlds.ACTION: tf.concat([response, last], 0),
+      rlds.REWARD: penalty + score,
+      rlds.DISCOUNT: tf.where((step >= length - 1) & is_terminal, 0.0, 1.0),
+      rlds.IS_FIRST: step == 0,
+      rlds.IS_LAST: is_last,
+      rlds.IS_TERMINAL: is_last & is_terminal,
+      PENALTY: penalty,
+  }
+  return {rlds.STEPS: steps, PROMPT: prompt}
+
+
+def _all_tokens(ids, ends, max_length, pad_id) -> Dict[str, Any]:
+  """Returns observations of all tokens before each of the `ends`."""
+  length = tf.size(ids, tf.int64)
+  width = length if max_length is None else tf.constant(max_length, tf.int64)
+  width = graphs.asserted(
+      width,
+      length <= width,
+      'A prompt and its response have more tokens than max_length. They have',
+      *(length, 'and max_length is', width),
+  )
+  mask = tf.sequence_mask(ends, width)
+  row = tf.pad(ids, [[0, width - length]])
+  input_ids = tf.where(mask, row, tf.constant(pad_id, ids.dtype))
+  return {
+      'input_ids': tf.ensure_shape(input_ids, [None, max_length]),
+      'attention_mask': tf.ensure_shape(mask, [None, max_length]),
+  }
 
 
 def convert_texts_to_episodes(
@@ -170,39 +187,28 @@ def convert_texts_to_episodes(
     InvalidArgumentError: while iterating, as `make_token_episode` does.
   """
   checks.check_positive('texts_at_once', texts_at_once)
-  check_fields(texts, ['prompt', 'response'])
+  names = ('prompt', 'response')
+  tokenizing.take_fields(texts, names)
 
   def tokenize(batch):
-    ids = [
-        tokenizing.tokenize_batch(tokenizer, batch[field])
-        for field in ('prompt', 'response')
-    ]
+    ids = [tokenizing.tokenize_batch(tokenizer, batch[name]) for name in names]
     return (*ids, batch)
 
   def to_episode(prompt_ids, response_ids, element):
+    given = dict(observation=observation, max_length=max_length, pad_id=pad_id)
     fields = dict(element)
-    given = {
-        name: fields.pop(name)
-        for name in ('score', 'is_terminal')
-        if name in fields
-    }
+    for name in ('score', 'is_terminal'):
+      if name in fields:
+        given[name] = fields.pop(name)
     if 'log_ratio' in fields:
       log_ratio = tf.cast(fields.pop('log_ratio'), tf.float32)
       given[PENALTY] = tf.cast(kl_coefficient, tf.float32) * log_ratio
-    made = make_token_episode(
-        prompt_ids,
-        response_ids,
-        observation=observation,
-        max_length=max_length,
-        pad_id=pad_id,
-        **given,
-    )
-    for key in made:
-      if key in fields:
-        raise ValueError(
-            f'There is a field {key!r} already, and an episode has one of that'
-            ' name. Rename it first.'
-        )
+    made = make_token_episode(prompt_ids, response_ids, **given)
+    for key in made.keys() & fields.keys():
+      raise ValueError(
+          f'There is a field {key!r} already, and an episode has one of that'
+          ' name. Rename it first.'
+      )
     return {**fields, **made}
 
   return (
@@ -211,47 +217,3 @@ def convert_texts_to_episodes(
       .unbatch()
       .map(to_episode, num_parallel_calls=tf.data.AUTOTUNE)
   )
-
-
-def check_fields(texts: tf.data.Dataset, fields: Any) -> None:
-  """Raises a ValueError if the elements are not dicts with these fields."""
-  spec = texts.element_spec
-  found = sorted(spec) if isinstance(spec, dict) else spec
-  for field in fields:
-    if not isinstance(spec, dict) or field not in spec:
-      message = f'The texts have no field {field!r}. They have {found}.'
-      if isinstance(spec, dict):
-        message += checks.did_you_mean(field, spec)
-      raise ValueError(message)
-
-
-def _all_tokens(prompt, response, ends, max_length, pad_id) -> Dict[str, Any]:
-  ids = tf.concat([prompt, response], 0)
-  length = tf.size(ids, tf.int64)
-  width = length if max_length is None else max_length
-  width = graphs.asserted(
-      tf.cast(width, tf.int64),
-      length <= width,
-      'A prompt and its response have more tokens than max_length. They have',
-      *(length, 'and max_length is', width),
-  )
-  place = tf.range(width)
-  mask = place[tf.newaxis] < ends[:, tf.newaxis]
-  row = tf.gather(ids, tf.minimum(place, length - 1))
-  input_ids = tf.where(mask, row[tf.newaxis], tf.constant(pad_id, ids.dtype))
-  return {
-      INPUT_IDS: tf.ensure_shape(input_ids, [None, max_length]),
-      ATTENTION_MASK: tf.ensure_shape(mask, [None, max_length]),
-  }
-
-
-def _new_tokens(prompt, response, ends) -> Dict[str, Any]:
-  prompt = graphs.asserted(
-      prompt,
-      tf.size(prompt) > 0,
-      'A prompt must have a token, or no token is new at the first step.',
-  )
-  return {
-      'token': tf.concat([prompt[-1:], response], 0),
-      'position': ends - 1,
-  }

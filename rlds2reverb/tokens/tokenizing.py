@@ -9,6 +9,8 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import checks
+
 Tokenizer = Callable[[tf.Tensor], Any]
 
 
@@ -74,10 +76,30 @@ def tokenize_batch(tokenizer: Tokenizer, strings: tf.Tensor) -> tf.RaggedTensor:
           f' returns {ids.dtype.name} {ids.shape}.'
       )
     ids = tf.RaggedTensor.from_tensor(ids)
-  # Tokenizers that split words into pieces return one dimension more.
-  ids = ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
   if not ids.dtype.is_integer:
     raise ValueError(
         f'A tokenizer must return integers, but returns {ids.dtype.name}.'
     )
-  return ids
+  # Tokenizers that split words into pieces return one dimension more.
+  return ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
+
+
+def take_fields(
+    texts: tf.data.Dataset, fields: Sequence[str]
+) -> tf.data.Dataset:
+  """Returns some fields of texts.
+
+  Raises:
+    ValueError: if the elements are not dicts with these fields.
+  """
+  spec = texts.element_spec
+  is_dict = isinstance(spec, dict)
+  for field in fields:
+    if not is_dict or field not in spec:
+      found, near = spec, ''
+      if is_dict:
+        found, near = sorted(spec), checks.did_you_mean(field, spec)
+      raise ValueError(
+          f'The texts have no field {field!r}. They have {found}.{near}'
+      )
+  return texts.map(lambda element: {field: element[field] for field in fields})

@@ -18,14 +18,16 @@ class LayoutTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'There are no agents'):
       layout.agents_of({'observation': np.zeros(3)})
 
-  def test_is_by_agent(self):
-    self.assertTrue(layout.is_by_agent('x', {'a': 1, 'b': 2}, ['a', 'b']))
-    self.assertFalse(layout.is_by_agent('x', {'pose': 1}, ['a', 'b']))
-    self.assertFalse(layout.is_by_agent('x', 1, ['a', 'b']))
+  def test_fields_by_agent(self):
+    two = {'is_present': {'a': 1, 'b': 2}, 'observation': {'pose': 1}}
+    found = layout.layout_of({**two, 'x': {'a': 1, 'b': 2}, 'y': 1})
+    self.assertEqual(found.agents, ['a', 'b'])
+    self.assertEqual(found.by_agent, {'x': {'a': 1, 'b': 2}})
+    self.assertEqual(found.shared, {'observation': {'pose': 1}, 'y': 1})
     with self.assertRaisesRegex(ValueError, r"'x' is by agent, but lacks \['b"):
-      layout.is_by_agent('x', {'a': 1}, ['a', 'b'])
+      layout.layout_of({**two, 'x': {'a': 1}})
     with self.assertRaisesRegex(ValueError, r"has \['c'\] beside the agents"):
-      layout.is_by_agent('x', {'a': 1, 'c': 2}, ['a'])
+      layout.layout_of({**two, 'x': {'a': 1, 'b': 2, 'c': 2}})
 
 
 if __name__ == '__main__':

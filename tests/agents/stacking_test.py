@@ -111,7 +111,7 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
     for bad, message in (
         (
             {'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
-            'differ in the structure of observation',
+            'differ in observation, which is',
         ),
         (
             {'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},

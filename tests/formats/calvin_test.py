@@ -102,7 +102,7 @@ class CalvinTest(tf.test.TestCase):
     self.assertFalse(os.path.exists('/tmp/rlds2reverb_calvin_test_evil'))
 
   def test_what_is_damaged(self):
-    with self.assertRaisesRegex(ValueError, 'no ep_start_end_ids.npy'):
+    with self.assertRaisesRegex(ValueError, 'must have a ep_start_end_ids.npy'):
       calvin.load_calvin(self._at('lang_annotations'))
     os.remove(self._at('episode_0000009.npz'))
     with self.assertRaisesRegex(

@@ -298,7 +298,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     unfinished = {**contract.A, 'is_last': np.zeros(6, bool)}
     unfinished['is_terminal'] = np.zeros(6, bool)
     for episodes, message in (
-        ([contract.random_steps(rng, 3)], 'pose is a tuple'),
+        ([contract.random_steps(rng, 3)], 'action is a tuple'),
         ([{**contract.A, 'text': np.array(['a'] * 6, object)}], 'text is str'),
         ([{**contract.A, 'a/b': contract.A['reward']}], "the key 'a/b'"),
         ([unfinished, contract.B], 'Episode 0 has no last step'),

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from rlds2reverb import tokens
-from rlds2reverb.tokens import pairs
+from rlds2reverb.tokens import batches
 from tests.tokens import tokenizers
 
 _PROMPTS = ['P', 'P', 'Q', 'R', 'S']
@@ -70,7 +70,7 @@ class PairsTest(tf.test.TestCase):
         *(f'{space}a{space}{space}b{space}' for space in _SPACES),
     ]
     self.assertAllEqual(
-        pairs.count_words(texts), [len(text.split()) for text in texts]
+        batches.count_words(texts), [len(text.split()) for text in texts]
     )
 
   def test_texts(self):
