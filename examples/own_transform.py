@@ -26,9 +26,8 @@ class PayForTime(transforms.EpisodeTransform):
   """Takes a cost from the reward of every step."""
 
   cost: float = 0.25
-  # A step's result depends on that step alone, so many are done at once.
-  is_step_wise = True
 
+  # A step's result depends on that step alone, so many are done at once.
   def transform(self, steps):
     return {**steps, 'reward': steps['reward'] - self.cost}
 

@@ -73,6 +73,5 @@ def _in_batches(transform, episodes):
   return list(batching.unbatch(data_sets.batches_of(made)).as_numpy_iterator())
 
 
-# The same, and many episodes at once: for a transform with `is_step_wise`, and
-# for one with `transform_rows`.
+# The same, and many episodes at once.
 WITH_BATCHES = (*ALL, ('batched', _in_batches))

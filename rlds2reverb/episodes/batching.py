@@ -35,18 +35,18 @@ def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
     )
 
   batches = without_faults(batches)
-  return graphs.map_elements(graphs.flat_map(batches, separate), _episode)
+  return graphs.map_elements(graphs.flat_map(batches, separate), episode_at)
 
 
 @graphs.no_autograph
 def episodes_of(batch: episode_batches.EpisodeBatch) -> tf.data.Dataset:
   """Returns the episodes of one batch."""
   return tf.data.Dataset.range(episode_batches.num_episodes(batch)).map(
-      graphs.no_autograph(lambda index: _episode(index, batch))
+      graphs.no_autograph(lambda index: episode_at(index, batch))
   )
 
 
-def _episode(index: tf.Tensor, batch: episode_batches.EpisodeBatch):
+def episode_at(index: tf.Tensor, batch: episode_batches.EpisodeBatch) -> Any:
   """Returns the episode at a position of a batch."""
 
   def some_rows():

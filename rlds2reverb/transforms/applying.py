@@ -1,7 +1,5 @@
 """Applies transforms, filters and functions, one after the other."""
 
-import dataclasses
-import functools
 from typing import Any, Callable, Dict, Iterator, Sequence, Union
 
 import gin
@@ -9,8 +7,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -18,8 +14,7 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class Compose(base.EpisodeTransform):
   """Applies transforms and filters one after the other.
 
@@ -39,15 +34,22 @@ class Compose(base.EpisodeTransform):
 
   transforms: Sequence[Union[base.EpisodeTransform, base.EpisodeFilter]]
 
+  def __init_subclass__(cls, **kwargs):
+    raise TypeError('Compose has no subclasses. Derive EpisodeTransform.')
+
   def __post_init__(self):
-    object.__setattr__(self, 'transforms', tuple(self.transforms))
-    for transform in self.transforms:
-      if not isinstance(transform, (base.EpisodeTransform, base.EpisodeFilter)):
+    parts = tuple(self.transforms)
+    for part in parts:
+      if not isinstance(part, base.EpisodeOperation):
         raise ValueError(
             'Compose takes objects of type EpisodeTransform and EpisodeFilter,'
-            f' but was given {transform!r}. Pass a function from an episode to'
+            f' but was given {part!r}. Pass a function from an episode to'
             ' an episode to transform_episodes instead.'
         )
+    object.__setattr__(self, 'transforms', parts)
+    for name in 'has_filter', 'draws':
+      value = any(getattr(part, name) for part in parts)
+      object.__setattr__(self, name, value)
 
   def __call__(self, episode, episode_index=None):
     if self.has_filter or self.draws:
@@ -59,38 +61,24 @@ class Compose(base.EpisodeTransform):
       )
     return super().__call__(episode)
 
-  @property
-  def has_filter(self) -> bool:  # type: ignore[override]
-    return any(transform.has_filter for transform in self.transforms)
-
-  @property
-  def draws(self) -> bool:  # type: ignore[override]
-    return any(transform.draws for transform in self.transforms)
-
-  @property
-  def takes_batches(self) -> bool:  # type: ignore[override]
-    return all(transform.takes_batches for transform in self.transforms)
-
   def transform_batch(self, batch, episode_index=None):
-    for transform in self.transforms:
-      batch = transform.transform_batch(batch, episode_index)
+    for part in self.transforms:
+      batch = part.transform_batch(batch, episode_index)
     return batch
 
   def transform(self, steps):
-    for transform in self._without_filters():
-      steps = transform.transform(steps)
+    for part in self._transforms():
+      steps = part.transform(steps)
     return steps
 
   def invert(self, steps):
-    for transform in reversed(self._without_filters()):
-      steps = transform.invert(steps)
+    for part in reversed(self._transforms()):
+      steps = part.invert(steps)
     return steps
 
-  def _without_filters(self):
+  def _transforms(self):
     return [
-        transform
-        for transform in self.transforms
-        if isinstance(transform, base.EpisodeTransform)
+        one for one in self.transforms if isinstance(one, base.EpisodeTransform)
     ]
 
 
@@ -125,7 +113,7 @@ def transform_episodes(
   transformed = data_sets.with_batches_of(
       stacked_steps.stack_episodes(rlds_data),
       rlds_data,
-      lambda batches: batches.map(_check_batch),
+      lambda batches: graphs.map_elements(batches, _with_equal_lengths),
   )
   for transform in _each(transforms):
     transformed = _apply(transformed, transform)
@@ -134,11 +122,14 @@ def transform_episodes(
 
 def _each(transforms) -> Iterator[Any]:
   """Yields the single transforms, filters and functions, in their order."""
-  for transform in transforms:
-    is_divided = isinstance(transform, Compose) and (
-        transform.has_filter or transform.draws
-    )
-    yield from _each(transform.transforms) if is_divided else [transform]
+  for one in transforms:
+    is_divided = isinstance(one, Compose) and (one.has_filter or one.draws)
+    yield from _each(one.transforms) if is_divided else [one]
+
+
+def _with_equal_lengths(batch):
+  steps = stacked_steps.with_equal_lengths(batch.steps)
+  return batch._replace(steps=steps)
 
 
 def _apply(rlds_data, transform):
@@ -153,8 +144,7 @@ def _apply(rlds_data, transform):
     made = rlds_data.filter(transform)
   elif getattr(transform, 'draws', False):
     made = rlds_data.enumerate().map(
-        lambda index, episode: transform(episode, episode_index=index),
-        **parallel,
+        lambda index, episode: transform(episode, index), **parallel
     )
   else:
     made = rlds_data.map(transform, **parallel)
@@ -162,35 +152,17 @@ def _apply(rlds_data, transform):
   steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
   if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
     made = stacked_steps.stack_episodes(made)
-  if not getattr(transform, 'takes_batches', False):
-    # Functions on single episodes get these; the results are batched again.
-    return made
-  return data_sets.with_batches_of(
-      made, rlds_data, functools.partial(_apply_to_batches, transform)
-  )
+  if not isinstance(transform, base.EpisodeOperation):
+    return made  # What a function returns is batched again.
 
+  def change(batch):
+    index = batch.episode[0] if transform.draws else None
+    return transform.transform_batch(batch._replace(episode=()), index)
 
-def _apply_to_batches(transform, batches):
-  parallel = {'num_parallel_calls': tf.data.AUTOTUNE}
-  if isinstance(transform, base.EpisodeFilter):
+  def change_all(batches):
+    if transform.draws:
+      batches = batching.numbered(batches)
+    changed = batches.map(change, **parallel)
+    return batching.not_empty(changed) if transform.has_filter else changed
 
-    def keep(batch):
-      # Faults are kept: episodes that could not be read must raise an error.
-      is_kept = transform.keep_each(batch) | faults.is_fault(batch.fault)
-      return episode_batches.keep_episodes(batch, is_kept)
-
-    return batching.not_empty(batches.map(keep))
-  if not transform.draws:
-    return batches.map(transform.transform_batch, **parallel)
-  return batching.numbered(batches).map(
-      lambda batch: transform.transform_batch(
-          batch._replace(episode=()), batch.episode[0]
-      ),
-      **parallel,
-  )
-
-
-@graphs.no_autograph
-def _check_batch(batch):
-  steps = stacked_steps.with_equal_lengths(batch.steps)
-  return batch._replace(steps=steps)
+  return data_sets.with_batches_of(made, rlds_data, change_all)

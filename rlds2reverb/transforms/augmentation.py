@@ -47,11 +47,12 @@ class _Changes(augmentation_lib.Changes):
     return tf.image.adjust_contrast(images, factor)
 
   def adjust_colours(self, images, saturation, hue):
-    if saturation is not None:
-      images = tf.image.adjust_saturation(images, saturation)
-      images = tf.clip_by_value(images, 0, 1)
-    if hue is not None:
-      images = tf.clip_by_value(tf.image.adjust_hue(images, hue), 0, 1)
+    for change, by in (
+        (tf.image.adjust_saturation, saturation),
+        (tf.image.adjust_hue, hue),
+    ):
+      if by is not None:
+        images = tf.clip_by_value(change(images, by), 0, 1)
     return images
 
 
@@ -97,10 +98,8 @@ def augment_images(
     draw = tf.random.stateless_uniform([], pair + number)
     numbers = _Changes().apply(numbers, augmentation, draw)
     numbers = tf.reshape(tf.where(is_there, numbers, 0.0), size)
-    return tf.ensure_shape(
-        tf.image.convert_image_dtype(numbers, leaf.dtype, saturate=True),
-        leaf.shape,
-    )
+    numbers = tf.image.convert_image_dtype(numbers, leaf.dtype, saturate=True)
+    return tf.ensure_shape(numbers, leaf.shape)
 
   return values.map_each(augment, nest, fields)
 
@@ -137,10 +136,11 @@ def drop_images(
   values.check_probability('probability', probability)
   paths.check_list('fields', fields)
   keys = [paths.find(nest, path) for path in fields]
-  leaves = [tf.convert_to_tensor(paths.get(nest, path)) for path in keys]
-  draws = tf.random.stateless_uniform([2, len(leaves)], seeds.to_pair(seed))
+  draws = tf.random.stateless_uniform([2, len(keys)], seeds.to_pair(seed))
   if kept is None:
-    is_there = [tf.reduce_any(tf.cast(leaf, tf.bool)) for leaf in leaves]
+    is_there = [
+        tf.reduce_any(tf.cast(paths.get(nest, path), tf.bool)) for path in keys
+    ]
     place = tf.argmax(tf.where(tf.stack(is_there), draws[0], -1.0))
   elif paths.find(nest, kept) in keys:
     place = tf.constant(keys.index(paths.find(nest, kept)), tf.int64)
@@ -149,10 +149,12 @@ def drop_images(
         f'kept must be one of fields, {list(fields)}, but is'
         f' {paths.name_of(kept)}.'
     )
-  is_kept = tf.equal(tf.range(len(leaves), dtype=tf.int64), place)
+  is_kept = tf.equal(tf.range(len(keys), dtype=tf.int64), place)
   is_kept |= draws[1] >= probability
-
-  def drop(number, unused_name, leaf):
-    return tf.where(is_kept[number], leaf, tf.zeros_like(leaf))
-
-  return values.map_each(drop, nest, keys)
+  return values.map_each(
+      lambda number, _, leaf: tf.where(
+          is_kept[number], leaf, tf.zeros_like(leaf)
+      ),
+      nest,
+      keys,
+  )

@@ -15,15 +15,19 @@ deployed:
     action = normalize.invert({'action': policy(observation)})['action']
 """
 
-import abc
 import copy
-from typing import Any, Dict, Optional, Tuple, Union
+import dataclasses
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar, Union
 
+import gin
 import numpy as np
 import tensorflow as tf
+import typing_extensions
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -34,56 +38,50 @@ ADVICE = (
     ' To transform single steps, call the method transform; to filter episodes'
     ' by a function, use KeepEpisodes(predicate=...).'
 )
-
-# Which of these a class defines says whether it takes batches.
-_METHODS = {
-    *('transform', 'transform_rows', 'is_step_wise'),
-    *('keep', 'keep_each', '__call__'),
-}
+_Class = TypeVar('_Class')
 
 
-class _EpisodeOperation(identity.ByValue, abc.ABC):
+@typing_extensions.dataclass_transform(frozen_default=True, eq_default=False)
+def configurable(cls: Type[_Class]) -> Type[_Class]:
+  """Makes a class a frozen dataclass that configs can name."""
+  made = dataclasses.dataclass(frozen=True, eq=False)(cls)
+  return gin.configurable(module='rlds2reverb')(made)
+
+
+class EpisodeOperation(identity.ByValue):
   """What transforms and filters share.
 
   Attributes:
-    takes_batches: whether many episodes are worked on at once.
     has_filter: whether it may leave episodes out.
     draws: whether the result is random. Each episode draws by its index, which
       `transform_episodes` counts.
   """
 
-  takes_batches = False
   has_filter = False
   draws = False
-
-  def __init_subclass__(cls, **kwargs):
-    super().__init_subclass__(**kwargs)
-    own = vars(cls).keys()
-    # A class may override the method that works on an episode. Then it does not
-    # take batches because a class that it is derived from does.
-    if 'takes_batches' not in own and own & _METHODS:
-      cls.takes_batches = vars(cls).get('is_step_wise', False) or bool(
-          own & {'transform_rows', 'keep_each'}
-      )
 
   def __post_init__(self):
     # The caller may go on using an array, and write into it.
     for name, value in list(vars(self).items()):
       if isinstance(value, (np.ndarray, list, dict)):
         object.__setattr__(self, name, copy.deepcopy(value))
+    self._check()
+
+  def _check(self) -> None:
+    """Raises a ValueError if an attribute is not valid."""
 
 
-class EpisodeTransform(_EpisodeOperation):
+class EpisodeTransform(EpisodeOperation):
   """The base of all transforms, which change the steps of an episode.
 
   A transform of your own needs one method: `transform`, if a step's result
   depends on that step alone; or `transform_rows`, if it depends on other steps
-  of the episode. Declare it as a frozen dataclass with `eq=False`: then two
-  transforms with equal attributes are equal, even if these are arrays or lists.
+  of the episode. Either gets the steps of many episodes at once. Declare it as
+  a frozen dataclass with `eq=False`: then two transforms with equal attributes
+  are equal, even if these are arrays or lists.
 
       @dataclasses.dataclass(frozen=True, eq=False)
       class TanhReward(EpisodeTransform):
-        is_step_wise = True
         scale: float = 1.0
 
         def transform(self, steps):
@@ -98,17 +96,19 @@ class EpisodeTransform(_EpisodeOperation):
       episodes = transform_episodes(episodes, [TanhReward(0.5), AddChange()])
 
   A transform that draws random numbers sets `draws` to True in its body, and
-  uses `rows.fractions`.
-
-  Attributes:
-    is_step_wise: whether the result of `transform` for a step depends on
-      nothing but that step. Then many episodes are transformed at once, which
-      is much faster if they are short. Otherwise, the default, `transform` gets
-      one whole episode. To use batches, set it to True in the body of a class,
-      without a type. A class that overrides `transform` must set it again.
+  uses `rows.fractions`. What works on one whole episode, in another way, is a
+  function from an episode to an episode, which `transform_episodes` takes, too.
   """
 
-  is_step_wise = False
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    if cls.transform is not EpisodeTransform.transform and (
+        cls.transform_rows is not EpisodeTransform.transform_rows
+    ):
+      raise TypeError(
+          f'{cls.__name__} has the methods transform and transform_rows, but'
+          ' must have one of them.'
+      )
 
   def __call__(
       self, episode: Dict[str, Any], episode_index: Optional[Any] = None
@@ -129,9 +129,10 @@ class EpisodeTransform(_EpisodeOperation):
       ValueError: if `episode` is no episode; if the index is missing; and as
         the method of the class does.
     """
-    episode = stack_episode(episode)
-    index = (episode_index,) if self._has_rows else ()
-    return {**episode, rlds.STEPS: self.transform(episode[rlds.STEPS], *index)}
+    episode = _stacked(episode)
+    batch = episode_batches.of_one(episode[rlds.STEPS])
+    steps = self.transform_batch(batch, episode_index).steps
+    return {**episode, rlds.STEPS: steps}
 
   def transform(
       self, steps: Dict[str, Any], episode_index: Optional[Any] = None
@@ -154,7 +155,7 @@ class EpisodeTransform(_EpisodeOperation):
       ValueError: if a field that the transform uses is missing or does not fit.
     """
     batch = episode_batches.of_one(steps)
-    return self._with_rows(batch, episode_index).steps
+    return self.transform_batch(batch, episode_index).steps
 
   def transform_rows(
       self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
@@ -183,19 +184,15 @@ class EpisodeTransform(_EpisodeOperation):
     """Transforms all episodes of a batch.
 
     Args:
-      batch: episodes whose leaves have one length; a single one, unless
-        `takes_batches`.
+      batch: episodes whose leaves have one length.
       episode_index: int64 `[]`: the index in the data set of its first episode,
         for a transform that draws.
 
     Returns:
       The transformed episodes, of the same number.
     """
-    if self._has_rows:
-      return self._with_rows(batch, episode_index)
-    return batch._replace(steps=self.transform(batch.steps))
-
-  def _with_rows(self, batch, episode_index):
+    if type(self).transform is not EpisodeTransform.transform:
+      return batch._replace(steps=self.transform(batch.steps))
     if episode_index is None and self.draws:
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
@@ -207,15 +204,12 @@ class EpisodeTransform(_EpisodeOperation):
         batch, 0 if episode_index is None else episode_index
     )
     made = self.transform_rows(batch.steps, rows)
-    if isinstance(made, tuple):
-      steps, keep = made
-      kept = tf.where(keep)[:, 0]
-      return episode_batches.keep_rows(batch._replace(steps=steps), kept)
-    return batch._replace(steps=made)
-
-  @property
-  def _has_rows(self) -> bool:
-    return type(self).transform_rows is not EpisodeTransform.transform_rows
+    if not isinstance(made, tuple):
+      return batch._replace(steps=made)
+    steps, keep = made
+    return episode_batches.keep_rows(
+        batch._replace(steps=steps), tf.where(keep)[:, 0]
+    )
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.
@@ -234,7 +228,7 @@ class EpisodeTransform(_EpisodeOperation):
     return steps
 
 
-class EpisodeFilter(_EpisodeOperation):
+class EpisodeFilter(EpisodeOperation):
   """The base of all filters, which decide whether an episode is kept.
 
   A filter of your own needs only `keep`; see `EpisodeTransform` about its
@@ -265,11 +259,8 @@ class EpisodeFilter(_EpisodeOperation):
       ValueError: if `episode` is no episode, or if `keep` returns something
         else than one bool; and as `keep` does.
     """
-    return one_bool(
-        self.keep(stack_episode(episode)), f'{type(self).__name__}.keep'
-    )
+    return one_bool(self.keep(_stacked(episode)), f'{type(self).__name__}.keep')
 
-  @abc.abstractmethod
   def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Decides on one episode.
 
@@ -282,17 +273,31 @@ class EpisodeFilter(_EpisodeOperation):
     Raises:
       ValueError: if a field that the filter uses is missing or does not fit.
     """
+    raise NotImplementedError(f'{type(self).__name__} needs a method keep.')
 
   def keep_each(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
-    """Decides on all episodes of a batch, bool `[E]`, as `keep` does on one.
+    """Decides on all episodes of a batch, bool `[E]`, as `keep` does on one."""
+    return tf.map_fn(
+        lambda index: self(batching.episode_at(index, batch)),
+        tf.range(episode_batches.num_episodes(batch)),
+        fn_output_signature=tf.bool,
+    )
 
-    It is not needed. A class that overrides `keep` must override this, too, or
-    it is not used.
-    """
-    raise NotImplementedError(f'{type(self).__name__} takes single episodes.')
+  def transform_batch(
+      self, batch: episode_batches.EpisodeBatch, episode_index: Any = None
+  ) -> episode_batches.EpisodeBatch:
+    """Returns the batch without the episodes that are not kept."""
+    del episode_index
+    # Faults are kept: episodes that could not be read must raise an error.
+    is_kept = tf.cond(
+        faults.is_fault(batch.fault),
+        lambda: tf.fill([1], True),
+        lambda: self.keep_each(batch),
+    )
+    return episode_batches.keep_episodes(batch, is_kept)
 
 
-def stack_episode(episode: Dict[str, Any]) -> Dict[str, Any]:
+def _stacked(episode):
   """Returns an episode with stacked steps, and with tensors for arrays."""
   steps_lib.check_has_steps('An episode', episode, ADVICE)
   steps = stacked_steps.stack_steps(episode[rlds.STEPS])

@@ -1,9 +1,7 @@
 """Transforms that select, rename, clip and pad fields of the steps."""
 
-import dataclasses
 from typing import Dict, Mapping, Optional, Sequence
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.arrays import constants
@@ -25,8 +23,7 @@ _ALWAYS_SELECTED = (
 )
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class SelectFields(base.EpisodeTransform):
   """Keeps only the named fields of the steps, or leaves named ones out.
 
@@ -37,37 +34,31 @@ class SelectFields(base.EpisodeTransform):
     exclude: the paths of fields, or of parts of those kept, that are left out.
   """
 
-  is_step_wise = True
-
   fields: Optional[Sequence[paths.Path]] = None
   exclude: Sequence[paths.Path] = ()
 
-  def __post_init__(self):
-    super().__post_init__()
-    if self.fields is not None:
-      paths.check_list('fields', self.fields)
-    paths.check_list('exclude', self.exclude)
+  def _check(self):
+    for name, fields in ('fields', self.fields or ()), (
+        'exclude',
+        self.exclude,
+    ):
+      paths.check_list(name, fields)
 
   def transform(self, steps):
-    selected = steps if self.fields is None else self._select(steps)
+    selected = steps
+    if self.fields is not None:
+      found = [paths.find(steps, path) for path in self.fields]
+      named = {keys[0] for keys in found}
+      others = [name for name in _ALWAYS_SELECTED if name not in named]
+      selected = {name: steps[name] for name in others if name in steps}
+      for keys in found:
+        selected = paths.insert(selected, keys, paths.get(steps, keys))
     for path in self.exclude:
       selected = paths.remove(selected, paths.find(selected, path))
     return selected
 
-  def _select(self, steps):
-    selected = {}
-    found = [paths.find(steps, path) for path in self.fields]
-    named = {keys[0] for keys in found}
-    for field in _ALWAYS_SELECTED:
-      if field in steps and field not in named:
-        selected[field] = steps[field]
-    for keys in found:
-      selected = paths.insert(selected, keys, paths.get(steps, keys))
-    return selected
 
-
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class RenameFields(base.EpisodeTransform):
   """Moves fields to other paths.
 
@@ -80,33 +71,28 @@ class RenameFields(base.EpisodeTransform):
       itself has a `/` in it, write the path as a tuple.
   """
 
-  is_step_wise = True
-
   fields: Mapping[paths.Path, paths.Path]
 
   def transform(self, steps):
     return _move(steps, self.fields)
 
   def invert(self, steps):
-    moved = {new: old for old, new in self.fields.items()}
-    return _move(
-        steps,
-        {new: old for new, old in moved.items() if paths.contains(steps, new)},
-    )
+    moves = {new: old for old, new in self.fields.items()}
+    there = filter(lambda new: paths.contains(steps, new), moves)
+    return _move(steps, {new: moves[new] for new in there})
 
 
 def _move(steps, moves):
   found = [(paths.find(steps, old), new) for old, new in moves.items()]
-  taken = [(paths.get(steps, keys), new) for keys, new in found]
+  moved = steps
   for keys, _ in found:
-    steps = paths.remove(steps, keys)
-  for value, new in taken:
-    steps = values.add(steps, new, value)
-  return steps
+    moved = paths.remove(moved, keys)
+  for keys, new in found:
+    moved = values.add(moved, new, paths.get(steps, keys))
+  return moved
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class ClipField(base.EpisodeTransform):
   """Clips the numbers of a field to `[low, high]`. NaN stays NaN.
 
@@ -119,35 +105,31 @@ class ClipField(base.EpisodeTransform):
       if it is negative; by default all are.
   """
 
-  is_step_wise = True
-
   field: paths.Path = rlds.ACTION
   low: Optional[constants.Numbers] = None
   high: Optional[constants.Numbers] = None
   index: Optional[int] = None
 
   def transform(self, steps):
-    return paths.map_leaves(self._clip, steps, self.field)
+    def clip(name, leaf):
+      if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
+        return leaf
+      clipped = constants.clip(leaf, self.low, self.high, name, tf)
+      if self.index is None:
+        return clipped
+      size = leaf.shape[-1] if leaf.shape.rank else 0
+      if size is None or not -size <= self.index < size:
+        raise ValueError(
+            f'{name} must have a number {self.index} in its last dimension, but'
+            f' is {leaf.dtype.name} {leaf.shape}.'
+        )
+      return tf.where(tf.range(size) == self.index % size, clipped, leaf)
 
-  def _clip(self, name, leaf):
-    if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
-      return leaf
-    clipped = constants.clip(leaf, self.low, self.high, name, tf)
-    if self.index is None:
-      return clipped
-    size = leaf.shape[-1] if leaf.shape.rank else 0
-    if size is None or not -size <= self.index < size:
-      raise ValueError(
-          f'{name} must have a number {self.index} in its last dimension, but'
-          f' is {leaf.dtype.name} {leaf.shape}.'
-      )
-    is_clipped = tf.range(size) == self.index % size
-    return tf.where(is_clipped, clipped, leaf)
+    return paths.map_leaves(clip, steps, self.field)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class PadField(base.EpisodeTransform):
+@base.configurable
+class PadField(values.FieldTransform):
   """Pads a vector with zeros on the right, and adds a mask, as Octo does.
 
       action, size=2, width=4      a b 0 0
@@ -164,15 +146,12 @@ class PadField(base.EpisodeTransform):
       real. By default the path of the field plus `_pad_mask`.
   """
 
-  is_step_wise = True
-
   field: paths.Path
   size: Optional[int] = None
   width: Optional[int] = None
   mask: Optional[paths.Path] = None
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     size = 1 if self.size is None else self.size
     if not self.width or not 0 < size <= self.width:
       raise ValueError(
@@ -187,19 +166,30 @@ class PadField(base.EpisodeTransform):
     padded = tf.pad(leaf, ends)
     mask = tf.broadcast_to(tf.range(self.width) < found, tf.shape(padded))
     steps = values.put(steps, self.field, padded)
-    return paths.insert(steps, self._mask_keys(), mask)
+    return values.add(steps, self._mask(), mask)
 
-  def invert(self, steps):
-    if not paths.contains(steps, self.field):
-      return steps
+  def _undo(self, steps):
     if self.size is None:
       raise ValueError(
           f'What {paths.name_of(self.field)} was before it was padded is not'
           ' known. Make the PadField of the robot with its size.'
       )
-    leaf = self._leaf(steps, self.width)
-    steps = values.put(steps, self.field, leaf[..., : self.size])
-    return values.drop(steps, self._mask_keys())
+    leaf = self._leaf(steps, self.width)[..., : self.size]
+    return values.drop(values.put(steps, self.field, leaf), self._mask())
+
+  def _leaf(self, steps, width):
+    leaf = values.one_leaf(steps, self.field, values.SIZED)
+    found = leaf.shape[-1]
+    if found != width and (width is not None or found > self.width):
+      raise ValueError(
+          f'{paths.name_of(self.field)} must have {width or self.width} numbers'
+          f'{" at most" * (width is None)}, but has {found}.'
+      )
+    return leaf
+
+  def _mask(self):
+    *above, last = paths.split(self.field)
+    return (*above, f'{last}_pad_mask') if self.mask is None else self.mask
 
   @classmethod
   def to_common_width(
@@ -231,24 +221,7 @@ class PadField(base.EpisodeTransform):
             f'{paths.name_of(field)} of the data set {name} must be a vector,'
             f' but its spec is {spec}.'
         )
-      sizes[name] = values.width_of(paths.name_of(field), spec)
-    if width is None:
-      width = max(sizes.values(), default=0)
+      values.check_kind(paths.name_of(field), spec, values.SIZED)
+      sizes[name] = spec.shape[0]
+    width = max(sizes.values(), default=0) if width is None else width
     return {name: cls(field, size, width) for name, size in sizes.items()}
-
-  def _leaf(self, steps, width):
-    leaf = values.one_leaf(steps, self.field)
-    name = paths.name_of(self.field)
-    found = values.width_of(name, leaf)
-    if found != width and (width is not None or found > self.width):
-      raise ValueError(
-          f'{name} must have {width or self.width} numbers'
-          f'{" at most" * (width is None)}, but has {found}.'
-      )
-    return leaf
-
-  def _mask_keys(self):
-    if self.mask is not None:
-      return paths.split(self.mask)
-    *above, last = paths.split(self.field)
-    return (*above, f'{last}_pad_mask')

@@ -1,9 +1,7 @@
 """Filters, which choose the episodes of a data set that are kept."""
 
-import dataclasses
 from typing import Any, Callable, Dict, Optional
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import episode_batches
@@ -14,8 +12,7 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import values
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class KeepEpisodes(base.EpisodeFilter):
   """Keeps the episodes that meet every condition that is given.
 
@@ -55,55 +52,50 @@ class KeepEpisodes(base.EpisodeFilter):
         `success` is no number, or if `predicate` returns something else than
         one bool.
     """
-    keep = self.keep_each(episode_batches.of_episode(episode))[0]
+    keep = self._meets(episode_batches.of_episode(episode))[0]
     if self.predicate is None:
       return keep
     return keep & base.one_bool(self.predicate(episode), 'predicate')
 
-  @property
-  def takes_batches(self) -> bool:  # type: ignore[override]
-    return self.predicate is None
-
   def keep_each(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
+    if self.predicate is None and type(self).keep is KeepEpisodes.keep:
+      return self._meets(batch)
+    return super().keep_each(batch)
 
-    def count(column):
-      return episode_batches.sum_rows(
-          tf.cast(column, tf.int64), batch.row_splits
-      )
+  def _meets(self, batch) -> tf.Tensor:
+    """Returns which episodes meet the conditions, bool `[E]`."""
+    steps, splits = batch.steps, batch.row_splits
 
-    conditions = [tf.ones_like(batch.row_splits[1:], tf.bool)]
+    def any_row(column):
+      count = tf.cast(column, tf.int64)
+      return episode_batches.sum_rows(count, splits) > 0
+
+    length = tf.maximum(splits[1:] - splits[:-1] - 1, 0)
+    conditions = [
+        tf.ones_like(length, tf.bool),
+        *_within(length, self.min_length, self.max_length),
+    ]
     if (self.min_return, self.max_return) != (None, None):
-      paths.find(batch.steps, rlds.REWARD)
-      paths.find(batch.steps, rlds.IS_TERMINAL)
+      paths.find(steps, rlds.REWARD)
+      paths.find(steps, rlds.IS_TERMINAL)
       returns = outcomes.outcomes(batch).undiscounted_return
       conditions += _within(returns, self.min_return, self.max_return)
-    length = batch.row_splits[1:] - batch.row_splits[:-1] - 1
-    length = tf.maximum(length, 0)
-    conditions += _within(length, self.min_length, self.max_length)
     if self.success is not None:
-      success = self._success({**batch.fields, rlds.STEPS: batch.steps})
+      success = paths.get({**batch.fields, rlds.STEPS: steps}, self.success)
+      if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
+        raise ValueError(
+            f'{paths.name_of(self.success)} must be a bool or number, but is'
+            f' {success}.'
+        )
       # If a field has several numbers, one that is true is enough.
-      rows = tf.shape(success)[0]
-      success = tf.reduce_any(tf.reshape(success, [rows, -1]), axis=1)
-      if paths.split(self.success)[0] == rlds.STEPS:
-        success = count(success) > 0
-      conditions.append(success)
+      success = tf.reshape(success, [tf.shape(success)[0], -1])
+      success = tf.reduce_any(tf.cast(success, tf.bool), axis=1)
+      is_of_steps = paths.split(self.success)[0] == rlds.STEPS
+      conditions.append(any_row(success) if is_of_steps else success)
     if self.labeled is not None:
-      is_there = (
-          values.one_leaf(batch.steps, self.labeled, values.STRINGS) != ''
-      )
-      conditions.append(count(is_there) > 0)
+      words = values.one_leaf(steps, self.labeled, values.STRINGS)
+      conditions.append(any_row(words != ''))
     return tf.reduce_all(tf.stack(conditions), axis=0)
-
-  def _success(self, episode):
-    """Returns the field of the success as bools."""
-    success = paths.get(episode, self.success)
-    if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
-      raise ValueError(
-          f'{paths.name_of(self.success)} must be a bool or number, but is'
-          f' {success}.'
-      )
-    return tf.cast(success, tf.bool)
 
 
 def _within(value, minimum, maximum):

@@ -1,6 +1,5 @@
 """Goals: observations of the future, or of other episodes, for each step."""
 
-import dataclasses
 from typing import Optional
 
 import gin
@@ -24,8 +23,7 @@ _OF_DISTANCE, _OF_CURRENT = 0, 1
 _OF_OTHER, _OF_ROW = 0, 1
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class RelabelGoals(base.EpisodeTransform):
   """Adds to each step a goal that its episode has reached later.
 
@@ -73,18 +71,16 @@ class RelabelGoals(base.EpisodeTransform):
   goal_step: paths.Path = 'goal_step'
   seed: int = 0
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     checks.check_choice('strategy', self.strategy, STRATEGIES)
     if self.max_distance is not None:
       checks.check_positive('max_distance', self.max_distance)
+    discount = self.discount
     is_geometric = self.strategy == 'geometric'
-    if is_geometric != (self.discount is not None) or (
-        is_geometric and not 0 < self.discount < 1
-    ):
+    if not (0 < (discount or 0) < 1 if is_geometric else discount is None):
       raise ValueError(
           'strategy="geometric", and no other, needs a discount between 0 and'
-          f' 1, but strategy={self.strategy!r} has discount={self.discount}.'
+          f' 1, but strategy={self.strategy!r} has discount={discount}.'
       )
     if self.include_current and self.strategy != 'uniform':
       raise ValueError(
@@ -107,27 +103,25 @@ class RelabelGoals(base.EpisodeTransform):
     return values.drop(steps, self.goal, self.goal_step)
 
   def _goal_rows(self, rows: episode_rows.EpisodeRows) -> tf.Tensor:
-    last = rows.last
+    goal = last = rows.last
     if self.max_distance is not None:
-      last = tf.minimum(last, rows.row + self.max_distance)
-    if self.strategy == 'last':
-      drawn = last
-    else:
-      fraction = rows.fractions(self.seed, _OF_DISTANCE)
+      goal = last = tf.minimum(last, rows.row + self.max_distance)
+    if self.strategy != 'last':
       low = rows.row if self.include_current else tf.minimum(rows.row + 1, last)
+      fraction = rows.fractions(self.seed, _OF_DISTANCE)
       if self.strategy == 'uniform':
         ahead = fraction * tf.cast(last - low + 1, tf.float64)
       else:
-        ahead = tf.math.log1p(-fraction) / tf.math.log(
-            tf.constant(self.discount, tf.float64)
-        )
+        discount = tf.constant(self.discount, tf.float64)
+        ahead = tf.math.log1p(-fraction) / tf.math.log(discount)
         ahead = tf.minimum(ahead, tf.cast(last - rows.row, tf.float64))
       # A product may be rounded up to the count itself.
-      drawn = tf.minimum(low + tf.cast(ahead, tf.int64), last)
-    if not self.current_probability:
-      return drawn
-    is_current = rows.fractions(self.seed, _OF_CURRENT)
-    return tf.where(is_current < self.current_probability, rows.row, drawn)
+      goal = tf.minimum(low + tf.cast(ahead, tf.int64), last)
+    if self.current_probability:
+      is_current = rows.fractions(self.seed, _OF_CURRENT)
+      is_current = is_current < self.current_probability
+      goal = tf.where(is_current, rows.row, goal)
+    return goal
 
 
 @gin.configurable(module='rlds2reverb')
@@ -175,19 +169,16 @@ def draw_goals_of_others(
   values.check_probability('probability', probability)
   steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
   episodes = stacked_steps.stack_episodes(rlds_data)
-  others = episodes.map(
-      graphs.no_autograph(
-          lambda episode: paths.get(episode[rlds.STEPS], field)
-      ),
-      num_parallel_calls=tf.data.AUTOTUNE,
+  others = graphs.map_elements(
+      episodes,
+      lambda episode: paths.get(episode[rlds.STEPS], field),
+      tf.data.AUTOTUNE,
   ).shuffle(shuffle_size, seed=seed, reshuffle_each_iteration=False)
 
-  @graphs.no_autograph
   def replace(index, pair):
     episode, other = pair
-    rows = episode_rows.EpisodeRows.of(
-        episode_batches.of_episode(episode), index
-    )
+    batch = episode_batches.of_episode(episode)
+    rows = episode_rows.EpisodeRows.of(batch, index)
     is_other = rows.fractions(seed, _OF_OTHER) < probability
     num_rows = gathering.num_rows(other)
     place = rows.fractions(seed, _OF_ROW) * tf.cast(num_rows, tf.float64)
@@ -200,16 +191,10 @@ def draw_goals_of_others(
         lambda leaf, new: values.rows_where(is_other, new, leaf), own, drawn
     )
     steps = values.add(values.drop(steps, goal), goal, goals)
-    length = tf.size(rows.row)
-    steps = paths.map_leaves(
-        lambda _, leaf: tf.where(is_other, tf.cast(length, leaf.dtype), leaf),
-        steps,
-        goal_step,
-    )
+    reached = paths.get(steps, goal_step)
+    never = tf.cast(tf.size(rows.row), reached.dtype)
+    steps = values.put(steps, goal_step, tf.where(is_other, never, reached))
     return {**episode, rlds.STEPS: steps}
 
-  return (
-      tf.data.Dataset.zip((episodes, others))
-      .enumerate()
-      .map(replace, num_parallel_calls=tf.data.AUTOTUNE)
-  )
+  pairs = tf.data.Dataset.zip((episodes, others)).enumerate()
+  return graphs.map_elements(pairs, replace, tf.data.AUTOTUNE)

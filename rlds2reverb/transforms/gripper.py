@@ -6,21 +6,37 @@ If the action of an episode's last step has no meaning, it is ignored, and
 becomes the command before it; see `episodes.last_steps`.
 """
 
-import dataclasses
+import functools
 from typing import Optional
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import episode_rows
 from rlds2reverb.transforms import values
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class BinarizeGripper(base.EpisodeTransform):
+class _GripperTransform(base.EpisodeTransform):
+  """Makes absolute commands by those around them."""
+
+  field: paths.Path
+  index: Optional[int]
+
+  def transform_rows(self, steps, rows):
+    absolute = functools.partial(self._absolute, rows=rows)
+    return values.map_one(absolute, steps, self.field, self.index, 1)
+
+  def _absolute(
+      self, command: tf.Tensor, rows: episode_rows.EpisodeRows
+  ) -> tf.Tensor:
+    """Returns the absolute commands, floats `[N]`."""
+    raise NotImplementedError
+
+
+@base.configurable
+class BinarizeGripper(_GripperTransform):
   """Makes absolute commands that pass between 0 and 1 either 0 or 1.
 
   A command between them is on the way to the next clear one, and becomes that
@@ -45,36 +61,28 @@ class BinarizeGripper(base.EpisodeTransform):
   closed_below: float = 0.05
   open_above: float = 0.95
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     if not self.closed_below <= self.open_above:
       raise ValueError(
           'closed_below must not be above open_above, but they are'
           f' {self.closed_below} and {self.open_above}.'
       )
 
-  def transform_rows(self, steps, rows):
-    def binarize(command):
-      is_open = command > self.open_above
-      is_clear = is_open | (command < self.closed_below)
-      row = rows.last_action()
-      clear = rows.nearest(is_clear & rows.have_action(), backward=False)
-      clear = tf.gather(clear, tf.minimum(rows.row, row))
-      made = tf.where(
-          clear >= 0,
-          tf.cast(tf.gather(is_open, tf.maximum(clear, 0)), command.dtype),
-          tf.gather(command, row),
-      )
-      # An episode of one step need not have an action.
-      has_none = (rows.first == rows.last) & ~rows.have_action()
-      return tf.where(has_none, command, made)
-
-    return values.map_one(binarize, steps, self.field, self.index, 1)
+  def _absolute(self, command, rows):
+    is_open = command > self.open_above
+    is_clear = is_open | (command < self.closed_below)
+    row = rows.last_action()
+    clear = rows.nearest(is_clear & rows.have_action(), backward=False)
+    clear = tf.gather(clear, tf.minimum(rows.row, row))
+    opens = tf.cast(_at(is_open, clear), command.dtype)
+    made = tf.where(clear >= 0, opens, tf.gather(command, row))
+    # An episode of one step need not have an action.
+    has_none = (rows.first == rows.last) & ~rows.have_action()
+    return tf.where(has_none, command, made)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class RelativeToAbsoluteGripper(base.EpisodeTransform):
+@base.configurable
+class RelativeToAbsoluteGripper(_GripperTransform):
   """Makes absolute commands of relative ones: +1 closes, -1 opens, 0 keeps.
 
   Before its first command, the gripper is taken to be the opposite of it. Where
@@ -96,26 +104,18 @@ class RelativeToAbsoluteGripper(base.EpisodeTransform):
   index: Optional[int] = -1
   threshold: float = 0.1
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     if not self.threshold >= 0:
       raise ValueError(f'threshold must be 0 or more, but is {self.threshold}.')
 
-  def transform_rows(self, steps, rows):
-    def to_absolute(command):
-      opens = command < -self.threshold
-      is_command = opens | (command > self.threshold)
-      is_command &= rows.have_action()
-      before = rows.nearest(is_command, backward=True)
-      after = rows.nearest(is_command, backward=False)
-      is_open = tf.where(
-          before >= 0,
-          tf.gather(opens, tf.maximum(before, 0)),
-          ~tf.gather(opens, tf.maximum(after, 0)) | (after < 0),
-      )
-      return tf.cast(is_open, command.dtype)
-
-    return values.map_one(to_absolute, steps, self.field, self.index, 1)
+  def _absolute(self, command, rows):
+    opens = command < -self.threshold
+    is_command = (opens | (command > self.threshold)) & rows.have_action()
+    before = rows.nearest(is_command, backward=True)
+    after = rows.nearest(is_command, backward=False)
+    is_open = ~_at(opens, after) | (after < 0)
+    is_open = tf.where(before >= 0, _at(opens, before), is_open)
+    return tf.cast(is_open, command.dtype)
 
   @staticmethod
   def relative(absolute: tf.Tensor, previous: tf.Tensor) -> tf.Tensor:
@@ -143,9 +143,8 @@ class RelativeToAbsoluteGripper(base.EpisodeTransform):
     return closed - was_closed
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class InvertGripper(base.EpisodeTransform):
+@base.configurable
+class InvertGripper(values.FieldTransform):
   """Turns the gripper's command, so that 1 is open: `x` becomes `1 - x`.
 
   Attributes:
@@ -155,20 +154,20 @@ class InvertGripper(base.EpisodeTransform):
     closed: the command that closes it in the data, such as 255.
   """
 
-  is_step_wise = True
-
   field: paths.Path = rlds.ACTION
   index: Optional[int] = -1
   closed: float = 1.0
 
   def transform(self, steps):
-    return values.map_one(
-        lambda one: 1 - one / self.closed, steps, self.field, self.index
-    )
+    return self._change(lambda one: 1 - one / self.closed, steps)
 
-  def invert(self, steps):
-    if not paths.contains(steps, self.field):
-      return steps
-    return values.map_one(
-        lambda one: (1 - one) * self.closed, steps, self.field, self.index
-    )
+  def _undo(self, steps):
+    return self._change(lambda one: (1 - one) * self.closed, steps)
+
+  def _change(self, fn, steps):
+    return values.map_one(fn, steps, self.field, self.index)
+
+
+def _at(column, row):
+  """Returns `column[row]`, and any number where there is no such row."""
+  return tf.gather(column, tf.maximum(row, 0))

@@ -14,7 +14,6 @@ decoded.
     )
 """
 
-import dataclasses
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import gin
@@ -76,18 +75,17 @@ def decode_images(
     InvalidArgumentError: while iterating, if a string is not an image.
   """
   dtype = tf.as_dtype(dtype)
-  rank = 3 if channels else 2
+  axes = ('height', 'width', 'channels')[: 3 if channels else 2]
 
   def prepare(unused_number, name, leaf):
     if leaf.dtype == tf.string:
       leaf = _decode(leaf, size, channels, dtype, method)
-    elif (leaf.shape.rank or 0) < rank or (
+    elif (leaf.shape.rank or 0) < len(axes) or (
         not channels and leaf.dtype != dtype
     ):
-      shape = ['height', 'width', 'channels'][:rank]
       raise ValueError(
           f'{name} must be encoded images or'
-          f' {"" if channels else dtype.name + " "}[..., {", ".join(shape)}],'
+          f' {"" if channels else dtype.name + " "}[..., {", ".join(axes)}],'
           f' but is {leaf.dtype.name} {leaf.shape}.'
       )
     elif channels or leaf.shape[-1] == 1:
@@ -99,8 +97,7 @@ def decode_images(
   return values.map_each(prepare, nest, fields)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class FitImages(base.EpisodeTransform):
   """Gives images one size, and black ones to data sets without such a camera.
 
@@ -114,8 +111,6 @@ class FitImages(base.EpisodeTransform):
     method: how images are resized; see `decode_images`.
   """
 
-  is_step_wise = True
-
   sizes: Mapping[paths.Path, Tuple[int, int]]
   method: str = BILINEAR
 
@@ -124,11 +119,9 @@ class FitImages(base.EpisodeTransform):
       if paths.contains(steps, path):
         steps = decode_images(steps, [path], size=size, method=self.method)
       else:
-        flags = steps[rlds.IS_FIRST]
-        shape = tf.concat([tf.shape(flags), size, [3]], 0)
-        black = tf.ensure_shape(
-            tf.zeros(shape, tf.uint8), flags.shape.concatenate([*size, 3])
-        )
+        flags, shape = steps[rlds.IS_FIRST], [*size, 3]
+        black = tf.zeros(tf.concat([tf.shape(flags), shape], 0), tf.uint8)
+        black = tf.ensure_shape(black, flags.shape.concatenate(shape))
         steps = values.add(steps, path, black)
     return steps
 
@@ -154,20 +147,39 @@ def resize_images(
   checks.check_choice('method', method, resizing.METHODS)
   if images.shape[-3:-1] == list(size):
     return images
-  shape = tf.shape(images)
 
-  def resize():
-    rows = tf.reshape(images, tf.concat([[-1], shape[-3:]], 0))
-    rows = tf.image.resize(rows, size, method, antialias=True)
+  def resize(images):
+    resized = tf.image.resize(images, size, method, antialias=True)
     if images.dtype.is_integer:
-      rows = tf.round(rows)
-    rows = tf.saturate_cast(rows, images.dtype)
-    return tf.reshape(rows, tf.concat([shape[:-3], size, shape[-1:]], 0))
+      resized = tf.round(resized)
+    return tf.saturate_cast(resized, images.dtype)
 
-  resized = tf.cond(tf.reduce_all(shape[-3:-1] == size), lambda: images, resize)
-  return tf.ensure_shape(
-      resized, images.shape[:-3].concatenate([*size, images.shape[-1]])
+  shape = [*size, images.shape[-1]]
+  resized = tf.cond(
+      tf.reduce_all(tf.shape(images)[-3:-1] == size),
+      lambda: images,
+      lambda: _flat(resize, images, 3, shape),
   )
+  return tf.ensure_shape(resized, images.shape[:-3].concatenate(shape))
+
+
+def _flat(fn, leaf, rank, shape) -> tf.Tensor:
+  """Applies a function of a list of images to images with any leading axes.
+
+  Args:
+    fn: a function from `[N, <rank more axes>]` to `[N, *shape]`.
+    leaf: `[..., <rank more axes>]`.
+    rank: how many axes an image has; 0 for encoded ones.
+    shape: the shape of an image that comes out.
+
+  Returns:
+    `[..., *shape]`.
+  """
+  leading = leaf.shape.rank - rank
+  leads, inner = tf.split(tf.shape(leaf), [leading, rank])
+  made = fn(tf.reshape(leaf, tf.concat([[-1], inner], 0)))
+  made = tf.reshape(made, tf.concat([leads, tf.shape(made)[1:]], 0))
+  return tf.ensure_shape(made, leaf.shape[:leading].concatenate(shape))
 
 
 def images_to_float(images: tf.Tensor) -> tf.Tensor:
@@ -195,15 +207,16 @@ def _decode(encoded, size, channels, dtype, method):
     image = tf.ensure_shape(image, [None, None, channels or 1])
     return tf.reshape(resize_images(image, size, method), shape)
 
-  images = tf.map_fn(
-      lambda string: tf.cond(
-          string == '', lambda: tf.zeros(shape, dtype), lambda: decode(string)
-      ),
-      tf.reshape(encoded, [-1]),
-      fn_output_signature=tf.TensorSpec(shape, dtype),
-  )
-  images = tf.reshape(images, tf.concat([tf.shape(encoded), shape], 0))
-  return tf.ensure_shape(images, encoded.shape.concatenate(shape))
+  def decode_all(strings):
+    return tf.map_fn(
+        lambda string: tf.cond(
+            string == '', lambda: tf.zeros(shape, dtype), lambda: decode(string)
+        ),
+        strings,
+        fn_output_signature=tf.TensorSpec(shape, dtype),
+    )
+
+  return _flat(decode_all, encoded, 0, shape)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -258,22 +271,19 @@ def decode_video_frames(
       decoded[index] = frame
     return decoded
 
+  def decode_all(references):
+    frames = tf.numpy_function(read, [references], dtype, stateful=False)
+    frames = tf.ensure_shape(frames, [None, None, None, channels])
+    if depth_unit is None:
+      return resize_images(frames, size)
+    return tf.image.resize(frames, size, method='nearest')
+
   def decode(unused_number, name, leaf):
     if leaf.dtype != tf.string:
       raise ValueError(
           f'{name} must be references to the frames of videos, strings, but is'
           f' {leaf.dtype.name} {leaf.shape}.'
       )
-    frames = tf.numpy_function(
-        read, [tf.reshape(leaf, [-1])], dtype, stateful=False
-    )
-    frames = tf.ensure_shape(frames, [None, None, None, channels])
-    if depth_unit is None:
-      frames = resize_images(frames, size)
-    else:
-      frames = tf.image.resize(frames, size, method='nearest')
-    shape = [*size, channels]
-    frames = tf.reshape(frames, tf.concat([tf.shape(leaf), shape], 0))
-    return tf.ensure_shape(frames, leaf.shape.concatenate(shape))
+    return _flat(decode_all, leaf, 0, [*size, channels])
 
   return values.map_each(decode, nest, fields)

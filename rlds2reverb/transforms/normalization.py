@@ -1,10 +1,8 @@
 """Transforms that normalise fields by their statistics, and scale rewards."""
 
-import dataclasses
 from typing import Optional, Tuple
 
 from absl import logging
-import gin
 import numpy as np
 import tensorflow as tf
 
@@ -17,13 +15,13 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import results
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
+from rlds2reverb.transforms import values
 
 Mask = normalization.Mask
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class NormalizeField(base.EpisodeTransform):
+@base.configurable
+class NormalizeField(values.FieldTransform):
   """Normalises a field to `(field - offset) / scale`, in its own dtype.
 
   Numbers that never vary in the data have a scale of 0. They are not divided,
@@ -43,8 +41,6 @@ class NormalizeField(base.EpisodeTransform):
       normalised.
   """
 
-  is_step_wise = True
-
   field: paths.Path
   offset: constants.Numbers = 0.0
   scale: constants.Numbers = 1.0
@@ -52,8 +48,7 @@ class NormalizeField(base.EpisodeTransform):
   high: Optional[constants.Numbers] = None
   mask: Mask = None
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     if self.mask is not None and np.asarray(self.mask).dtype != bool:
       raise ValueError(
           f'The mask of {paths.name_of(self.field)} must be bools, True where a'
@@ -61,21 +56,17 @@ class NormalizeField(base.EpisodeTransform):
       )
 
   def transform(self, steps):
-    return self._map(self._scaling().apply, steps)
+    return self._map(normalization.Scaling.apply, steps)
 
-  def invert(self, steps):
-    if not paths.contains(steps, self.field):
-      return steps
-    return self._map(self._scaling().invert, steps)
-
-  def _scaling(self):
-    return normalization.Scaling(
-        self.offset, self.scale, self.low, self.high, self.mask
-    )
+  def _undo(self, steps):
+    return self._map(normalization.Scaling.invert, steps)
 
   def _map(self, change, steps):
+    scaling = normalization.Scaling(
+        self.offset, self.scale, self.low, self.high, self.mask
+    )
     return paths.map_leaves(
-        lambda name, leaf: change(leaf, name, tf), steps, self.field
+        lambda name, leaf: change(scaling, leaf, name, tf), steps, self.field
     )
 
   @classmethod
@@ -105,17 +96,16 @@ class NormalizeField(base.EpisodeTransform):
     Raises:
       ValueError: if a bound is not finite.
     """
-    bounds = [np.asarray(bound) for bound in (low, high)]
+    # The sum of two small integers need not fit their dtype.
+    low, high = bounds = [
+        bound if bound.dtype.kind == 'f' else bound.astype(np.float64)
+        for bound in map(np.asarray, (low, high))
+    ]
     if not all(np.isfinite(bound).all() for bound in bounds):
       raise ValueError(
           f'The bounds of {paths.name_of(field)} must be finite, but are {low}'
           f' and {high}. Normalise the field by its statistics instead.'
       )
-    # The sum of two small integers need not fit their dtype.
-    low, high = (
-        bound if bound.dtype.kind == 'f' else bound.astype(np.float64)
-        for bound in bounds
-    )
     return cls(field, *normalization.to_unit_range(low, high, clip, mask))
 
 
@@ -154,48 +144,38 @@ def normalize_by_statistics(
   def normalize(path, found):
     known = vars(found)
     if kind == normalization.QUANTILES:
-      low, high = map(found.quantile, levels)
-      known = {'low': low, 'high': high}
-    return NormalizeField(
-        path, *normalization.scaling_of(kind, known, clip, mask)
-    )
+      known = dict(zip(('low', 'high'), map(found.quantile, levels)))
+    scaling = normalization.scaling_of(kind, known, clip, mask)
+    return NormalizeField(path, *scaling)
 
-  return applying.Compose(
-      [normalize(*item) for item in _select(statistics, field).items()]
-  )
+  found = _floats_of(statistics, field)
+  return applying.Compose([normalize(*item) for item in found.items()])
 
 
-def _select(statistics, field):
+def _floats_of(statistics, field):
   """Returns the statistics of all leaves of floats at or below a path.
 
   Raises:
     ValueError: if there are none, or if no number was found in one.
   """
-  name = paths.name_of(field)
-  found = {
-      path: one
-      for path, one in statistics.fields.items()
-      if path == name or path.startswith(f'{name}/')
-  }
-  if not found:
+  name, known = paths.name_of(field), statistics.fields
+  below = [path for path in known if f'{path}/'.startswith(f'{name}/')]
+  if not below:
     raise ValueError(
-        f'There are no statistics of {name}, only of'
-        f' {sorted(statistics.fields)}.'
+        f'There are no statistics of {name}, only of {sorted(known)}.'
     )
-  selected = {path: one for path, one in found.items() if one.is_floating}
+  floats = {path: known[path] for path in below if known[path].is_floating}
   others = ', '.join(
-      f'{path} ({one.dtype})'
-      for path, one in found.items()
-      if not one.is_floating
+      f'{path} ({known[path].dtype})' for path in below if path not in floats
   )
-  if not selected:
+  if not floats:
     raise ValueError(
         f'Only floats can be normalised, but there are {others}. Cast them'
         ' first, for example with the cast of a StepMapping.'
     )
   if others:
     logging.warning('Not normalised, as they are not floats: %s.', others)
-  for path, one in selected.items():
+  for path, one in floats.items():
     if one.count.size and not one.count.any():
       raise ValueError(
           f'{path} cannot be normalised, as its statistics are those of no'
@@ -203,12 +183,11 @@ def _select(statistics, field):
           f' {statistics.num_transitions} transitions. Were they all filtered'
           ' out?'
       )
-  return selected
+  return floats
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class ScaleReward(base.EpisodeTransform):
+@base.configurable
+class ScaleReward(values.FieldTransform):
   """Scales, shifts and clips the reward, in its own dtype.
 
   The new reward is `clip(scale * reward + shift, minimum, maximum)`. The reward
@@ -224,42 +203,40 @@ class ScaleReward(base.EpisodeTransform):
     maximum: the greatest reward that comes out, if there is one.
   """
 
-  is_step_wise = True
-
   scale: float = 1.0
   shift: float = 0.0
   minimum: Optional[float] = None
   maximum: Optional[float] = None
 
+  field = rlds.REWARD
+
   def transform(self, steps):
     def scale(name, reward):
-      numbers = [
+      factor, shift = (
           constants.constant(one, reward, name)
           for one in (self.scale, self.shift)
-      ]
-      narrow = reward.dtype.is_integer and reward.dtype.size < 8
-      if narrow:
-        # int64 has room for the product, which is clipped before it is checked.
-        numbers = [tf.cast(one, tf.int64) for one in numbers]
-      factor, shift = numbers
-      wide = tf.cast(reward, factor.dtype) * factor + shift
-      scaled = constants.clip(wide, self.minimum, self.maximum, name, tf)
-      if not narrow:
-        return scaled
-      return _narrow(scaled, reward.dtype, name, steps.get(rlds.IS_LAST))
+      )
+      if not (reward.dtype.is_integer and reward.dtype.size < 8):
+        return clip(reward * factor + shift, name)
+      # int64 has room for the product, which is clipped before it is checked.
+      factor, shift = factor.astype(np.int64), shift.astype(np.int64)
+      wide = clip(tf.cast(reward, tf.int64) * factor + shift, name)
+      return _narrow(wide, reward.dtype, name, steps.get(rlds.IS_LAST))
 
-    return paths.map_leaves(scale, steps, rlds.REWARD)
+    def clip(reward, name):
+      return constants.clip(reward, self.minimum, self.maximum, name, tf)
 
-  def invert(self, steps):
-    if rlds.REWARD not in steps:
-      return steps
+    return paths.map_leaves(scale, steps, self.field)
 
+  def _undo(self, steps):
     def unscale(name, reward):
-      unshifted = reward - constants.constant(self.shift, reward, name)
-      unscaled = unshifted / constants.constant(self.scale, reward, name)
-      return tf.cast(unscaled, reward.dtype)
+      scale, shift = (
+          constants.constant(one, reward, name)
+          for one in (self.scale, self.shift)
+      )
+      return tf.cast((reward - shift) / scale, reward.dtype)
 
-    return paths.map_leaves(unscale, steps, rlds.REWARD)
+    return paths.map_leaves(unscale, steps, self.field)
 
 
 def _narrow(leaf, dtype, name, is_last):
@@ -271,8 +248,9 @@ def _narrow(leaf, dtype, name, is_last):
   used = leaf
   if is_last is not None:
     is_last = tf.cast(is_last, tf.bool)
-    is_more = is_last.shape.rank > leaf.shape.rank  # of shape (1,) in a step
-    used = tf.boolean_mask(leaf, ~(is_last[..., 0] if is_more else is_last))
+    if is_last.shape.rank > leaf.shape.rank:  # of shape (1,) in a step
+      is_last = is_last[..., 0]
+    used = tf.boolean_mask(leaf, ~is_last)
   outside = tf.boolean_mask(used, (used < dtype.min) | (used > dtype.max))
   message = (
       f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'

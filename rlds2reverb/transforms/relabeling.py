@@ -10,10 +10,8 @@ same form. It is relative to a frame; p are positions, R matrices:
 A motion in the end-effector frame is the same wherever the robot stands.
 """
 
-import dataclasses
 from typing import Any, Dict, Optional, Sequence
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
@@ -45,7 +43,7 @@ class _ActionsFromReached(base.EpisodeTransform):
     if last_steps.HAS_ACTION in steps:
       # The last step leads to no state.
       steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
-    old = values.vector(steps, self.action)
+    old = values.one_leaf(steps, self.action, values.FLOATS, values.SIZED)
     name, width = paths.name_of(self.action), old.shape[-1]
     wrong = [index for index in self.kept if not -width <= index < width]
     if wrong:
@@ -58,13 +56,12 @@ class _ActionsFromReached(base.EpisodeTransform):
           f'{name} has the shape {old.shape}, where that of the states is'
           f' {new.shape}. Both must be vectors: cut chunks later.'
       )
-    index = tf.constant([index % width for index in self.kept], tf.int32)
-    new = [tf.cast(new, old.dtype), tf.gather(old, index, axis=-1)]
-    return values.put(steps, self.action, tf.concat(new, -1))
+    kept = [old[..., index, tf.newaxis] for index in self.kept]
+    new = tf.concat([tf.cast(new, old.dtype), *kept], -1)
+    return values.put(steps, self.action, new)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class ActionsFromStates(_ActionsFromReached):
   """Makes actions of the next state, or of its difference from this one.
 
@@ -101,14 +98,14 @@ class ActionsFromStates(_ActionsFromReached):
   size: Optional[int] = None
   kept: Sequence[int] = (-1,)
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     checks.check_choice('kind', self.kind, ACTIONS)
 
   def _here(self, steps):
     size = self.size
     if size is None:
-      size = values.vector(steps, self.state).shape[-1] - self.start
+      kinds = values.FLOATS, values.SIZED
+      size = values.one_leaf(steps, self.state, *kinds).shape[-1] - self.start
     return values.take(steps, self.state, self.start, size)
 
   def between(self, start: tf.Tensor, reached: tf.Tensor) -> tf.Tensor:
@@ -130,11 +127,12 @@ class ActionsFromStates(_ActionsFromReached):
     """
     start = self._here(steps)
     moved = values.take(steps, self.action, 0, start.shape[-1])
-    return moved if self.kind == 'absolute' else start + moved
+    if self.kind == 'absolute':
+      return moved
+    return start + tf.cast(moved, start.dtype)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class MotionsFromPoses(_ActionsFromReached):
   """Makes actions of the motion to the next pose; see the table above.
 
@@ -161,8 +159,7 @@ class MotionsFromPoses(_ActionsFromReached):
   start: int = 0
   kept: Sequence[int] = (-1,)
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     checks.check_choice('frame', self.frame, FRAMES)
     for representation in (self.rotation, self.motion_rotation):
       rotations.size_of(representation)
@@ -184,9 +181,8 @@ class MotionsFromPoses(_ActionsFromReached):
     position, matrix = _split(poses, self.rotation, 'poses')
     next_position, next_matrix = _split(next_poses, self.rotation, 'next_poses')
     moved = next_position - position
-    if self.frame == 'base':
-      turned = tf.matmul(next_matrix, matrix, transpose_b=True)
-    else:
+    turned = tf.matmul(next_matrix, matrix, transpose_b=True)
+    if self.frame == 'end_effector':
       moved = tf.linalg.matvec(matrix, moved, transpose_a=True)
       turned = tf.matmul(matrix, next_matrix, transpose_a=True)
     return _join(moved, turned, self.motion_rotation, poses.dtype)
@@ -196,12 +192,11 @@ class MotionsFromPoses(_ActionsFromReached):
     poses = tf.convert_to_tensor(poses)
     position, matrix = _split(poses, self.rotation, 'poses')
     moved, turned = _split(motions, self.motion_rotation, 'motions')
-    if self.frame == 'base':
-      turned = tf.matmul(turned, matrix)
-    else:
+    if self.frame == 'end_effector':
       moved = tf.linalg.matvec(matrix, moved)
-      turned = tf.matmul(matrix, turned)
-    return _join(position + moved, turned, self.rotation, poses.dtype)
+      matrix, turned = turned, matrix
+    matrix = tf.matmul(turned, matrix)
+    return _join(position + moved, matrix, self.rotation, poses.dtype)
 
   def target(self, steps: Dict[str, Any]) -> tf.Tensor:
     """Returns the pose to which an action leads; see `ActionsFromStates`."""
@@ -231,8 +226,7 @@ def _join(position, matrix, rotation, dtype) -> tf.Tensor:
   return tf.cast(tf.concat([position, numbers], -1), dtype)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class ActionsFromWaypoints(base.EpisodeTransform):
   """Takes every n-th step, whose action becomes the way to the next one.
 
@@ -259,8 +253,7 @@ class ActionsFromWaypoints(base.EpisodeTransform):
   action: paths.Path = rlds.ACTION
   every: int = 3
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     checks.check_positive('every', self.every)
 
   def transform_rows(self, steps, rows):
@@ -269,18 +262,12 @@ class ActionsFromWaypoints(base.EpisodeTransform):
     yaw = values.take(steps, self.state, 2, 1)[:, 0]
     old = values.take(steps, self.action, 0, 2)
     following = tf.minimum(rows.row + self.every, end)
-    way = tf.gather(position, following) - position
+    x, y = tf.unstack(tf.gather(position, following) - position, axis=1)
     cos, sin = tf.cos(yaw), tf.sin(yaw)
-    relative = tf.stack(
-        [
-            way[:, 0] * cos + way[:, 1] * sin,
-            way[:, 1] * cos - way[:, 0] * sin,
-        ],
-        axis=1,
-    )
-    relative *= _scale(position, old, rows)[:, tf.newaxis]
-    steps = values.put(steps, self.action, tf.cast(relative, old.dtype))
+    way = tf.stack([x * cos + y * sin, y * cos - x * sin], axis=1)
+    way *= _scale(position, old, rows)[:, tf.newaxis]
     is_end = tf.equal(rows.row, end)
+    steps = values.put(steps, self.action, tf.cast(way, old.dtype))
     if rlds.IS_LAST in steps:
       steps[rlds.IS_LAST] = tf.cast(is_end, steps[rlds.IS_LAST].dtype)
     if last_steps.HAS_ACTION in steps:
@@ -292,11 +279,8 @@ class ActionsFromWaypoints(base.EpisodeTransform):
 def _scale(position, action, rows) -> tf.Tensor:
   """Returns the length of an action for a way of length 1, `[N]`."""
   ways = tf.norm(tf.gather(position, rows.next()) - position, axis=1)
-  first_move = rows.nearest(ways > 0, backward=False)
-  first_move = tf.gather(first_move, rows.first)
-  moves = first_move >= 0
-  first_move = tf.maximum(first_move, 0)
+  first_move = tf.gather(rows.nearest(ways > 0, backward=False), rows.first)
+  moves, first_move = first_move >= 0, tf.maximum(first_move, 0)
   way = tf.where(moves, tf.gather(ways, first_move), 1)
   lengths = tf.cast(tf.norm(action, axis=1), position.dtype)
-  length = tf.gather(lengths, first_move)
-  return tf.where(moves, length / way, 1)
+  return tf.where(moves, tf.gather(lengths, first_move) / way, 1)

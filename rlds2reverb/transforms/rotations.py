@@ -27,11 +27,9 @@ zeros, and other inputs without a direction, give finite numbers without a
 meaning.
 """
 
-import dataclasses
 import itertools
 from typing import Any, Callable, Dict, NamedTuple, Tuple
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
@@ -85,20 +83,15 @@ def to_matrix(
     ValueError: as `convert` does.
   """
   representation = _representation(source)
-  rotations = checked(
-      rotations, representation.size, name, f' of the representation {source}'
-  )
+  what = f' of the representation {source}'
+  rotations = checked(rotations, representation.size, name, what)
   return representation.to_matrix(tf.cast(rotations, tf.float64))
 
 
 def checked(numbers: Any, size: int, name: str, what: str) -> tf.Tensor:
   """Returns a tensor, which is checked to be floats `[..., size]`."""
   numbers = tf.convert_to_tensor(numbers)
-  if (
-      not numbers.dtype.is_floating
-      or not numbers.shape.rank
-      or numbers.shape[-1] != size
-  ):
+  if not numbers.dtype.is_floating or numbers.shape[-1:] != [size]:
     raise ValueError(
         f'{name} must be floats [..., {size}]{what}, but are'
         f' {numbers.dtype.name} {numbers.shape}.'
@@ -185,25 +178,26 @@ def _matrix_to_quaternion(matrix: tf.Tensor) -> tf.Tensor:
   return tf.where(found[..., 3:] < 0, -found, found)
 
 
+def _divided(
+    fn: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, series: tf.Tensor
+) -> tf.Tensor:
+  """Returns `fn(x) / x`, by a series where `x` is small."""
+  is_small = x < _SMALL
+  large = tf.where(is_small, tf.ones_like(x), x)
+  return tf.where(is_small, series, fn(large) / large)
+
+
 def _axis_angle_to_matrix(vector: tf.Tensor) -> tf.Tensor:
   angle = tf.norm(vector, axis=-1, keepdims=True)
-  is_small = angle < _SMALL
-  large = tf.where(is_small, tf.ones_like(angle), angle)
-  # sin(angle / 2) / angle
-  factor = tf.where(is_small, 0.5 - angle**2 / 48, tf.sin(large / 2) / large)
-  return _quaternion_to_matrix(
-      tf.concat([vector * factor, tf.cos(angle / 2)], -1)
-  )
+  factor = _divided(lambda x: tf.sin(x / 2), angle, 0.5 - angle**2 / 48)
+  quaternion = tf.concat([vector * factor, tf.cos(angle / 2)], -1)
+  return _quaternion_to_matrix(quaternion)
 
 
 def _matrix_to_axis_angle(matrix: tf.Tensor) -> tf.Tensor:
-  quaternion = _matrix_to_quaternion(matrix)
-  vector, w = quaternion[..., :3], quaternion[..., 3:]
+  vector, w = tf.split(_matrix_to_quaternion(matrix), [3, 1], -1)
   sine = tf.norm(vector, axis=-1, keepdims=True)
-  is_small = sine < _SMALL
-  large = tf.where(is_small, tf.ones_like(sine), sine)
-  angle = 2 * tf.atan2(large, w)
-  return vector * tf.where(is_small, 2 + sine**2 / 3, angle / large)
+  return vector * _divided(lambda x: 2 * tf.atan2(x, w), sine, 2 + sine**2 / 3)
 
 
 def _columns_to_matrix(numbers: tf.Tensor) -> tf.Tensor:
@@ -307,9 +301,8 @@ _REPRESENTATIONS: Dict[str, _Representation] = {
 }
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
-class ConvertRotation(base.EpisodeTransform):
+@base.configurable
+class ConvertRotation(values.FieldTransform):
   """Replaces a rotation in a field by another representation of it.
 
   The inverse converts back, to the form that `rotations` says.
@@ -321,24 +314,19 @@ class ConvertRotation(base.EpisodeTransform):
     target: the representation that comes out.
   """
 
-  is_step_wise = True
-
   field: paths.Path
   start: int
   source: str
   target: str
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     for representation in (self.source, self.target):
       size_of(representation)
 
   def transform(self, steps):
     return self._convert(steps, self.source, self.target)
 
-  def invert(self, steps):
-    if not paths.contains(steps, self.field):
-      return steps
+  def _undo(self, steps):
     return self._convert(steps, self.target, self.source)
 
   def _convert(self, steps, source, target):

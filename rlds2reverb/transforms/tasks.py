@@ -8,10 +8,8 @@ drawn:
     goal_step       3        2        3        3
 """
 
-import dataclasses
 from typing import Sequence
 
-import gin
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
@@ -22,8 +20,7 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import values
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class DropConditioning(base.EpisodeTransform):
   """Keeps either the goal or the instruction of a step, at random.
 
@@ -51,8 +48,7 @@ class DropConditioning(base.EpisodeTransform):
   goal_step: paths.Path = 'goal_step'
   seed: int = 0
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     values.check_probability('keep_goal', self.keep_goal)
 
   def transform_rows(self, steps, rows):
@@ -65,19 +61,17 @@ class DropConditioning(base.EpisodeTransform):
       nothing = tf.zeros([], leaf.dtype)  # the empty string, too
       return values.rows_where(keeps_goal, leaf, nothing)
 
+    def drop_step(unused_name, leaf):
+      last = tf.cast(rows.last - rows.first, leaf.dtype)
+      return tf.where(keeps_goal, leaf, last)
+
     steps = paths.map_leaves(drop, steps, self.goal)
     if self.goal_step is None:
       return steps
-    last = rows.last - rows.first
-    return paths.map_leaves(
-        lambda _, step: tf.where(keeps_goal, step, tf.cast(last, step.dtype)),
-        steps,
-        self.goal_step,
-    )
+    return paths.map_leaves(drop_step, steps, self.goal_step)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class MarkPadding(base.EpisodeTransform):
   """Adds masks to a dict of fields, which are False where a field is padding.
 
@@ -104,17 +98,17 @@ class MarkPadding(base.EpisodeTransform):
           f'{paths.name_of(self.field)} must be a dict of fields, to which'
           f' {self.mask} is added.'
       )
-    masks = {}
-    for name, field in fields.items():
-      found = [_is_there(leaf) for leaf in tf.nest.flatten(field)]
-      masks[name] = tf.reduce_any(tf.stack(found), axis=0)
-    return paths.insert(
-        steps, (*paths.find(steps, self.field), self.mask), masks
-    )
+    masks = {
+        name: tf.reduce_any(
+            [_is_there(one) for one in tf.nest.flatten(leaf)], 0
+        )
+        for name, leaf in fields.items()
+    }
+    keys = paths.find(steps, self.field)
+    return paths.insert(steps, (*keys, self.mask), masks)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class AddTimestep(base.EpisodeTransform):
   """Adds the index of each step in its episode, int32 `[T]`, as Octo does.
 
@@ -128,8 +122,7 @@ class AddTimestep(base.EpisodeTransform):
     return values.add(steps, self.field, tf.cast(rows.step, tf.int32))
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class MarkActions(base.EpisodeTransform):
   """Adds `has_action` where it is missing: all steps but the last have one.
 
@@ -160,8 +153,7 @@ def _is_there(leaf) -> tf.Tensor:
 LEVELS = ('episode', 'step')
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class DrawInstruction(base.EpisodeTransform):
   """Draws one of several instructions, uniformly; empty ones are left out.
 
@@ -191,8 +183,7 @@ class DrawInstruction(base.EpisodeTransform):
   level: str = 'episode'
   seed: int = 0
 
-  def __post_init__(self):
-    super().__post_init__()
+  def _check(self):
     paths.check_list('fields', self.fields)
     checks.check_choice('level', self.level, LEVELS)
     if not self.fields:
@@ -206,10 +197,11 @@ class DrawInstruction(base.EpisodeTransform):
       is_given = tf.gather(is_given, rows.first)
       fraction = tf.gather(fraction, rows.first)
     rank = tf.cumsum(tf.cast(is_given, tf.int64), axis=1)
-    count = rank[:, -1]
-    drawn = tf.cast(fraction * tf.cast(count, tf.float64), tf.int64)
+    count = rank[:, -1:]
+    drawn = fraction[:, None] * tf.cast(count, tf.float64)
+    drawn = tf.minimum(tf.cast(drawn, tf.int64), count - 1)
     # The first place of that rank; without any, the first of all.
-    place = tf.argmax(rank > tf.minimum(drawn, count - 1)[:, None], axis=1)
+    place = tf.argmax(rank > drawn, axis=1)
     drawn_words = tf.gather(words, place, axis=1, batch_dims=1)
     return values.add(steps, self.target, drawn_words)
 

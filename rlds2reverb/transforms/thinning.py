@@ -1,9 +1,8 @@
 """Transforms that leave steps out of an episode."""
 
-import dataclasses
+import functools
 from typing import Any, Callable, Dict, Optional, Tuple
 
-import gin
 import tensorflow as tf
 import tree
 
@@ -16,8 +15,7 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import episode_rows
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class FrameSkip(base.EpisodeTransform):
   """Keeps the first step, every `skip`-th step after it, and the last step.
 
@@ -32,7 +30,7 @@ class FrameSkip(base.EpisodeTransform):
 
   skip: int
 
-  def __post_init__(self):
+  def _check(self):
     if self.skip < 1:
       raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
 
@@ -40,8 +38,7 @@ class FrameSkip(base.EpisodeTransform):
     return merge_steps(_checked(steps), rows, rows.step % self.skip == 0)
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class DropNoOps(base.EpisodeTransform):
   """Drops the steps whose action does nothing, but never the last step.
 
@@ -84,27 +81,30 @@ class DropNoOps(base.EpisodeTransform):
   only_first: bool = False
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
-  @property
-  def takes_batches(self) -> bool:  # type: ignore[override]
-    return self.predicate is None
-
   def transform_rows(self, steps, rows):
     steps = _checked(steps)
     if self.predicate is None:
       is_no_op = self._is_no_op(steps)
     else:
-      is_no_op = tf.convert_to_tensor(self.predicate(steps))
-      if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
-        raise ValueError(
-            'predicate must return a bool for every step, but returned'
-            f' {is_no_op.dtype.name} {is_no_op.shape}.'
-        )
-      is_no_op = stacked_steps.with_equal_lengths(
-          {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
-      )['predicate']
+      ends = tf.unique(rows.first).y, tf.unique(rows.last).y + 1
+      is_no_op = tf.map_fn(
+          lambda ends: self._predicted(stacked_steps.own_rows(steps, *ends)),
+          ends,
+          fn_output_signature=tf.RaggedTensorSpec([None], tf.bool),
+      ).flat_values
     if self.only_first:
       is_no_op &= tf.equal(rows.row, rows.first)
     return merge_steps(steps, rows, ~is_no_op)
+
+  def _predicted(self, steps):
+    is_no_op = tf.convert_to_tensor(self.predicate(steps))
+    if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
+      raise ValueError(
+          'predicate must return a bool for every step, but returned'
+          f' {is_no_op.dtype.name} {is_no_op.shape}.'
+      )
+    found = {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
+    return stacked_steps.with_equal_lengths(found)['predicate']
 
   def _is_no_op(self, steps):
     field = paths.find(steps, self.field)
@@ -123,8 +123,7 @@ class DropNoOps(base.EpisodeTransform):
     return is_no_op
 
 
-@gin.configurable(module='rlds2reverb')
-@dataclasses.dataclass(frozen=True, eq=False)
+@base.configurable
 class DropEnd(base.EpisodeTransform):
   """Drops the last step of an episode if it has no action.
 
@@ -145,13 +144,11 @@ class DropEnd(base.EpisodeTransform):
     # Where the last step is dropped, the step before it is the last.
     following = rows.next()
     flags_of = tf.where(tf.gather(is_dropped, following), following, rows.row)
-    flags = {
-        flag: tf.gather(steps[flag], flags_of)
-        for flag in (rlds.IS_LAST, rlds.IS_TERMINAL)
-        if flag in steps
-    }
     have_action |= tf.gather(is_dropped, rows.last)
-    return {**steps, last_steps.HAS_ACTION: have_action, **flags}, ~is_dropped
+    made = {**steps, last_steps.HAS_ACTION: have_action}
+    for flag in {rlds.IS_LAST, rlds.IS_TERMINAL} & set(steps):
+      made[flag] = tf.gather(steps[flag], flags_of)
+    return made, ~is_dropped
 
 
 def merge_steps(
@@ -175,23 +172,22 @@ def merge_steps(
   counted = tf.where((num_kept > before) & (rows.row <= rows.last))[:, 0]
   run = tf.maximum(num_kept - 1, 0)
 
-  def merge(merge_runs, field):
-    def merge_leaf(leaf):
-      merged = merge_runs(tf.gather(leaf, counted), tf.gather(run, counted))
-      return tf.ensure_shape(tf.gather(merged, run), leaf.shape)
-
-    return tf.nest.map_structure(merge_leaf, steps[field])
+  def merge(merge_runs, leaf):
+    merged = merge_runs(tf.gather(leaf, counted), tf.gather(run, counted))
+    return tf.ensure_shape(tf.gather(merged, run), leaf.shape)
 
   # The first step that is kept takes the flag of the first one: an episode
   # that was cut before may have no first step.
   is_start = tf.equal(num_kept, before + 1)
   flags_of = tf.where(is_start, rows.first, rows.row)
-  return {
-      **steps,
-      rlds.REWARD: merge(tf.math.segment_sum, rlds.REWARD),
-      rlds.DISCOUNT: merge(tf.math.segment_prod, rlds.DISCOUNT),
-      rlds.IS_FIRST: tf.gather(steps[rlds.IS_FIRST], flags_of),
-  }, keep
+  merged = {rlds.IS_FIRST: tf.gather(steps[rlds.IS_FIRST], flags_of)}
+  for field, merge_runs in (
+      (rlds.REWARD, tf.math.segment_sum),
+      (rlds.DISCOUNT, tf.math.segment_prod),
+  ):
+    merge_leaf = functools.partial(merge, merge_runs)
+    merged[field] = tf.nest.map_structure(merge_leaf, steps[field])
+  return {**steps, **merged}, keep
 
 
 def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:

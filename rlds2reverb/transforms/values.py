@@ -1,19 +1,85 @@
 """Reads and replaces fields of steps, and the numbers along their last axis."""
 
 import functools
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.transforms import base
 
 Steps = Dict[str, Any]
+
+# What a leaf can be asked to be.
+FLOATS, STRINGS = 'floats', 'a string for each step'
+SIZED = 'numbers with a last axis of known size'
+_KINDS: Dict[str, Callable[[Any], bool]] = {
+    FLOATS: lambda leaf: leaf.dtype.is_floating,
+    STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
+    SIZED: lambda leaf: leaf.dtype != tf.string
+    and bool(leaf.shape.rank)
+    and leaf.shape[-1] is not None,
+}
+_ADVICE = {
+    FLOATS: ' Cast it first, for example with the cast of a StepMapping.'
+}
+
+
+class FieldTransform(base.EpisodeTransform):
+  """A change of one field of a step that can be undone.
+
+  Attributes:
+    field: the path of the field.
+  """
+
+  field: paths.Path
+
+  def invert(self, steps):
+    return self._undo(steps) if paths.contains(steps, self.field) else steps
+
+  def _undo(self, steps: Steps) -> Steps:
+    """Returns steps that have the field as they were before."""
+    raise NotImplementedError
 
 
 def check_probability(name: str, value: float) -> None:
   """Raises a ValueError if `value` is not in [0, 1]."""
   if not 0 <= value <= 1:
     raise ValueError(f'{name} must be in [0, 1], but is {value}.')
+
+
+def check_kind(name: str, leaf: Any, *kinds: str) -> None:
+  """Raises a ValueError if a leaf, or its spec, is not of all kinds."""
+  for kind in kinds:
+    if not _KINDS[kind](leaf):
+      raise ValueError(
+          f'{name} must be {kind}, but is {leaf.dtype.name} {leaf.shape}.'
+          f'{_ADVICE.get(kind, "")}'
+      )
+
+
+def one_leaf(steps: Steps, field: paths.Path, *kinds: str) -> tf.Tensor:
+  """Returns a leaf.
+
+  Args:
+    steps: a dict of step fields.
+    field: its path.
+    *kinds: what it must be: `FLOATS`, `STRINGS` or `SIZED`, or several.
+
+  Raises:
+    ValueError: if there is no such field, it is not one leaf, or of another
+      kind.
+  """
+  leaf, name = paths.get(steps, field), paths.name_of(field)
+  if tf.nest.is_nested(leaf):
+    raise ValueError(
+        f'{name} must be one leaf, but has several:'
+        f' {sorted(paths.leaves(leaf))}. Name one of them, or make one vector'
+        ' of them with a StepMapping.'
+    )
+  leaf = tf.convert_to_tensor(leaf)
+  check_kind(name, leaf, *kinds)
+  return leaf
 
 
 def map_each(
@@ -62,89 +128,19 @@ def rows_where(mask: tf.Tensor, leaf: tf.Tensor, other: Any) -> tf.Tensor:
   Args:
     mask: bool `[N]`.
     leaf: `[N, ...]`.
-    other: a tensor that can be broadcast to `leaf`.
+    other: a tensor that can be broadcast to `leaf`, of any dtype of numbers.
   """
   mask = tf.reshape(mask, [-1] + [1] * (leaf.shape.rank - 1))
   return tf.where(mask, leaf, other)
-
-
-def width_of(name: str, leaf: Any) -> int:
-  """Returns how many numbers a step has along the last axis of a field.
-
-  Args:
-    name: the path of the field, for the message of an error.
-    leaf: `[..., n]`, or its spec.
-
-  Raises:
-    ValueError: if the leaf is not of numbers, or `n` is not known.
-  """
-  if leaf.dtype == tf.string or not leaf.shape.rank or leaf.shape[-1] is None:
-    raise ValueError(
-        f'{name} must be numbers with a last axis of known size, but is'
-        f' {leaf.dtype.name} {leaf.shape}.'
-    )
-  return leaf.shape[-1]
-
-
-def one_leaf(steps: Steps, field: paths.Path, kind: str = '') -> tf.Tensor:
-  """Returns a leaf.
-
-  Args:
-    steps: a dict of step fields.
-    field: its path.
-    kind: a name of `_KINDS`, of which it must be; by default of any.
-
-  Raises:
-    ValueError: if there is no such field, it is not one leaf, or of another
-      kind.
-  """
-  leaf, name = paths.get(steps, field), paths.name_of(field)
-  if tf.nest.is_nested(leaf):
-    raise ValueError(
-        f'{name} must be one leaf, but has several:'
-        f' {sorted(paths.leaves(leaf))}. Name one of them, or make one vector'
-        ' of them with a StepMapping.'
-    )
-  leaf = tf.convert_to_tensor(leaf)
-  is_kind, advice = _KINDS.get(kind, (lambda leaf: True, ''))
-  if not is_kind(leaf):
-    raise ValueError(
-        f'{name} must be {kind}, but is {leaf.dtype.name} {leaf.shape}.{advice}'
-    )
-  return leaf
-
-
-FLOATS, STRINGS = 'floats', 'a string for each step'
-_KINDS: Dict[str, Tuple[Callable[[tf.Tensor], bool], str]] = {
-    FLOATS: (
-        lambda leaf: leaf.dtype.is_floating,
-        ' Cast it first, for example with the cast of a StepMapping.',
-    ),
-    STRINGS: (
-        lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
-        '',
-    ),
-}
-
-
-def vector(steps: Steps, field: paths.Path) -> tf.Tensor:
-  """Returns a leaf of floats `[..., n]`, of which `n` is known.
-
-  Raises:
-    ValueError: as `one_leaf` and `width_of` do.
-  """
-  leaf = one_leaf(steps, field, FLOATS)
-  width_of(paths.name_of(field), leaf)
-  return leaf
 
 
 def take(steps: Steps, field: paths.Path, start: int, size: int) -> tf.Tensor:
   """Returns `size` numbers of a leaf of floats, from number `start` on.
 
   Raises:
-    ValueError: as `vector` does; and if there are no such numbers.
+    ValueError: as `one_leaf` does; and if there are no such numbers.
   """
-  leaf = vector(steps, field)
+  leaf = one_leaf(steps, field, FLOATS, SIZED)
   if start < 0 or start + size > leaf.shape[-1]:
     raise ValueError(
         f'{paths.name_of(field)} has {leaf.shape[-1]} numbers, but {size} are'
@@ -168,12 +164,9 @@ def replace(
   Returns:
     The dict, in which the leaf is `[..., n - size + m]`.
   """
-
-  def join(unused_name, leaf):
-    ends = leaf[..., :start], leaf[..., start + size :]
-    return tf.concat([ends[0], tf.cast(new, leaf.dtype), ends[1]], -1)
-
-  return paths.map_leaves(join, steps, field)
+  leaf = tf.convert_to_tensor(paths.get(steps, field))
+  parts = leaf[..., :start], tf.cast(new, leaf.dtype), leaf[..., start + size :]
+  return put(steps, field, tf.concat(parts, -1))
 
 
 def map_one(
@@ -194,22 +187,21 @@ def map_one(
     num_leading: how many dimensions `[...]` must be, if that is known.
 
   Raises:
-    ValueError: as `vector` does; and if there is no such number.
+    ValueError: as `one_leaf` does; and if there is no such number.
   """
-  leaf = one_leaf(steps, field, FLOATS)
+  leaf, name = one_leaf(steps, field, FLOATS), paths.name_of(field)
   rank = leaf.shape.rank - (index is not None)
   if num_leading is not None and rank != num_leading:
     raise ValueError(
-        f'{paths.name_of(field)} has the shape {leaf.shape}, of which one'
+        f'{name} has the shape {leaf.shape}, of which one'
         f' number a step cannot be taken with index={index}: it must be a'
         ' vector a step, or one number with index=None. Cut chunks later.'
     )
   if index is None:
     return put(steps, field, fn(leaf))
-  width = vector(steps, field).shape[-1]
+  check_kind(name, leaf, SIZED)
+  width = leaf.shape[-1]
   if not -width <= index < width:
-    raise ValueError(
-        f'{paths.name_of(field)} has {width} numbers, but no number {index}.'
-    )
+    raise ValueError(f'{name} has {width} numbers, but no number {index}.')
   new = fn(leaf[..., index])[..., tf.newaxis]
   return replace(steps, field, index % width, 1, new)

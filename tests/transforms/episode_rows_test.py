@@ -44,14 +44,6 @@ class _Draw(base.EpisodeTransform):
     }
 
 
-class _ReversedStep(_ShowRows):
-  """One that overrides what works on an episode, and so has no batches."""
-
-  def transform(self, steps, episode_index=None):
-    steps = super().transform(steps, episode_index)
-    return {**steps, 'step': steps['left']}
-
-
 def _episodes():
   return [
       golden.make_episode([1.0] * length, terminal=True, base=100 * index)
@@ -103,12 +95,14 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
     one, other = applying.transform_episodes(rlds_data, [_Draw()])
     self.assertNotAllEqual(one['steps']['one'], other['steps']['one'])
 
-  def test_classes_of_ones_own(self):
-    rlds_data = applying.transform_episodes(
-        golden.batched(_episodes()), [_ReversedStep()]
-    )
-    steps = golden.assert_batches_hold(self, rlds_data)[0]['steps']
-    self.assertAllEqual(steps['step'], [2, 1, 0])
+  def test_a_class_of_two_methods(self):
+    methods = {'transform': lambda self, steps: steps}
+    with self.assertRaisesRegex(
+        TypeError, 'Both has the methods .* but must have one of them'
+    ):
+      type('Both', (_ShowRows,), methods)
+    with self.assertRaisesRegex(NotImplementedError, 'None needs a method tr'):
+      type('None', (base.EpisodeTransform,), {})().transform(golden.COMPLETE)
 
   def test_draws_need_an_index(self):
     for call in (_Draw(), _Draw().transform, applying.Compose([_Draw()])):

@@ -79,6 +79,11 @@ class PosesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(motion.dtype, dtype)
     self.assertAllClose(motions.apply(first, motion), second, 0, 1e-5)
 
+  def test_target_of_states_and_actions_of_other_dtypes(self):
+    steps = {'state': np.float64([1, 2]), 'action': np.float32([0.5, -1, 9])}
+    target = relabeling.ActionsFromStates('state').target(steps)
+    self.assertAllEqual(target, np.float64([1.5, 1]))
+
   def test_errors(self):
     pose = np.zeros(6)
     with self.assertRaisesRegex(ValueError, r'poses must be floats \[..., 7\]'):
