@@ -25,9 +25,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import describing
   from rlds2reverb.jobs import error_location
   from rlds2reverb.jobs import sources as sources_lib
-  from rlds2reverb.jobs.descriptions import page
-  from rlds2reverb.jobs.descriptions import summaries
-  from rlds2reverb.jobs.descriptions import text
+  from rlds2reverb.jobs.descriptions import views
   from rlds2reverb.replay.checkpoint import records
 
 flags_lib.define_source_flags()
@@ -42,13 +40,10 @@ _COMPARE_WITH = flags.DEFINE_string(
     'A data set to describe beside it, as it is on disk, without --config. That'
     ' of --dataset itself shows what --config changes.',
 )
-_SAMPLE = flags.DEFINE_integer(
-    'sample',
-    None,
-    'How many episodes to read, in 16 runs of consecutive ones at most, spread'
-    ' over the data set; by default all. Of a checkpoint, the first ones.',
-    lower_bound=1,
-)
+_FUNCTION = 'jobs.describing.describe'
+flags_lib.define(_FUNCTION, 'sample', lower_bound=1)
+flags_lib.define(_FUNCTION, 'num_excerpts', lower_bound=0)
+flags_lib.define(_FUNCTION, 'seed')
 _ENVIRONMENT = flags.DEFINE_string(
     'environment',
     None,
@@ -63,14 +58,11 @@ _HTML = flags.DEFINE_string(
 _TENSORBOARD_DIR = flags.DEFINE_string(
     'tensorboard_dir', None, 'A directory for summaries for TensorBoard.'
 )
-_NUM_EXCERPTS = flags.DEFINE_integer(
-    'num_excerpts',
-    40,
-    'How many episodes the page shows at most: the best, the worst, the'
-    ' longest, the odd, and examples of the others.',
-    lower_bound=0,
-)
-_SEED = flags.DEFINE_integer('seed', 0, 'The seed of what is drawn.')
+
+
+def _arguments():
+  names = ('sample', 'num_excerpts', 'seed')
+  return {name: flags.FLAGS[name].value for name in names}
 
 
 def _describe():
@@ -91,9 +83,7 @@ def _describe():
   usage.refuse_ignored(ignored, 'with --checkpoint_dir')
   return describing.describe(
       files.user_path(_CHECKPOINT_DIR.value),
-      sample=_SAMPLE.value,
-      num_excerpts=_NUM_EXCERPTS.value,
-      seed=_SEED.value,
+      **_arguments(),
   )
 
 
@@ -101,10 +91,8 @@ def _describe_source(source, environment=None):
   try:
     return describing.describe(
         source,
-        sample=_SAMPLE.value,
         bounds=environment,
-        num_excerpts=_NUM_EXCERPTS.value,
-        seed=_SEED.value,
+        **_arguments(),
     )
   except tf.errors.OpError as e:
     opened = sources_lib.open_source(source)
@@ -117,7 +105,7 @@ def _compared_source():
   with usage.wrong_usage():
     return sources_lib.make_source(
         flags_lib.user_data_set(_COMPARE_WITH.value),
-        *(values.split or [])[:1],
+        values.split[0],
         data_dir=values.data_dir and files.user_path(values.data_dir),
     )
 
@@ -133,7 +121,7 @@ def _check_writable(folder):
 
 def main():
   if _HTML.value is not None:
-    page.import_libraries()
+    views.import_libraries()
     _check_writable(os.path.dirname(files.user_path(_HTML.value)))
   if _TENSORBOARD_DIR.value is not None:
     _check_writable(files.user_path(_TENSORBOARD_DIR.value))
@@ -142,18 +130,18 @@ def main():
   if compared:
     descriptions.append(_describe_source(compared))
   if _HTML.value is not None:
-    whole.write_text(files.user_path(_HTML.value), page.to_html(*descriptions))
+    whole.write_text(files.user_path(_HTML.value), views.to_html(*descriptions))
   if _TENSORBOARD_DIR.value is not None:
     for index, description in enumerate(descriptions):
       directory = files.user_path(_TENSORBOARD_DIR.value)
       if index:
         directory = os.path.join(directory, 'compared')
-      summaries.write_summaries(description, directory)
+      views.write_summaries(description, directory)
   if _JSON.value:
     texts = [one.to_json() for one in descriptions]
     print(f'[{", ".join(texts)}]' if compared else texts[0])
   else:
-    print('\n\n'.join(map(text.to_text, descriptions)))
+    print('\n\n'.join(map(views.to_text, descriptions)))
 
 
 if __name__ == '__main__':

@@ -11,9 +11,8 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs.descriptions import about
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
+from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.jobs.descriptions import reading as reading_lib
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
@@ -24,14 +23,14 @@ def describe(
     *,
     name: Optional[str] = None,
     sample: Optional[int] = None,
-    bounds: Union[None, str, Mapping[str, bounds_lib.Bounds]] = None,
+    bounds: Union[None, str, Mapping[str, metadata.Bounds]] = None,
     num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
   """Describes a data set or a Reverb checkpoint, reading it once.
 
       description = describe(load_episodes('/data/cartpole'))
-      print(text.to_text(description))
+      print(views.to_text(description))
 
   Of a checkpoint, the tables are described, and the episodes in that table of
   trajectories that has the most items, if there is one.
@@ -71,66 +70,68 @@ def describe(
   """
   if sample is not None:
     checks.check_positive('sample', sample)
-  facts: Dict[str, Any] = {}
-  episode_index = None
+  index, known_bounds = None, {}
+  facts: Dict[str, Any] = {'source': 'episodes'}
   if isinstance(data, tf.data.Dataset):
-    found, episodes, known_bounds = 'episodes', data, {}
+    episodes = data
   elif isinstance(data, sources_lib.Source):
     opened = sources_lib.open_source(data)
-    found = f'{opened.name}, split {data.split}'
-    found += f', mapped by {data.config}' * bool(data.config)
-    facts['about'] = about.about_data_set(opened)
-    facts['num_available'] = opened.num_episodes
-    facts['is_sample'] = sample is not None and sample < opened.num_episodes
-    episodes = _read(opened, sample if facts['is_sample'] else None)
-    episode_index = opened_lib.EPISODE_INDEX
-    # Transforms may change the bounds of actions.
-    known_bounds = (
-        {}
-        if opened.transforms
-        else bounds_lib.bounds_of_features(opened.features, opened.mapping)
-    )
+    is_sample = sample is not None and sample < opened.num_episodes
+    facts = {
+        'source': f'{opened.name}, split {data.split}'
+        + f', mapped by {data.config}' * bool(data.config),
+        'about': metadata.about_data_set(opened),
+        'num_available': opened.num_episodes,
+        'is_sample': is_sample,
+    }
+    index = opened_lib.EPISODE_INDEX
+    episodes = _read(opened, sample if is_sample else None)
+    if not opened.transforms:  # These may change the bounds of actions.
+      known_bounds = metadata.bounds_of_features(
+          opened.features, opened.mapping
+      )
   else:
-    found, episodes, tables = _open_checkpoint(files.expand(data))
-    facts['about'] = about.about_folder(files.expand(data))
-    facts['tables'] = list(map(about.about_table, tables))
-    known_bounds = {}
+    episodes, facts = _open_checkpoint(files.expand(data))
+  facts['source'] = name or facts['source']
   if episodes is None:
-    return description_lib.Description(source=name or found, **facts)
+    return description_lib.Description(**facts)
   if 'is_sample' not in facts:
     facts['is_sample'] = sample is not None and any(
         True for _ in episodes.skip(sample).take(1)
     )
     episodes = episodes.take(sample) if facts['is_sample'] else episodes
   if isinstance(bounds, str):
-    bounds = bounds_lib.bounds_of_environment(bounds)
-  reading = reading_lib.read_once(
+    bounds = metadata.bounds_of_environment(bounds)
+  reading = reading_lib.Reading(
       episodes,
-      episode_index=episode_index,
+      episode_index=index,
       bounds=known_bounds if bounds is None else bounds,
       with_frames=num_excerpts > 0,
       seed=seed,
   )
-  return description_lib.make_description(
-      reading, name or found, num_excerpts, **facts
-  )
+  return description_lib.make_description(reading, num_excerpts, **facts)
 
 
 def _open_checkpoint(directory):
-  """Returns a name, the episodes to describe, or None, and all tables."""
+  """Returns the episodes to describe, or None, and what is known."""
   tables = records.read_tables(directory)
-  with_frames = [
-      name
+  facts = {
+      'source': directory,
+      'about': metadata.about_folder(directory),
+      'tables': list(map(metadata.about_table, tables.values())),
+  }
+  sizes = {
+      name: records.num_items(table)
       for name, table in tables.items()
       if getattr(checkpoint_episodes.signature_of(table), '_fields', None)
       == trajectory.Trajectory._fields
-  ]
-  if not with_frames:
+  }
+  if not sizes:
     records.read_index(directory)
-    return directory, None, tables.values()
-  table = max(with_frames, key=lambda name: records.num_items(tables[name]))
-  episodes = checkpoint_episodes.read_checkpoint_episodes(directory, table)
-  return f'{directory}, table {table}', episodes, tables.values()
+    return None, facts
+  table = max(sizes, key=sizes.get)
+  facts['source'] += f', table {table}'
+  return checkpoint_episodes.read_checkpoint_episodes(directory, table), facts
 
 
 def _read(
@@ -141,23 +142,22 @@ def _read(
   Every episode has its index: in the split of a source that has one part, and
   else in all parts together.
   """
-  total = opened.num_episodes
+  total, key = opened.num_episodes, opened_lib.EPISODE_INDEX
   num_runs = min(description_lib.MAX_RUNS, sample) if sample else 1
   sample = sample or total
-  key, read = opened_lib.EPISODE_INDEX, []
+  read = []
   for run in range(num_runs):
     begin = run * total // num_runs
     end = begin + (run + 1) * sample // num_runs - run * sample // num_runs
     start = 0  # of a part, in all parts together
     for part in opened.ranges:
-      low, high = max(begin, start), min(end, start + part.num_episodes)
       shift = part.begin - start
+      low = max(begin + shift, part.begin)
       start += part.num_episodes
+      high = min(end + shift, part.end)
       if low < high:
-        episodes = opened.read(
-            ranges_lib.Range(part.split, low + shift, high + shift),
-            with_index=True,
-        )
+        some = ranges_lib.Range(part.split, low, high)
+        episodes = opened.read(some, with_index=True)
         if len(opened.ranges) > 1:
           episodes = episodes.map(
               lambda one, shift=shift: {**one, key: one[key] - shift}

@@ -11,9 +11,8 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describing
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
-from rlds2reverb.jobs.descriptions import page
-from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
@@ -98,7 +97,7 @@ class DescribeSourceTest(tf.test.TestCase):
     self.assertGreater(rewards['max'], 3600)
     self.assertIn(
         'a sample of 20 of 36 episodes; all that follows is about the sample',
-        text.to_text(found),
+        views.to_text(found),
     )
     whole = describing.describe(
         sources.make_source(directory), sample=1000, num_excerpts=0
@@ -141,7 +140,7 @@ class DescribeSourceTest(tf.test.TestCase):
     }
     self.assertEqual(found.about, expected)
     self.assertEqual(found.histograms['action']['labels'], ['go'])
-    lines = text.to_text(found)
+    lines = views.to_text(found)
     self.assertRegex(lines, r'description: +Two actions\.')
     self.assertIn(f'1 episode in 1 file, {os.path.getsize(file)} bytes', lines)
     self.assertRegex(lines, 'steps/action: +stay, go')
@@ -190,7 +189,7 @@ class DescribeSourceTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, "no gym environment 'Pend'"):
       describing.describe(source, bounds='Pend')
 
-    (discrete,) = bounds_lib.bounds_of_environment('CartPole-v1').values()
+    (discrete,) = metadata.bounds_of_environment('CartPole-v1').values()
     self.assertEqual((discrete.low, discrete.high), (0, 1))
 
 
@@ -247,15 +246,15 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertEqual(
         tables['long']['signature']['observation'], 'float32 (None, 2)'
     )
-    lines = text.to_text(found)
+    lines = views.to_text(found)
     self.assertIn('Table pairs: 286 items of at most 286', lines)
     sample = describing.describe(self._path, sample=2)
     self.assertTrue(sample.is_sample)
     self.assertEqual(sample.counts['episodes'], 2)
-    self.assertIn('a sample of 2 episodes', text.to_text(sample))
+    self.assertIn('a sample of 2 episodes', views.to_text(sample))
     pytest.importorskip('vl_convert')
     # How many episodes there are in all tables, is not known.
-    self.assertNotIn('<th>episodes</th>', page.to_html(found))
+    self.assertNotIn('<th>episodes</th>', views.to_html(found))
 
   def test_what_a_server_writes(self):
     # It writes the chunks in another order.

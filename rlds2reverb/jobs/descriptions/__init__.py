@@ -1,7 +1,6 @@
 """Descriptions of data sets: as text, as a page, as summaries.
 
-`reading` reads the data once, with the statistics, the `facts` of each episode
-and `excerpts` of a few; `findings` says what is odd in it, and `description`
-makes the description of it, with what `about` and `bounds` know of the
-metadata; `text`, `page` and `summaries` show it.
+`reading` reads the data once, with the statistics, what `findings` looks for in
+each episode, and `excerpts` of a few; `description` makes the description of
+it, with what `metadata` says; and `views` show it.
 """

@@ -99,37 +99,53 @@ class Description:
 
 
 def make_description(
-    reading: reading_lib.Reading, source: str, num_excerpts: int, **known: Any
+    reading: reading_lib.Reading, num_excerpts: int, **known: Any
 ) -> Description:
   """Makes a description from what one pass has found.
 
   Args:
     reading: what was found.
-    source: what was read.
     num_excerpts: how many episodes are shown at most.
-    **known: other attributes of the description.
+    **known: the other attributes, such as the source.
   """
   statistics = reading.statistics
   odd = findings.find(reading)
   histograms = _histograms(reading)
   shown = excerpts.choose(reading, histograms, odd, num_excerpts)
+  for one in shown:
+    # A float32 has 7 digits.
+    curves = [
+        [_plain(f'{number:.7g}') for number in numbers]
+        for numbers in one['curves'].T.tolist()
+    ]
+    names = [column.field for column in reading.columns]
+    one['curves'] = {
+        field: [curve for name, curve in zip(names, curves) if name == field]
+        for field in reading.fields
+    }
+    one.update(
+        {'return': _plain(one['return']), 'steps': one['steps'].tolist()}
+    )
   return Description(
-      source=source,
       counts={
           'episodes': len(reading.episodes),
           'empty': len(reading.episodes) - statistics.num_episodes,
-          'steps': statistics.num_steps,
-          'transitions': statistics.num_transitions,
-          'terminal': statistics.num_terminal,
-          'truncated': statistics.num_truncated,
+          **{
+              name: getattr(statistics, f'num_{name}')
+              for name in ('steps', 'transitions', 'terminal', 'truncated')
+          },
       },
       returns=_column(statistics.returns, ()),
       lengths=_column(statistics.lengths, ()),
-      fields=_fields(reading),
+      fields=[
+          _field(reading, keys, spec)
+          for keys, spec in tree.flatten_with_path(reading.spec)
+          if isinstance(spec, tf.TensorSpec)
+      ],
       histograms=histograms,
       order=_order(reading.episodes, known.get('is_sample', False)),
       oddities=[one._asdict() for one in odd],
-      episodes=[_episode(reading, *one) for one in shown],
+      episodes=shown,
       **known,
   )
 
@@ -141,86 +157,67 @@ def _plain(number: Any) -> Optional[float]:
 
 def _column(found: results.FieldStatistics, index) -> Dict[str, Any]:
   """Returns the statistics of one number of a field."""
+  levels = sorted(found.quantiles.items())
   return {
-      **{
-          name: _plain(getattr(found, name)[index])
-          for name in ('mean', 'std', 'min', 'max')
-      },
-      'quantiles': {
-          f'{level:g}': _plain(numbers[index])
-          for level, numbers in sorted(found.quantiles.items())
-      },
+      'mean': _plain(found.mean[index]),
+      'std': _plain(found.std[index]),
+      'min': _plain(found.min[index]),
+      'max': _plain(found.max[index]),
+      'quantiles': {f'{level:g}': _plain(one[index]) for level, one in levels},
       'count': int(found.count[index]),
       'not_finite': int(found.not_finite[index]),
   }
 
 
-def _fields(reading) -> List[Dict[str, Any]]:
-  places: Dict[str, list] = {field: [] for field in reading.fields}
-  for column, ends in zip(reading.columns, reading.places.swapaxes(0, 1)):
-    places[column.field].append(dict(zip(('min_at', 'max_at'), ends.tolist())))
-  lasts = reading.episodes['last_reward']
-  lasts = lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
-  fields = []
-  for keys, spec in tree.flatten_with_path(reading.spec):
-    if not isinstance(spec, tf.TensorSpec):
-      continue
-    in_steps = keys[0] == rlds.STEPS
-    shape = None if spec.shape.rank is None else spec.shape.as_list()[in_steps:]
-    name = paths.name_of(keys[1:]) if in_steps else ''
-    found = reading.statistics.fields.get(name)
-    columns, ends = [], []
-    if found is not None:
-      columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
-      ends = [
-          one[end] for one in columns for end in ('min', 'max') if one['count']
-      ]
-      for column, place in zip(columns, places[name]):
-        column.update(place)
-      if name == rlds.REWARD:
-        # Last rewards belong to no transition, but they are in the data.
-        ends += lasts
-    kind = 'flag' if spec.dtype == tf.bool else 'number'
-    if excerpts.is_image(tf.TensorSpec(shape, spec.dtype)):
-      kind = 'image'
-    elif spec.dtype == tf.string:
-      kind = 'text'
-    fields.append(
-        {
-            'path': paths.name_of(keys),
-            'dtype': spec.dtype.name,
-            'shape': shape,
-            'kind': kind,
-            'min': min(ends, default=None),
-            'max': max(ends, default=None),
-            'columns': columns,
-        }
-    )
-  return fields
+def _field(reading, keys, spec) -> Dict[str, Any]:
+  """Returns the description of a leaf of an episode."""
+  name = paths.name_of(keys[1:]) if keys[0] == rlds.STEPS else None
+  found, columns = reading.statistics.fields.get(name), []
+  if found is not None:
+    columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
+    places = reading.places.reshape([2, -1, 2])
+    for at, column in enumerate(reading.columns):
+      if column.field == name:
+        least, greatest = places[:, at].tolist()
+        columns[column.number].update(min_at=least, max_at=greatest)
+  ends = [one[end] for one in columns for end in ('min', 'max') if one['count']]
+  if name == rlds.REWARD:
+    # Last rewards belong to no transition, but they are in the data.
+    lasts = reading.episodes['last_reward']
+    ends += lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
+  kind = {tf.bool: 'flag', tf.string: 'text'}.get(spec.dtype, 'number')
+  return {
+      'path': paths.name_of(keys),
+      'dtype': spec.dtype.name,
+      'shape': None if spec.shape.rank is None else spec.shape.as_list(),
+      'kind': 'image' if excerpts.is_image(spec) else kind,
+      'min': min(ends, default=None),
+      'max': max(ends, default=None),
+      'columns': columns,
+  }
 
 
 def _order(episodes: np.ndarray, is_sample: bool) -> List[Dict[str, Any]]:
   """Returns the mean and the range of the returns along the data set."""
-  returns = episodes['undiscounted_return']
-  episodes = episodes[np.isfinite(returns) & (episodes['num_steps'] > 0)]
-  borders = np.arange(1, _MAX_BINS) * episodes.size // _MAX_BINS
+  is_shown = np.isfinite(episodes['return']) & (episodes['num_steps'] > 0)
+  index, returns = episodes['index'][is_shown], episodes['return'][is_shown]
   gaps = np.zeros(0, np.int64)
   if is_sample:
-    steps = np.diff(episodes['index'])
+    steps = np.diff(index)
     # A filter makes gaps, too, but smaller ones.
     gaps = 1 + np.argsort(-steps, kind='stable')[: MAX_RUNS - 1]
     gaps = gaps[steps[gaps - 1] > 1]
+  borders = np.arange(1, _MAX_BINS) * returns.size // _MAX_BINS
   borders = np.union1d(borders, gaps)
   return [
       {
           'run': int(np.sum(gaps <= begin)),
-          'first': int(part['index'][0]),
-          **{
-              name: float(getattr(part['undiscounted_return'], name)())
-              for name in ('mean', 'min', 'max')
-          },
+          'first': int(index[begin]),
+          'mean': float(part.mean()),
+          'min': float(part.min()),
+          'max': float(part.max()),
       }
-      for begin, part in zip([0, *borders], np.split(episodes, borders))
+      for begin, part in zip([0, *borders], np.split(returns, borders))
       if part.size
   ]
 
@@ -232,29 +229,24 @@ def _histograms(reading) -> Dict[str, Dict[str, Any]]:
   the steps. See `Description.histograms`.
   """
   episodes = reading.episodes[reading.episodes['num_steps'] > 0]
-  returns = episodes['undiscounted_return']
-  returns = returns[np.isfinite(returns)]
-  lengths = episodes['num_transitions'].astype(np.float64)
-  found = {
-      reading_lib.LENGTHS: _histogram(lengths, lengths.size, excerpts.NUM_BARS),
-      reading_lib.RETURNS: _histogram(returns, returns.size, excerpts.NUM_BARS),
-  }
-  for column in reading.columns:
-    if column.field.split('/')[0] not in (rlds.REWARD, rlds.ACTION):
+  found = {}
+  for name, key in ('lengths', 'num_transitions'), ('returns', 'return'):
+    numbers = episodes[key][np.isfinite(episodes[key])].astype(np.float64)
+    found[name] = _histogram(numbers, numbers.size, excerpts.NUM_BARS)
+  for field, number, name, _ in reading.columns:
+    if field.split('/')[0] not in (rlds.REWARD, rlds.ACTION):
       continue
-    count = reading.statistics.fields[column.field].count
-    histogram = _histogram(
-        reading.samples[column.field][column.number],
-        int(count.ravel()[column.number]),
+    found[name] = histogram = _histogram(
+        reading.samples[field][number],
+        int(reading.statistics.fields[field].count.ravel()[number]),
         _MAX_INTEGERS,
     )
-    names = getattr(reading.bounds.get(column.field), 'names', ())
-    if histogram['values'] and names:
+    labels = getattr(reading.bounds.get(field), 'names', ())
+    if histogram['values'] and labels:
       histogram['labels'] = [
-          names[int(value)] if value in range(len(names)) else f'{value:g}'
+          labels[int(value)] if value in range(len(labels)) else f'{value:g}'
           for value in histogram['values']
       ]
-    found[column.name] = histogram
   return found
 
 
@@ -283,31 +275,4 @@ def _histogram(sample, count, max_integers) -> Dict[str, Any]:
       'labels': None,
       'of': int(counts.sum()),
       'is_whole': sample.size == count,
-  }
-
-
-def _episode(reading, excerpt, reasons) -> Dict[str, Any]:
-  curves: Dict[str, list] = {field: [] for field in reading.fields}
-  for column in reading.columns:
-    # A float32 has as many digits.
-    curves[column.field].append(
-        [
-            _plain(f'{number:.7g}')
-            for number in excerpt.numbers[column.name].tolist()
-        ]
-    )
-  num_steps = int(excerpt.record['num_steps'])
-  num_frames = excerpts.MAX_FRAMES if excerpt.frames else 0
-  return {
-      'episode': int(excerpt.record['index']),
-      'num_steps': num_steps,
-      'num_transitions': int(excerpt.record['num_transitions']),
-      'instruction': excerpt.instruction,
-      'return': _plain(excerpt.record['undiscounted_return']),
-      'is_terminal': bool(excerpt.record['is_terminal']),
-      'reasons': reasons,
-      'steps': excerpt.steps.tolist(),
-      'curves': curves,
-      'frame_steps': excerpts.spread_steps(num_steps, num_frames).tolist(),
-      'frames': excerpt.frames,
   }

@@ -5,7 +5,8 @@ which ones to keep.
 """
 
 import base64
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import collections
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,13 +14,12 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
 
-MAX_FRAMES = 8  # of an episode
 NUM_BARS = 32  # of returns and of lengths
 _NUM_EXTREMES = 3  # how many of the best, the worst, and the longest
+_MAX_STEPS = 200  # of an episode
+_MAX_FRAMES = 8
 _MAX_IMAGES = 3  # of a step
-_CHANNELS = (1, 3, 4)
 _MAX_SIDE = 128  # pixels
 _JPEG_QUALITY = 85
 # Words in the names of fields that say what an episode is meant to do.
@@ -30,65 +30,77 @@ _MAX_BYTES = 1_900_000
 _BYTES_OF_NUMBER = 11
 
 
-class Excerpt(NamedTuple):
-  """Some steps of one episode.
+class Excerpts:
+  """Makes excerpts of episodes whose spec is known.
 
   Attributes:
-    record: the row of the episode in `Reading.episodes`.
-    steps: the steps whose numbers are shown, in order, int64 `[S]`.
-    numbers: the numbers of these steps, float64 `[S]` each, by the name of the
-      column; NaN where a number has no meaning. `LENGTHS` and `RETURNS` stand
-      in the first step.
-    frames: JPEG images in base64 of the steps `spread_steps(num_steps,
-      MAX_FRAMES)`, by the path of the field.
-    instruction: what the episode is meant to do, if a field says so.
+    images: the keys, in a step, of all images.
+    instruction: the keys, in an episode, of a text that says what it is meant
+      to do; empty if there is none.
   """
 
-  record: np.void
-  steps: np.ndarray
-  numbers: Dict[str, np.ndarray]
-  frames: Dict[str, List[str]]
-  instruction: str
+  def __init__(self, spec: Dict[str, Any], with_frames: bool = True):
+    """Takes the spec of an episode, with that of a step as its steps."""
+    self.images = [
+        keys
+        for keys, leaf in tree.flatten_with_path(spec[rlds.STEPS])
+        if is_image(leaf)
+    ]
+    self._shown = self.images[:_MAX_IMAGES] if with_frames else []
+    texts = [
+        keys
+        for keys, leaf in tree.flatten_with_path(spec)
+        if any(word in str(keys[-1]) for word in _INSTRUCTIONS)
+        and isinstance(leaf, tf.TensorSpec)
+        and (leaf.dtype, leaf.shape.rank) == (tf.string, 0)
+    ]
+    # That of a step comes first.
+    is_other = lambda keys: keys[0] != rlds.STEPS
+    self.instruction: paths.KeyPath = min(texts, key=is_other, default=())
 
+  def make(
+      self,
+      record: np.void,
+      fields: Dict[str, Any],
+      steps: Dict[str, Any],
+      numbers: np.ndarray,
+      shown: Sequence[int],
+  ) -> Dict[str, Any]:
+    """Makes the excerpt of an episode.
 
-def take(
-    batch: Any,
-    at: int,
-    images: Sequence[paths.KeyPath],
-    instruction: Optional[paths.KeyPath],
-) -> Tuple[Dict[str, List[str]], str]:
-  """Takes the frames and the instruction of an episode; see `Excerpt`.
+    Args:
+      record: its row in `Reading.episodes`.
+      fields: its fields besides `steps`.
+      steps: its steps, `[T, ...]`.
+      numbers: its numbers, float64 `[T, D]`.
+      shown: steps to have in it.
 
-  Args:
-    batch: the `EpisodeBatch` that has it, in NumPy.
-    at: its position there.
-    images: the keys, in a step, of the images.
-    instruction: the keys, in an episode, of the instruction.
-  """
-  begin, end = batch.row_splits[at : at + 2]
-  shown = begin + spread_steps(end - begin, MAX_FRAMES)
-  frames = {
-      paths.name_of(keys): list(
-          map(to_jpeg, paths.get(batch.steps, keys)[shown])
-      )
-      for keys in images
-  }
-  text = b''
-  if instruction and instruction[0] != rlds.STEPS:
-    text = paths.get(batch.fields, instruction)[at]
-  elif instruction and end > begin:
-    text = paths.get(batch.steps, instruction[1:])[begin]
-  return frames, text.decode(errors='replace')
-
-
-def image_leaves(spec: Dict[str, Any]) -> List[paths.KeyPath]:
-  """Returns the keys, in a step, of the image fields that are shown.
-
-  Args:
-    spec: the spec of an episode with stacked steps.
-  """
-  leaves = tree.flatten_with_path(steps_lib.without_time(spec[rlds.STEPS]))
-  return [keys for keys, leaf in leaves if is_image(leaf)][:_MAX_IMAGES]
+    Returns:
+      An entry of `Description.episodes`, but for its `curves`, which are the
+      numbers of its steps, float64 `[S, D]`.
+    """
+    frames = _spread_steps(len(numbers), _MAX_FRAMES)
+    whole = _spread_steps(len(numbers), _MAX_STEPS)
+    rows = np.unique([*whole, *frames, *shown]).astype(np.int64)
+    texts = np.array([b''])
+    if self.instruction:
+      texts = paths.get({**fields, rlds.STEPS: steps}, self.instruction)
+    return {
+        'episode': int(record['index']),
+        'num_steps': len(numbers),
+        'num_transitions': int(record['num_transitions']),
+        'instruction': b''.join(np.ravel(texts)[:1]).decode(errors='replace'),
+        'return': float(record['return']),
+        'is_terminal': bool(record['is_terminal']),
+        'reasons': [],
+        'steps': rows,
+        'curves': numbers[rows],
+        'frame_steps': frames.tolist() if self._shown else [],
+        'frames': {
+            paths.name_of(keys): [*map(to_jpeg, paths.get(steps, keys)[frames])]
+            for keys in self._shown
+        },
+    }
 
 
 def is_image(spec: Any) -> bool:
@@ -96,26 +108,11 @@ def is_image(spec: Any) -> bool:
   return (
       spec.dtype in (tf.uint8, tf.uint16)
       and spec.shape.rank == 3
-      and spec.shape[-1] in _CHANNELS
+      and spec.shape[-1] in (1, 3, 4)
   )
 
 
-def find_instruction(spec) -> Optional[paths.KeyPath]:
-  """Returns the keys of a text that says what an episode is meant to do."""
-  for keys, leaf in sorted(
-      tree.flatten_with_path(spec), key=lambda pair: pair[0][0] != rlds.STEPS
-  ):
-    if (
-        any(word in str(keys[-1]) for word in _INSTRUCTIONS)
-        and isinstance(leaf, tf.TensorSpec)
-        and leaf.dtype == tf.string
-        and leaf.shape.rank == (keys[0] == rlds.STEPS)
-    ):
-      return keys
-  return None
-
-
-def spread_steps(length: int, count: int) -> np.ndarray:
+def _spread_steps(length: int, count: int) -> np.ndarray:
   """Returns at most `count` steps of `length`, including the last one."""
   count = min(length, count)
   return np.arange(count) * (length - 1) // max(count - 1, 1)
@@ -136,11 +133,10 @@ def spread(numbers: np.ndarray) -> np.ndarray:
   ranked = numbers[order]
   width = (ranked[-1] - ranked[0]) / NUM_BARS or 1.0
   cells = np.floor((ranked - ranked[0]) / width)
-  rank = np.arange(order.size)
   # A part that overlaps a cell has the first or the last number of the cell.
   chosen = np.diff(cells, prepend=-1) != 0
   chosen |= np.diff(cells, append=-1) != 0
-  chosen |= (rank < _NUM_EXTREMES) | (rank >= order.size - _NUM_EXTREMES)
+  chosen[:_NUM_EXTREMES] = chosen[-_NUM_EXTREMES:] = True
   return order[chosen]
 
 
@@ -167,7 +163,7 @@ def choose(
     histograms: Dict[str, Dict[str, Any]],
     odd: Sequence[Any],
     count: int,
-) -> List[Tuple[Excerpt, List[str]]]:
+) -> List[Dict[str, Any]]:
   """Chooses the episodes that are shown, `count` at most.
 
   They are the best, the worst and the longest ones; those of the findings; and
@@ -182,43 +178,46 @@ def choose(
     count: how many to choose.
 
   Returns:
-    Each with the reasons for showing it, the most important ones first.
+    The excerpts, with the reasons for showing them, the most important ones
+    first.
   """
   excerpts = dict(sorted(reading.excerpts.items()))
-  reasons: Dict[int, List[str]] = {}
+  reasons: Dict[int, List[str]] = collections.defaultdict(list)
   for reason, sign, name in (
-      ('highest return', -1, 'undiscounted_return'),
-      ('lowest return', 1, 'undiscounted_return'),
+      ('highest return', -1, 'return'),
+      ('lowest return', 1, 'return'),
       ('longest', -1, 'num_transitions'),
   ):
     ranked = sorted(
-        (sign * one.record[name], episode)
+        (sign * one[name], episode)
         for episode, one in excerpts.items()
-        if np.isfinite(one.record[name]) and one.steps.size
+        if one['num_steps'] and np.isfinite(one[name])
     )
     if ranked and ranked[0][0] < ranked[-1][0]:
       # Where there are few episodes, the best are not shown again as the worst.
-      count_each = min(_NUM_EXTREMES, -(-len(ranked) // 4))
-      for _, episode in ranked[:count_each]:
-        reasons.setdefault(episode, []).append(reason)
+      for _, episode in ranked[: min(_NUM_EXTREMES, -(-len(ranked) // 4))]:
+        reasons[episode].append(reason)
   for one in odd:
     if one.episode is not None:
-      kind = one.kind.replace('_', ' ')
-      reasons.setdefault(one.episode, []).append(kind)
-  chosen = list(reasons)[:count]
+      reasons[one.episode].append(one.kind.replace('_', ' '))
   shows = {
       episode: _what_it_shows(reading, histograms, one)
       for episode, one in excerpts.items()
   }
-  shown = set().union(*(shows[episode] for episode in chosen))
-  room = _MAX_BYTES - sum(_size_of(excerpts[episode]) for episode in chosen)
+  chosen: List[int] = []
+  shown: set = set()
+  room = _MAX_BYTES
   while len(chosen) < min(count, len(excerpts)):
-    best = max(
-        (episode for episode in excerpts if episode not in chosen),
-        key=lambda episode: len(shows[episode].keys() - shown),
-    )
-    room -= _size_of(excerpts[best])
-    if room < 0:
+    if len(chosen) < len(reasons):
+      best = list(reasons)[len(chosen)]
+    else:
+      best = max(
+          (episode for episode in excerpts if episode not in chosen),
+          key=lambda episode: len(shows[episode].keys() - shown),
+      )
+    frames = sum(map(len, tree.flatten(excerpts[best]['frames'])))
+    room -= excerpts[best]['curves'].size * _BYTES_OF_NUMBER + frames
+    if room < 0 and best not in reasons:
       break
     shown.update(shows[best])
     chosen.append(best)
@@ -228,39 +227,32 @@ def choose(
   for name, histogram in histograms.items():
     bars = range(len(histogram['counts']))
     histogram['at'] = [places.get((name, bar)) for bar in bars]
-  return [(excerpts[one], reasons.get(one, [])) for one in chosen]
+  return [{**excerpts[one], 'reasons': reasons[one]} for one in chosen]
 
 
 def _what_it_shows(reading, histograms, excerpt) -> Dict[Tuple[str, int], int]:
   """Returns the bars that an excerpt shows, and the extremes, with a step."""
+  columns = {
+      'lengths': np.array([excerpt['num_transitions']]),
+      'returns': np.array([excerpt['return']]),
+  }
+  names = [column.name for column in reading.columns]
+  columns.update(zip(names, excerpt['curves'].T))
   shows = {}
   for name, histogram in histograms.items():
-    found, rows = np.unique(
-        _bars(histogram, excerpt.numbers[name]), return_index=True
+    edges = np.array([*histogram['edges'], np.inf])
+    bars = np.searchsorted(edges[:-1], columns[name], 'right') - 1
+    bars -= columns[name] == edges[-2:][0]  # The last bar has both of its ends.
+    found = zip(bars.tolist(), excerpt['steps'].tolist())
+    shows.update(
+        {
+            (name, bar): step
+            for bar, step in reversed(list(found))
+            if 0 <= bar < len(histogram['counts'])
+        }
     )
-    for bar, step in zip(found.tolist(), excerpt.steps[rows].tolist()):
-      if bar >= 0:
-        shows[name, bar] = step
-  episodes, steps = reading.places.reshape([-1, 2]).T
-  for end in np.flatnonzero(episodes == excerpt.record['index']).tolist():
-    shows['', end] = int(steps[end])
+  for end in np.flatnonzero(
+      reading.places[:, 0] == excerpt['episode']
+  ).tolist():
+    shows['', end] = int(reading.places[end, 1])
   return shows
-
-
-def _bars(histogram: Dict[str, Any], numbers: np.ndarray) -> np.ndarray:
-  """Returns the bar of each number; -1 for none."""
-  edges = np.array(histogram['edges'])
-  if not edges.size:
-    return np.full(numbers.size, -1)
-  bars = np.searchsorted(edges, numbers, 'right') - 1
-  bars = np.where(numbers == edges[-1], bars - 1, bars)
-  return np.where(bars < len(edges) - 1, bars, -1)
-
-
-def _size_of(excerpt: Excerpt) -> int:
-  """Returns about how many bytes of a page an excerpt takes."""
-  frames = sum(map(len, tree.flatten(excerpt.frames)))
-  return (
-      excerpt.steps.size * (len(excerpt.numbers) - 2) * _BYTES_OF_NUMBER
-      + frames
-  )

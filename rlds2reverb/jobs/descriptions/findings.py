@@ -1,19 +1,16 @@
-"""Finds what is odd in a data set, with a number and an example of each."""
+"""What is odd in a data set: what is looked for in episodes, and sentences.
 
-import functools
-from typing import Iterator, List, NamedTuple, Optional
+Each of `CHECKS` looks at one episode. `find` makes findings of what these and
+the statistics have shown.
+"""
+
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
+import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
-from rlds2reverb.jobs.descriptions import facts
-from rlds2reverb.jobs.descriptions import reading as reading_lib
-
-CONSTANT = 'constant'
-OUTSIDE_BOUNDS = 'outside_bounds'
-OUTSIDE_UNIT = 'outside_unit'
-SATURATED = 'saturated'
 
 # The share of values between -1 and 1 from which on an action is taken to be
 # meant for that range.
@@ -29,8 +26,8 @@ class Finding(NamedTuple):
   """Something that is odd.
 
   Attributes:
-    kind: one of the constants of this module, of `facts.CHECKS`,
-      `reading.NOT_FINITE` or `reading.DUPLICATES`.
+    kind: one of `CHECKS`, or `not_finite`, `outside_bounds`, `outside_unit`,
+      `saturated`, `constant` or `duplicates`.
     field: the path of the field in which it was found, or None.
     message: the sentence that says it, with the numbers below.
     num_episodes: the number of episodes in which it was found; None if it was
@@ -42,96 +39,199 @@ class Finding(NamedTuple):
   kind: str
   field: Optional[str]
   message: str
-  num_episodes: Optional[int]
-  episode: Optional[int]
-  step: Optional[int]
+  num_episodes: Optional[int] = None
+  episode: Optional[int] = None
+  step: Optional[int] = None
 
 
-def find(reading: reading_lib.Reading) -> List[Finding]:
-  """Returns all that is odd in what one pass has found."""
-  *shown, duplicates = map(
-      functools.partial(_shown, reading),
-      reading.conditions,
-      reading.episodes['shows'].T,
-  )
-  found = [*shown, *_saturated(reading), *_constant(reading), duplicates]
+class Episode:
+  """An episode of `T` steps, in NumPy, as `CHECKS` see it.
+
+  Attributes:
+    steps: its steps, `[T, ...]`.
+    length: `T`.
+    is_end: bool `[T]`: which step is the last one.
+    reward: float64 `[T]`: the rewards.
+    is_cut: whether its fields differ in length, and are cut to the shortest.
+    is_valid: whether it keeps the rules of conversion.
+  """
+
+  def __init__(self, steps: Dict[str, Any], is_cut: bool, is_valid: bool):
+    self.steps, self.is_cut, self.is_valid = steps, is_cut, is_valid
+    (reward,) = tree.flatten(steps[rlds.REWARD])
+    self.reward = reward.ravel().astype(np.float64)
+    self.length = self.reward.size
+    self.is_end = np.arange(self.length) == self.length - 1
+
+  def flag(self, name: str) -> np.ndarray:
+    return self.steps[name].ravel().astype(bool)
+
+  def bootstraps(self) -> np.ndarray:
+    ends = self.flag(rlds.IS_LAST) & self.flag(rlds.IS_TERMINAL)
+    leads_to_end = np.roll(ends, -1) & ~self.is_end
+    return leads_to_end & (self.steps[rlds.DISCOUNT].ravel() != 0)
+
+  def ends_with_zeros(self) -> bool:
+    """Returns whether the last observation is all zeros, and none before."""
+    # Strings are never zero.
+    leaves = [leaf for leaf in self._observation() if leaf.dtype != object]
+    was_set, is_set = (
+        any(leaf[-back].any() for leaf in leaves[: self.length - 1])
+        for back in (2, 1)
+    )
+    return was_set and not is_set
+
+  def ends_with_repetition(self) -> bool:
+    leaves = self._observation()
+    return bool(leaves) and all(
+        np.array_equal(leaf[-1], leaf[-2]) for leaf in leaves
+    )
+
+  def _observation(self) -> List[np.ndarray]:
+    leaves = tree.flatten(self.steps[rlds.OBSERVATION])
+    return leaves if self.length > 1 else []
+
+
+# What shows each kind, which is a step or the whole episode, and the sentence
+# that follows "In 2 of 40 episodes, ".
+CHECKS: Dict[str, Tuple[Callable[[Episode], Any], str]] = {
+    'unequal_lengths': (
+        lambda one: one.is_cut,
+        'fields differ in length. Here they are cut to the shortest; a'
+        ' conversion refuses such an episode',
+    ),
+    'empty': (
+        lambda one: not one.length and not one.is_cut,
+        'there are no steps',
+    ),
+    'invalid': (
+        lambda one: one.length and not one.is_valid,
+        'the flags or discounts break a rule, so a conversion refuses the'
+        ' episode; the program `validate` says which rule',
+    ),
+    **{
+        # The second step that has a flag shows that there are several.
+        f'several_{flag[3:]}': (
+            lambda one, flag=flag: one.flag(flag)
+            & (np.cumsum(one.flag(flag)) == 2),
+            f'{flag} is set on several steps',
+        )
+        for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
+    },
+    'bootstraps': (
+        Episode.bootstraps,
+        'the discount of the transition into the terminal step is not 0, so a'
+        ' learner bootstraps through the end;'
+        ' ConversionRules.terminal_discount = "transition" sets it to 0',
+    ),
+    'zero_rewards': (
+        lambda one: one.length > 1 and not one.reward.any(),
+        'all rewards are 0',
+    ),
+    'last_reward': (
+        lambda one: one.is_end & (one.reward != 0) & np.isfinite(one.reward),
+        'the last step has a reward, which no transition has, {} in all;'
+        ' StepMapping.last_reward = "transition" moves it onto the transition'
+        ' into that step, by --gin_binding or a config (docs/robotics.md, "The'
+        ' last step")',
+    ),
+    'last_is_zero': (
+        lambda one: one.is_end & one.ends_with_zeros(),
+        'the last observation is all zeros, and the one before is not: it may'
+        ' be a dummy',
+    ),
+    'last_is_repeated': (
+        lambda one: one.is_end & one.ends_with_repetition(),
+        'the last observation is the same as the one before: it may be a dummy',
+    ),
+}
+
+
+def find(reading: Any) -> List[Finding]:
+  """Returns all that is odd in what one pass has found, in a `Reading`."""
+
+  def shown(kinds, fields=(None,)):
+    places = [(kind, field) for kind in kinds for field in fields]
+    return [
+        _shown(reading, *place, *reading.shown[place])
+        for place in places
+        if place in reading.shown
+    ]
+
+  found = [
+      *shown(CHECKS),
+      *shown(['not_finite', 'outside'], reading.fields),
+      *_saturated(reading),
+      *_constant(reading),
+      *shown(['duplicates']),
+  ]
   return [one for one in found if one is not None]
 
 
-def _shown(reading, condition, steps) -> Optional[Finding]:
-  """Returns what is odd about a condition, if any episode shows it."""
-  rows = np.flatnonzero(steps > facts.NO)
-  if not rows.size:
-    return None
-  kind, field = condition
-  first, step = reading.episodes[rows[0]], int(steps[rows[0]])
-  where = f', step {step}' if step >= 0 else ''
-  if kind == reading_lib.DUPLICATES:
-    text = 'observations, actions and rewards are those of an earlier episode'
-    where += f', which repeats episode {first["original"]}'
-  elif field is None:
+def _shown(
+    reading, kind, field, count, first, step, total, original
+) -> Optional[Finding]:
+  """Returns what is odd about what some episodes show; see `Reading.shown`."""
+  where = '' if step is None else f', step {step}'
+  if kind in CHECKS:
     rewards = reading.episodes['last_reward']
     total = rewards[np.isfinite(rewards)].sum()
-    text = facts.CHECKS[kind].format(f'{total:g}')
-  elif kind == reading_lib.NOT_FINITE:
-    count = int(reading.statistics.fields[field].not_finite.sum())
-    numbers = checks.counted(count, 'number that is', 'numbers that are')
+    text = CHECKS[kind][1].format(f'{total:g}')
+  elif kind == 'duplicates':
+    text = 'observations, actions and rewards are those of an earlier episode'
+    where = f', which repeats episode {original}'
+  elif kind == 'not_finite':
+    numbers = checks.counted(total, 'number that is', 'numbers that are')
     text = f'{field} has {numbers} NaN or infinite'
   else:
-    outside = int(reading.outside[reading.fields.index(field)])
-    total = int(reading.statistics.fields[field].count.sum())
+    numbers = int(reading.statistics.fields[field].count.sum())
+    kind, of = 'outside_unit', '-1 to 1, where nearly all the others are'
     if field in reading.bounds:
-      kind, of = OUTSIDE_BOUNDS, f'the bounds of {reading.bounds[field].source}'
-    elif total - outside < _NEARLY_ALL * total:
+      kind = 'outside_bounds'
+      of = f'the bounds of {reading.bounds[field].source}'
+    elif numbers - total < _NEARLY_ALL * numbers:
       return None
-    else:
-      kind, of = OUTSIDE_UNIT, '-1 to 1, where nearly all the others are'
-    text = f'{field} has {outside} of {total} values outside {of}'
-  return Finding(
-      kind,
-      field,
-      f'In {rows.size} of {len(reading.episodes)} episodes, {text}. The first'
-      f' is episode {first["index"]}{where}.',
-      int(rows.size),
-      int(first['index']),
-      step if step >= 0 else None,
+    text = f'{field} has {total} of {numbers} values outside {of}'
+  message = (
+      f'In {count} of {len(reading.episodes)} episodes, {text}. The first is'
+      f' episode {first}{where}.'
   )
+  return Finding(kind, field, message, count, first, step)
 
 
 def _saturated(reading) -> Iterator[Finding]:
   """Finds actions that are often exactly at an end of their range."""
   for field, samples in reading.samples.items():
-    if field.split('/')[0] != rlds.ACTION or not (
-        reading.statistics.fields[field].is_floating
-    ):
+    is_floating = reading.statistics.fields[field].is_floating
+    if field.split('/')[0] != rlds.ACTION or not is_floating:
       continue
-    texts, examples = [], []
-    for column in reading.columns:
-      if column.field != field:
+    texts, places = [], []
+    for at, column in enumerate(reading.columns):
+      sample = samples[column.number] if column.field == field else np.zeros(0)
+      if np.unique(sample).size <= _MAX_SWITCH:
         continue
-      sample = samples[column.number]
-      ends = _ends(reading, column, sample)
+      ends = np.array([sample.min(), sample.max()])
+      is_near = np.mean(np.abs(sample) <= 1) >= _NEARLY_ALL
+      if is_near or field in reading.bounds:  # A few may be outliers.
+        ends = np.clip(ends, *reading.limits[:, column.offset])
       counts = [_equal(sample, end).sum() for end in ends]
       # Each end is reached at least once.
-      if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH) or (
-          np.unique(sample).size <= _MAX_SWITCH
-      ):
+      if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH):
         continue
       shares = ' and '.join(
           f'{end:g} in {count / sample.size:.0%}'
           for end, count in zip(ends, counts)
       )
       texts.append(f'{column.name} is {shares}')
-      examples.append((column.name, ends[np.argmax(counts)]))
+      places.append((at, ends[np.argmax(counts)]))
     if texts:
-      yield Finding(
-          SATURATED,
-          field,
+      message = (
           f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
           ' at an end of their range, as if they were clipped:'
-          f' {_listed(texts)} of the steps.',
-          None,
-          *_example(reading, *examples[0]),
+          f' {_listed(texts)} of the steps.'
+      )
+      yield Finding(
+          'saturated', field, message, None, *_example(reading, *places[0])
       )
 
 
@@ -139,51 +239,31 @@ def _equal(numbers, end) -> np.ndarray:
   return np.isclose(numbers, end, 1e-6, 1e-6)
 
 
-def _listed(texts) -> str:
-  more = [] if len(texts) <= _MAX_LISTED else ['...']
-  return ', '.join([*texts[:_MAX_LISTED], *more])
-
-
-def _ends(reading, column, sample) -> List[float]:
-  """Returns the ends of the range of a column, but for a few outliers."""
-  if not sample.size:
-    return []
-  low, high = sample.min(), sample.max()
-  if column.field not in reading.bounds and (
-      np.mean(np.abs(sample) <= 1) < _NEARLY_ALL
-  ):
-    return [low, high]
-  least, greatest = reading.limits[:, column.offset]
-  return [max(low, least), min(high, greatest)]
-
-
-def _example(reading, column: str, number: float):
+def _example(reading, at: int, number: float) -> List[int]:
   """Returns the episode and step of an excerpt where a column has a number."""
   for episode, excerpt in sorted(reading.excerpts.items()):
-    rows = np.flatnonzero(_equal(excerpt.numbers[column], number))
-    if rows.size:
-      return episode, int(excerpt.steps[rows[0]])
-  return None, None
+    for row in np.flatnonzero(_equal(excerpt['curves'][:, at], number)):
+      return [episode, int(excerpt['steps'][row])]
+  return []
 
 
 def _constant(reading) -> Iterator[Finding]:
-  statistics = reading.statistics
-  for field in reading.fields:
-    if field.split('/')[0] in (rlds.REWARD, rlds.DISCOUNT):
-      continue  # Other checks cover these fields.
-    found = statistics.fields[field]
+  count, total = reading.statistics.num_episodes, len(reading.episodes)
+  for field, found in reading.statistics.fields.items():
     low, high = found.min.ravel(), found.max.ravel()
     constant = np.flatnonzero((low == high) & (found.count.ravel() > 1))
-    if not constant.size:
+    # Other checks cover rewards and discounts.
+    if field.split('/')[0] in (rlds.REWARD, rlds.DISCOUNT) or not constant.size:
       continue
-    if low.size == 1:
-      text = f'{field} is always {low[0]:g}'
-    else:
+    text = f'is always {low[0]:g}'
+    if low.size > 1:
       listed = _listed([f'[{column}] ({low[column]:g})' for column in constant])
       text = (
-          f'{field} is constant in {constant.size} of its {low.size} numbers,'
-          f' {listed}'
+          f'is constant in {constant.size} of its {low.size} numbers, {listed}'
       )
-    count = statistics.num_episodes
-    message = f'In {count} of {len(reading.episodes)} episodes, {text}.'
-    yield Finding(CONSTANT, field, message, count, None, None)
+    message = f'In {count} of {total} episodes, {field} {text}.'
+    yield Finding('constant', field, message, count)
+
+
+def _listed(texts) -> str:
+  return ', '.join([*texts[:_MAX_LISTED], *['...'][: len(texts) - _MAX_LISTED]])

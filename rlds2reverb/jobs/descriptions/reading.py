@@ -1,39 +1,47 @@
 """Reads a data set once, for its description.
 
-Beside the numbers of `statistics`, a table has a row for each episode, of 8
-bytes a field and 100 more, and some steps of a few are kept.
+The numbers are those of `statistics`. Beside them, a table has a row for each
+episode, and some steps of a few episodes are kept as excerpts.
 """
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+import hashlib
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
-from rlds2reverb.jobs.descriptions import facts as facts_lib
+from rlds2reverb.jobs.descriptions import findings
+from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
-
-LENGTHS = 'lengths'
-RETURNS = 'returns'
-# What may be shown besides `facts.CHECKS`.
-NOT_FINITE = 'not_finite'
-OUTSIDE = 'outside'
-DUPLICATES = 'duplicates'
+from rlds2reverb.trajectories import validation
 
 _MAX_COLUMNS = 64  # of a field, that are shown
-_MAX_STEPS = 200  # of an episode, that are shown
 _TOLERANCE = 1e-6  # How far rounding may take a number beyond its bounds.
-_MAX_BATCHED = 32  # Episodes that are looked at together if steps are small.
+_MAX_BATCHED = 32  # Episodes that are read together if steps are small.
 _MAX_BATCHED_BYTES = 1024
+# A row of `Reading.episodes`. From `return` on, they are those of `rows`.
+_EPISODE = np.dtype(
+    [
+        ('index', np.int64),
+        ('num_steps', np.int64),
+        ('last_reward', np.float64),
+        ('return', np.float64),
+        ('num_transitions', np.int64),
+        ('num_actions', np.int64),
+        ('is_terminal', bool),
+    ]
+)
 
 
 class Column(NamedTuple):
@@ -56,295 +64,256 @@ class Reading:
   """What was found in one pass over a data set.
 
   Attributes:
-    spec: the spec of an episode with stacked steps.
+    spec: the spec of an episode, and as its steps that of a step, of the fields
+      that are read.
     bounds: the bounds of fields, by name. Floats of an action that nothing
       bounds are compared with -1 to 1, without an entry here.
     fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
     limits: the least and greatest value of each number, float64 `[2, D]`.
-    episode_fields: the names of the fields, besides steps, that are used.
-    conditions: what an episode may show, each with the field that shows it, or
-      None: `facts.CHECKS`, `NOT_FINITE`, `OUTSIDE` and `DUPLICATES`.
     statistics: the statistics of all steps.
     samples: the numbers that the quantiles are taken from, by field and column.
     episodes: a structured array with a row for each episode: its `index` in the
-      data set; `num_steps`, `num_transitions` and `undiscounted_return`;
-      whether it `is_terminal`; the `last_reward`, which is of no transition, or
-      NaN; the `original` that has the same observations, actions and rewards;
-      and the step that `shows` each of the conditions, or `facts.WHOLE` or
-      `NO`. The indices are in increasing order.
-    outside: how many numbers of each field are outside the bounds.
-    places: where the least and the greatest number of each column are, int64
-      `[2, D, 2]`: the episode and the step; -1 if there is none.
-    excerpts: the excerpts of episodes that may be shown, by their indices.
+      data set; `num_steps`, `num_transitions` and `return`; whether it
+      `is_terminal`; and the `last_reward`, which is of no transition, or NaN.
+      The indices are in increasing order.
+    shown: what episodes show: `(kind, None)` of `findings.CHECKS` or
+      `duplicates`; `(kind, field)` of `not_finite` or `outside`. Of each there
+      is how many episodes show it, the first of them, its first step that does
+      (None if no single one does), the number of all steps or numbers that do,
+      and the episode that has the content of the first one.
+    places: where the least numbers of all columns are, and then the greatest,
+      int64 `[2 D, 2]`: the episode and the step; -1 if there is none.
+    excerpts: the episodes that may be shown, by their indices.
   """
 
-  def __init__(self, accumulation, spec, bounds, index=None, with_frames=True):
-    self.spec, self.bounds, self._index = spec, bounds, index
-    leaves = accumulation.leaves
-    self.limits = bounds_lib.limits(leaves, bounds)
-    margin = _TOLERANCE * np.maximum(np.abs(self.limits), 1)
-    self._outer = self.limits + [[-1], [1]] * margin
+  def __init__(
+      self,
+      rlds_data: tf.data.Dataset,
+      *,
+      episode_index: Optional[str] = None,
+      bounds: Optional[Mapping[str, metadata.Bounds]] = None,
+      with_frames: bool = True,
+      seed: int = 0,
+  ):
+    """Reads a data set once.
+
+    Args:
+      rlds_data: an RLDS data set, with nested or stacked steps. Fields of
+        nested steps whose shape may differ from step to step are left out.
+      episode_index: the name of the field of an episode that holds its index in
+        the data set, int64 `[]`. By default the episodes are counted from 0.
+      bounds: the bounds of fields, by their paths in a step.
+      with_frames: whether excerpts have images.
+      seed: the seed of the samples.
+
+    Raises:
+      ValueError: as `compute_statistics` does; or if there is no field that
+        `bounds` name, or they do not fit its shape.
+      InvalidArgumentError: if the data cannot be read.
+    """
+    self.spec = _spec_of(rlds_data.element_spec)
+    self._index, steps = episode_index, self.spec[rlds.STEPS]
+    self.spec.pop(episode_index, None)
+    self._excerpts = excerpts_lib.Excerpts(self.spec, with_frames)
+    # Statistics of single pixels are of no use.
+    leaves = [
+        (keys, leaf)
+        for keys, leaf in rows_lib.choose_leaves(steps, None)
+        if keys not in self._excerpts.images
+    ]
+    self._accumulation = accumulation_lib.Accumulation(
+        steps, [keys for keys, _ in leaves], seed=seed
+    )
+    self.bounds = {
+        paths.name_of(paths.find(steps, path)): bound
+        for path, bound in (bounds or {}).items()
+    }
+    self.limits = metadata.limits(leaves, self.bounds)
     self.fields = [paths.name_of(keys) for keys, _ in leaves]
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
-    self._starts = np.cumsum([0, *sizes])
+    starts = np.cumsum([0, *sizes])
+    self._columns_of = dict(zip(self.fields, map(slice, starts, starts[1:])))
     self.columns = [
-        Column(
-            field,
-            number,
-            f'{field}[{number}]' * (size > 1) or field,
-            start + number,
-        )
-        for field, size, start in zip(self.fields, sizes, self._starts)
-        for number in range(min(size, _MAX_COLUMNS))
+        Column(field, i, f'{field}[{i}]' if size > 1 else field, start + i)
+        for field, size, start in zip(self.fields, sizes, starts)
+        for i in range(min(size, _MAX_COLUMNS))
     ]
-    self._shown = [column.offset for column in self.columns]
-    self._images = excerpts_lib.image_leaves(spec) if with_frames else []
-    self._instruction = excerpts_lib.find_instruction(spec)
-    used = {index, *(self._instruction or ())[:1]}
-    self.episode_fields = used - {None, rlds.STEPS}
-    self.conditions = [
-        *((kind, None) for kind in facts_lib.CHECKS),
-        *((NOT_FINITE, field) for field in self.fields),
-        *((OUTSIDE, field) for field in self.fields),
-        (DUPLICATES, None),
-    ]
-    self._dtype = np.dtype(
-        [
-            ('index', np.int64),
-            ('num_steps', np.int64),
-            ('num_transitions', np.int64),
-            ('undiscounted_return', np.float64),
-            ('is_terminal', bool),
-            ('last_reward', np.float64),
-            ('original', np.int64),
-            ('shows', np.int32, [len(self.conditions)]),
-        ]
-    )
-    self.outside = np.zeros(len(sizes), np.int64)
-    self.places = np.full([2, len(self.columns), 2], -1, np.int64)
-    self.excerpts: Dict[int, excerpts_lib.Excerpt] = {}
-    self._blocks = [np.zeros(0, self._dtype)]
+    self.shown: Dict[Tuple[str, Optional[str]], List[Any]] = {}
+    self.places = np.full([2 * len(self.columns), 2], -1)
+    self.excerpts: Dict[int, Dict[str, Any]] = {}
+    self.episodes = np.zeros(0, _EPISODE)
+    self._greatest = np.full(len(self.places), -np.inf)  # of -x and x
     self._originals: Dict[bytes, int] = {}
-    self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
-    # The first episode that shows each condition, and those that stand for all
-    # returns and for all lengths.
-    self._firsts: Dict[int, int] = {}
+    # The episodes that stand for all returns and for all lengths.
     self._spread = {
-        name: (np.zeros(0, np.int64), np.zeros(0))
-        for name in ('undiscounted_return', 'num_transitions')
+        name: self.episodes for name in ('return', 'num_transitions')
     }
+    self._read(rlds_data)
 
-  def add(self, facts: facts_lib.Facts) -> None:
-    """Adds the episodes of a batch."""
-    block = self._to_block(facts)
-    self._blocks.append(block)
-    rows = facts.rows[:, self._shown]
-    for greatest, places, sign in zip(self._greatest, self.places, (-1, 1)):
-      if not rows.size:
-        break
-      signed = np.where(np.isfinite(rows), sign * rows, -np.inf)
-      row = signed.argmax(0)
-      numbers = signed[row, np.arange(row.size)]
-      better = numbers > greatest
-      greatest[better] = numbers[better]
-      of = np.searchsorted(facts.batch.row_splits, row[better], 'right') - 1
-      step = row[better] - facts.batch.row_splits[of]
-      places[better] = np.stack([block['index'][of], step], 1)
-    wanted = self._choose(block)
+  def _read(self, rlds_data: tf.data.Dataset) -> None:
+    used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
+
+    @graphs.no_autograph
+    def select(episode):
+      steps = episode[rlds.STEPS]
+      steps = stacked_steps.stacked_fields(steps, self.spec[rlds.STEPS])
+      return {**{name: episode[name] for name in used}, rlds.STEPS: steps}
+
+    # The batches of `Episodes` leave out those whose fields differ in length.
+    episodes = tf.data.Dataset.map(
+        rlds_data, select, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    is_small = blocks.step_bytes(self.spec[rlds.STEPS]) <= _MAX_BATCHED_BYTES
+    batches = batching.batch_together(episodes, _MAX_BATCHED if is_small else 1)
+    one, records, count = self._accumulation, [self.episodes], 0
+    state = one.empty()
+    add = tf.function(one.add, autograph=False, reduce_retracing=True)
+    # One at a time: the images of a long episode may take much memory.
+    batches = batches.map(graphs.no_autograph(self._facts_of)).prefetch(1)
+    for part, *facts in batches:
+      state = add(state, part)
+      facts = tf.nest.map_structure(lambda leaf: leaf.numpy(), facts)
+      records.append(self._add(count, *facts))
+      count += len(records[-1])
+    self.episodes = np.concatenate(records)
+    self.statistics, self.samples = one.statistics(state), one.samples(state)
+
+  def _facts_of(self, batch: Any) -> Any:
+    """Returns what is added of a batch of episodes, in graph mode."""
+    lengths, is_cut = stacked_steps.lengths_of(batch.steps), tf.constant(False)
+    if lengths is not None:
+      is_cut = ~stacked_steps.are_equal(lengths)
+      shortest = tf.reduce_min(lengths.rows)
+      batch = batch._replace(
+          steps=tf.cond(
+              is_cut,
+              lambda: stacked_steps.own_rows(batch.steps, 0, shortest),
+              lambda: tf.nest.map_structure(tf.identity, batch.steps),
+          ),
+          row_splits=tf.minimum(batch.row_splits, tf.cast(shortest, tf.int64)),
+      )
+    steps, splits = batch.steps, batch.row_splits
+    one, outline = self._accumulation, validation.outline_of(steps)
+    outline = validation.with_end(outline)
+    is_valid = validation.are_valid(outline, splits, 'strict')
+    is_last = last_steps.are_last(splits)
+    are_meant = rows_lib.are_meant(steps, is_last, one.leaves)
+    rows = one.rows(batch)
+    return one.part(rows), batch, rows, are_meant, is_valid, is_cut
+
+  def _add(self, count, batch, rows, are_meant, is_valid, is_cut) -> np.ndarray:
+    """Adds the episodes of a batch, after `count`; returns their records."""
+    numbers, outcomes = np.split(rows, [-rows_lib.NUM_OUTCOMES], 1)
+    margin = _TOLERANCE * np.maximum(np.abs(self.limits), 1)
+    are_odd = {
+        'not_finite': are_meant & ~np.isfinite(numbers),
+        'outside': (numbers < self.limits[0] - margin[0])
+        | (numbers > self.limits[1] + margin[1]),
+    }
+    records = np.zeros(len(is_valid), _EPISODE)
+    records['index'] = np.arange(count, count + len(records))
+    if self._index is not None:
+      records['index'] = batch.fields[self._index]
+    spans = [*map(slice, batch.row_splits, batch.row_splits[1:])]
+    steps = [
+        tree.map_structure(lambda leaf: leaf[span], batch.steps)
+        for span in spans
+    ]
+    shows = []
+    for at, span in enumerate(spans):
+      one = findings.Episode(steps[at], bool(is_cut), bool(is_valid[at]))
+      last = [*outcomes[span][-1:], np.zeros(rows_lib.NUM_OUTCOMES)][0]
+      index, last_reward = int(records['index'][at]), [*one.reward[-1:], np.nan]
+      records[at] = index, one.length, last_reward[0], *last
+      found = {
+          (kind, None): look(one) for kind, (look, _) in findings.CHECKS.items()
+      }
+      for kind, odd in are_odd.items():
+        if odd[span].any():
+          found.update(
+              ((kind, field), odd[span, columns].sum(1))
+              for field, columns in self._columns_of.items()
+          )
+      original = self._originals.setdefault(_content(steps[at]), index)
+      found['duplicates', None] = one.length and original != index
+      shows.append(self._note(found, index, original))
+    numbers = numbers[:, [column.offset for column in self.columns]]
+    self._find_places(numbers, records['index'], batch.row_splits)
+    wanted = self._wanted(records[records['num_steps'] > 0])
     self.excerpts = {
-        episode: excerpt
-        for episode, excerpt in self.excerpts.items()
-        if episode in wanted
+        index: one for index, one in self.excerpts.items() if index in wanted
     }
-    for at, record in enumerate(block):
-      if record['index'] in wanted:
-        begin, end = facts.batch.row_splits[at : at + 2]
-        self.excerpts[int(record['index'])] = self._excerpt(
-            record, facts, at, rows[begin:end]
+    for at, index in enumerate(records['index'].tolist()):
+      if index in wanted:
+        extreme = self.places[self.places[:, 0] == index, 1]
+        self.excerpts[index] = self._excerpts.make(
+            records[at],
+            tf.nest.map_structure(lambda leaf: leaf[at], batch.fields),
+            steps[at],
+            numbers[spans[at]],
+            [*extreme, *shows[at]],
         )
+    return records
 
-  def _to_block(self, facts) -> np.ndarray:
-    """Returns the rows of `episodes` that a batch has."""
-    steps, splits = facts.batch.steps, facts.batch.row_splits
-    rows = facts.rows[:, : self._starts[-1]]
-    is_outside = (rows < self._outer[0]) | (rows > self._outer[1])
-    outside, not_finite = (
-        np.diff(np.cumsum(np.pad(found, [(0, 0), (1, 0)]), 1)[:, self._starts])
-        for found in (is_outside, facts.not_finite)
-    )
-    self.outside += outside.sum(0)
-    block = np.zeros(len(splits) - 1, self._dtype)
-    block['index'] = (
-        np.arange(len(block)) + sum(map(len, self._blocks))
-        if self._index is None
-        else facts.batch.fields[self._index]
-    )
-    block['num_steps'] = np.diff(splits)
-    has_steps = block['num_steps'] > 0
-    # The last rows have the outcomes, and one more stands for episodes of none.
-    last = np.where(has_steps, splits[1:], 0) - 1
-    outcomes = np.pad(facts.rows[:, -rows_lib.NUM_OUTCOMES :], [(0, 1), (0, 0)])
-    (
-        block['undiscounted_return'],
-        block['num_transitions'],
-        _,
-        block['is_terminal'],
-    ) = outcomes[last].T
-    block['last_reward'] = np.append(facts_lib.rewards_of(steps), np.nan)[last]
-    for record, begin, end in zip(block, splits, splits[1:]):
-      content = facts_lib.content_of(steps, begin, end) if end > begin else b''
-      record['original'] = self._originals.setdefault(content, record['index'])
-    is_repeated = has_steps & (block['original'] != block['index'])
-    block['shows'] = np.concatenate(
-        [
-            facts_lib.check(facts),
-            facts_lib.first_steps(not_finite > 0, splits),
-            facts_lib.first_steps(outside > 0, splits),
-            np.where(is_repeated, facts_lib.WHOLE, facts_lib.NO)[:, np.newaxis],
-        ],
-        axis=1,
-    )
-    return block
+  def _note(self, found, index, original) -> List[int]:
+    """Notes what an episode shows; returns the steps that show it."""
+    steps = []
+    for condition, where in found.items():
+      if np.any(where):
+        step = int(np.argmax(where > 0)) if np.ndim(where) else None
+        shown = self.shown.setdefault(condition, [0, index, step, 0, original])
+        shown[0] += 1
+        shown[3] += int(np.sum(where))
+        steps += [] if step is None else [step]
+    return steps
 
-  def _choose(self, block) -> set:
+  def _find_places(self, numbers, index, splits) -> None:
+    """Looks for the least and the greatest numbers in those of a batch."""
+    both = np.concatenate([-numbers, numbers], 1)
+    both[~np.isfinite(both)] = -np.inf
+    # One more row, as there may be none.
+    both = np.pad(both, [(0, 1), (0, 0)], constant_values=-np.inf)
+    row, greatest = both.argmax(0), both.max(0)
+    better = greatest > self._greatest
+    self._greatest[better] = greatest[better]
+    of = np.searchsorted(splits, row[better], 'right') - 1
+    self.places[better] = np.stack([index[of], row[better] - splits[of]], 1)
+
+  def _wanted(self, records) -> set:
     """Returns the episodes that may be shown, of these and of earlier ones."""
-    rows, shown = np.nonzero(block['shows'] > facts_lib.NO)
-    for condition, row in zip(shown.tolist(), rows):
-      self._firsts.setdefault(condition, int(block['index'][row]))
-    wanted = {*self.places[..., 0].flat, *self._firsts.values()}
-    whole = block[block['num_steps'] > 0]
-    for name, (episodes, numbers) in self._spread.items():
-      episodes = np.append(episodes, whole['index'])
-      numbers = np.append(numbers, whole[name])
-      chosen = excerpts_lib.spread(numbers)
-      self._spread[name] = episodes[chosen], numbers[chosen]
-      wanted.update(episodes[chosen])
+    wanted = {*self.places[:, 0], *(shown[1] for shown in self.shown.values())}
+    for name, kept in self._spread.items():
+      kept = np.append(kept, records)
+      self._spread[name] = kept[excerpts_lib.spread(kept[name])]
+      wanted.update(self._spread[name]['index'])
     return wanted
 
-  def _excerpt(self, record, facts, at, rows) -> excerpts_lib.Excerpt:
-    """Returns the excerpt of an episode, with the steps that show something."""
-    extreme = self.places[self.places[..., 0] == record['index']][:, 1]
-    more = np.array([*record['shows'], *extreme], np.int64)
-    frames = excerpts_lib.spread_steps(len(rows), excerpts_lib.MAX_FRAMES)
-    steps = excerpts_lib.spread_steps(len(rows), _MAX_STEPS)
-    steps = np.unique(np.concatenate([steps, frames, more[more >= 0]]))
-    names = [column.name for column in self.columns]
-    numbers = dict(zip(names, rows[steps].T))
-    for name, key in (
-        (LENGTHS, 'num_transitions'),
-        (RETURNS, 'undiscounted_return'),
-    ):
-      numbers[name] = np.where(steps == 0, record[key], np.nan)
-    images, instruction = excerpts_lib.take(
-        facts.batch, at, self._images, self._instruction
+
+def _content(steps: Dict[str, Any]) -> bytes:
+  """Returns a hash of the observations, actions and rewards of an episode."""
+  content = hashlib.blake2b(digest_size=8)
+  for name in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD):
+    for leaf in tree.flatten(steps[name]):
+      is_text = leaf.dtype == object
+      content.update(str(leaf.tolist()).encode() if is_text else leaf.tobytes())
+  return content.digest()
+
+
+def _spec_of(episode_spec: Any) -> Dict[str, Any]:
+  """Returns the spec of an episode, whose steps are a step's fields to read."""
+  steps = steps_lib.steps_spec(episode_spec)
+
+  def is_read(field, leaf):
+    return isinstance(leaf, tf.TensorSpec) and (
+        steps.stacked
+        or field in steps_lib.get_rlds_step_features()
+        or steps_lib.has_one_shape(leaf)
     )
-    return excerpts_lib.Excerpt(record, steps, numbers, images, instruction)
 
-  def finish(self, accumulation, state) -> 'Reading':
-    """Adds what is known after the last batch."""
-    self.episodes = np.concatenate(self._blocks)
-    self.statistics = accumulation.statistics(state)
-    self.samples = accumulation.samples(state)
-    return self
-
-
-def read_once(
-    rlds_data: tf.data.Dataset,
-    *,
-    episode_index: Optional[str] = None,
-    bounds: Optional[Mapping[str, bounds_lib.Bounds]] = None,
-    with_frames: bool = True,
-    seed: int = 0,
-) -> Reading:
-  """Reads a data set once.
-
-  Args:
-    rlds_data: an RLDS data set, with nested or stacked steps. Fields of nested
-      steps whose shape may differ from step to step are left out.
-    episode_index: the name of the field of an episode that holds its index in
-      the data set, int64 `[]`. By default the episodes are counted from 0.
-    bounds: the bounds of fields, by their paths in a step.
-    with_frames: whether excerpts have images.
-    seed: the seed of the samples that quantiles and histograms are taken from.
-
-  Returns:
-    What was found.
-
-  Raises:
-    ValueError: as `compute_statistics` does; or if there is no field that
-      `bounds` name, or they do not fit its shape.
-    InvalidArgumentError: if the data cannot be read.
-  """
-  spec = steps_lib.steps_spec(rlds_data.element_spec)
-  step_spec = {
+  step = {
       field: part
-      for field, part in spec.step.items()
-      if all(
-          isinstance(leaf, tf.TensorSpec)
-          and (
-              spec.stacked
-              or field in steps_lib.get_rlds_step_features()
-              or steps_lib.has_one_shape(leaf)
-          )
-          for leaf in tf.nest.flatten(part)
-      )
+      for field, part in steps.step.items()
+      if all(is_read(field, leaf) for leaf in tf.nest.flatten(part))
   }
-  # Statistics of single pixels are of no use.
-  accumulation = accumulation_lib.Accumulation(
-      step_spec,
-      [
-          keys
-          for keys, leaf in rows_lib.choose_leaves(step_spec, None)
-          if not excerpts_lib.is_image(leaf)
-      ],
-      seed=seed,
-  )
-  bounds = {
-      paths.name_of(paths.find(step_spec, path)): bound
-      for path, bound in (bounds or {}).items()
-  }
-  reading = Reading(
-      accumulation,
-      _stacked_spec(rlds_data.element_spec, step_spec, episode_index),
-      bounds,
-      episode_index,
-      with_frames,
-  )
-
-  @graphs.no_autograph
-  def select(episode):
-    steps = stacked_steps.stacked_fields(episode[rlds.STEPS], step_spec)
-    fields = {name: episode[name] for name in reading.episode_fields}
-    return {**fields, rlds.STEPS: steps}
-
-  @graphs.no_autograph
-  def to_facts(batch):
-    facts = facts_lib.facts_of(batch, accumulation)
-    return facts, accumulation.part(facts.rows)
-
-  # The batches of `Episodes` leave out those whose fields differ in length.
-  episodes = tf.data.Dataset.map(
-      rlds_data, select, num_parallel_calls=tf.data.AUTOTUNE
-  )
-  is_small = blocks.step_bytes(step_spec) <= _MAX_BATCHED_BYTES
-  batches = batching.batch_together(episodes, _MAX_BATCHED if is_small else 1)
-  state = accumulation.empty()
-  add = tf.function(accumulation.add, autograph=False, reduce_retracing=True)
-  # One at a time: the images of a long episode may take much memory.
-  for facts, part in batches.map(to_facts).prefetch(1):
-    state = add(state, part)
-    reading.add(tf.nest.map_structure(lambda leaf: leaf.numpy(), facts))
-  return reading.finish(accumulation, state)
-
-
-def _stacked_spec(episode_spec, step_spec, episode_index) -> Dict[str, Any]:
-  """Returns the spec of an episode whose steps have the fields `step_spec`."""
-  time = tf.TensorShape([None])
-  return {
-      **{name: s for name, s in episode_spec.items() if name != episode_index},
-      rlds.STEPS: tf.nest.map_structure(
-          lambda leaf: tf.TensorSpec(time.concatenate(leaf.shape), leaf.dtype),
-          step_spec,
-      ),
-  }
+  return {**episode_spec, rlds.STEPS: step}

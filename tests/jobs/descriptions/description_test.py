@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.jobs import describing
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
-from rlds2reverb.jobs.descriptions import summaries
-from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import views
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
@@ -108,7 +107,7 @@ class DescriptionTest(tf.test.TestCase):
     for index, episode in enumerate(episodes):
       episode['action'] = np.array([0, 2, 2, index, 4, 0])
       episode['reward'] = np.full(6, 0.25)
-    bounds = bounds_lib.Bounds(
+    bounds = metadata.Bounds(
         0, 4, 'me', ['noop', 'fire', 'up', 'left', 'right']
     )
     found = describing.describe(
@@ -180,12 +179,12 @@ class DescriptionTest(tf.test.TestCase):
     nothing = description_lib.Description('nothing')
     plain = json.loads(nothing.to_json())
     self.assertEqual((plain['source'], plain['episodes']), ('nothing', []))
-    self.assertEqual(text.to_text(nothing), 'nothing\n')
+    self.assertEqual(views.to_text(nothing), 'nothing\n')
 
   def test_as_text(self):
-    found = text.to_text(self.description)
+    found = views.to_text(self.description)
     self.assertStartsWith(found, 'episodes\n\n7 episodes\n')
-    mean = text.number(self.description.returns['mean'])
+    mean = views.number(self.description.returns['mean'])
     for line in (
         r'observation/position +float32 +\(3\)',
         r'observation/image +uint8 image +\(4, 5, 3\) +- +-\n',
@@ -203,11 +202,11 @@ class DescriptionTest(tf.test.TestCase):
         (1.5e9, '1.5e+09'),
         (0, '0'),
     ):
-      self.assertEqual(text.number(value), expected)
+      self.assertEqual(views.number(value), expected)
 
   def test_as_summaries(self):
     folder = self.create_tempdir().full_path
-    summaries.write_summaries(self.description, folder)
+    views.write_summaries(self.description, folder)
     (file,) = glob.glob(os.path.join(folder, 'events*'))
     values = {}
     for record in tf.data.TFRecordDataset(file).as_numpy_iterator():

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
 from rlds2reverb.jobs.descriptions import findings
+from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.jobs.descriptions import reading
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
 
 def _find(episodes, form=golden.stacked, **kwargs):
-  return findings.find(reading.read_once(form(episodes), **kwargs))
+  return findings.find(reading.Reading(form(episodes), **kwargs))
 
 
 class FindingsTest(parameterized.TestCase, tf.test.TestCase):
@@ -41,18 +41,18 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
             ('last_reward', None): (1, odd_data.LAST_REWARD, 5),
             ('last_is_zero', None): (1, odd_data.DUMMY_ZERO, 5),
             ('last_is_repeated', None): (1, odd_data.DUMMY_REPEATED, 5),
-            (reading.NOT_FINITE, 'observation/position'): (
+            ('not_finite', 'observation/position'): (
                 1,
                 odd_data.WITH_NAN,
                 2,
             ),
-            (findings.OUTSIDE_UNIT, 'action'): (1, odd_data.OUTSIDE, 1),
-            (reading.DUPLICATES, None): (1, odd_data.DUPLICATE, None),
+            ('outside_unit', 'action'): (1, odd_data.OUTSIDE, 1),
+            ('duplicates', None): (1, odd_data.DUPLICATE, None),
         },
     )
     messages = {one.kind: one.message for one in found}
     self.assertEqual(
-        messages[reading.NOT_FINITE],
+        messages['not_finite'],
         'In 1 of 14 episodes, observation/position has 2 numbers that are NaN'
         ' or infinite. The first is episode 8, step 2.',
     )
@@ -62,12 +62,12 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
     )
     # 12 episodes of 5 transitions.
     self.assertStartsWith(
-        messages[findings.OUTSIDE_UNIT],
+        messages['outside_unit'],
         'In 1 of 14 episodes, action has 2 of 120 values outside -1 to 1, where'
         ' nearly all the others are.',
     )
     self.assertEndsWith(
-        messages[reading.DUPLICATES],
+        messages['duplicates'],
         'The first is episode 10, which repeats episode 0.',
     )
 
@@ -83,11 +83,11 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
         leaf = leaf[key]
       leaf[2] /= 2
       kinds = [one.kind for one in _find([odd_data.make(0), changed])]
-      self.assertEqual(reading.DUPLICATES in kinds, is_same, path)
+      self.assertEqual('duplicates' in kinds, is_same, path)
 
   def test_constant_columns(self):
     (found,) = _find(odd_data.clean(5))
-    self.assertEqual((found.kind, found.num_episodes), (findings.CONSTANT, 5))
+    self.assertEqual((found.kind, found.num_episodes), ('constant', 5))
     self.assertIn(
         'observation/fixed is constant in 2 of its 2 numbers, [0] (0.5), [1]'
         ' (1.5)',
@@ -108,7 +108,7 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
     clipped = np.clip(rng.normal(size=300), -1, 1)
     share = [np.mean(clipped == end) for end in (-1, 1)]
     (found,) = _find(with_actions(free, clipped))
-    self.assertEqual((found.kind, found.field), (findings.SATURATED, 'action'))
+    self.assertEqual((found.kind, found.field), ('saturated', 'action'))
     self.assertEqual(
         found.message,
         '1 of 2 numbers of action are often exactly at an end of their range,'
@@ -123,7 +123,7 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
     beyond = clipped.copy()
     beyond[:3] = 7
     kinds = [one.kind for one in _find(with_actions(beyond, free))]
-    self.assertEqual(kinds, [findings.OUTSIDE_UNIT, findings.SATURATED])
+    self.assertEqual(kinds, ['outside_unit', 'saturated'])
     # A gripper, open or closed, is not clipped.
     self.assertEmpty(_find(with_actions(np.sign(free), free > 0)))
 
@@ -142,12 +142,10 @@ class FindingsTest(parameterized.TestCase, tf.test.TestCase):
           for one in _find(
               episodes,
               bounds={
-                  ('action',): bounds_lib.Bounds(
-                      -10, np.array([10, high]), 'me'
-                  )
+                  ('action',): metadata.Bounds(-10, np.array([10, high]), 'me')
               },
           )
-          if one.kind == findings.OUTSIDE_BOUNDS
+          if one.kind == 'outside_bounds'
       ]
       self.assertLen(found, count)
     self.assertIn('outside the bounds of me', found[0].message)

@@ -13,9 +13,8 @@ from absl.testing import absltest
 import numpy as np
 
 from rlds2reverb.jobs import describing
-from rlds2reverb.jobs.descriptions import bounds as bounds_lib
-from rlds2reverb.jobs.descriptions import page
-from rlds2reverb.jobs.descriptions import text
+from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import views
 from tests import golden
 from tests.jobs import browser
 from tests.jobs.descriptions import odd_data
@@ -62,13 +61,13 @@ class PageTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     try:
-      page.import_libraries()
+      views.import_libraries()
     except ModuleNotFoundError as e:
       raise unittest.SkipTest(str(e))
     cls.description = _describe(
         [*odd_data.EPISODES, *odd_data.clean(8)], f'<odd> & {_HOSTILE}'
     )
-    cls.html = page.to_html(cls.description)
+    cls.html = views.to_html(cls.description)
 
   def test_needs_nothing_else(self):
     elements = re.sub(r'<script>.*?</script>', '', self.html, flags=re.DOTALL)
@@ -94,7 +93,7 @@ class PageTest(absltest.TestCase):
           r'^A page of a description needs vl_convert, which is not installed.'
           r" Run `pip install '\.\[page\]'` in a clone of rlds2reverb\.$",
       ):
-        page.to_html(self.description)
+        views.to_html(self.description)
 
   def _open(self, opened, html):
     path = os.path.join(self.create_tempdir().full_path, 'page.html')
@@ -154,23 +153,12 @@ class PageTest(absltest.TestCase):
     self.assertEqual(self._texts('h1'), [self.description.source])
     self.assertEqual(
         self._texts('.counts dd'),
-        [text.number(one) for one in self.description.counts.values()],
+        [views.number(one) for one in self.description.counts.values()],
     )
-    expected = []
-    for field in self.description.fields:
-      kind = ' image' * (field['kind'] == 'image')
-      expected += [field['path'], field['dtype'] + kind]
-      expected += [text.shape(field['shape'])]
-      expected += [text.number(field['min']), text.number(field['max'])]
-    names = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
-    rows = [('returns', self.description.returns)]
-    rows += [('transitions', self.description.lengths)]
-    for field in self.description.fields:
-      rows += [(f'[{i}]', one) for i, one in enumerate(field['columns'])]
-    for name, column in rows:
-      numbers = {**column, **column['quantiles']}
-      expected += [name, *(text.number(numbers[name]) for name in names)]
-    self.assertEqual(self._texts('td'), expected)
+    rows = views.field_rows(self.description)[1:]
+    for _, part in views.statistics_rows(self.description, 64):
+      rows += part
+    self.assertEqual(self._texts('td'), [cell for row in rows for cell in row])
 
   def _check_links(self):
     # From an oddity.
@@ -314,7 +302,7 @@ class PageTest(absltest.TestCase):
 
   @_in_browser
   def test_two_side_by_side(self):
-    bounds = bounds_lib.Bounds(0, 1, 'me', ['left', 'right'])
+    bounds = metadata.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
     for name, shift in (('before', 0), ('after', 1)):
       episodes = [odd_data.make(seed, 8) for seed in range(4)]
@@ -326,7 +314,7 @@ class PageTest(absltest.TestCase):
           _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
       )
     with browser.Browser(1280, 900) as opened:
-      self._open(opened, page.to_html(*pair))
+      self._open(opened, views.to_html(*pair))
       self.assertEqual(self._texts('h1'), ['before', 'after'])
       self.assertEqual(self._texts('#constants'), ['transitions is always 7.'])
       captions = self._texts('#distributions figcaption')
@@ -365,7 +353,7 @@ class PageTest(absltest.TestCase):
         episode['reward'] = rewards(length).astype(np.float32)
       pair.append(_describe(episodes, name, num_excerpts=2))
     with browser.Browser(1280, 900) as opened:
-      self._open(opened, page.to_html(*pair))
+      self._open(opened, views.to_html(*pair))
       captions = self._texts('#distributions figcaption')
       for name, which in (('transitions', 1), ('reward', 0)):
         (figure,) = [

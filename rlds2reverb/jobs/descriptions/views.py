@@ -1,0 +1,257 @@
+"""A description for people: as text, as a page, and as summaries.
+
+Text and page show the same rows. `page.html` is the template of the page, and
+`page.js` draws the plots in it with Vega-Lite, which the page holds whole.
+Jinja2 and vl-convert-python, which brings Vega-Lite, are imported when a page
+is made.
+"""
+
+import base64
+import dataclasses
+import importlib
+import json
+import os
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import tensorflow as tf
+import tree
+
+from rlds2reverb.episodes import checks
+from rlds2reverb.jobs.descriptions import description as description_lib
+
+_MAX_COLUMNS = 12  # of a field, in the text
+_NUMBERS = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
+HEADS = ('', *_NUMBERS[:-1], 'NaN, inf')
+_NO_FINDING = 'Nothing was found.'
+
+
+def to_text(description: description_lib.Description) -> str:
+  """Returns a description as lines of text."""
+  lines = [description.source, '']
+  for label, value in about_rows(description.about):
+    for line in value.strip().splitlines():
+      lines.append(f'{label + ":" * bool(label):<13} {line}')
+      label = ''
+  lines += [''] * bool(description.about)
+  lines += count_lines(description)
+  for table in description.tables:
+    head, *rows = table_rows(table)
+    lines += ['', ': '.join(head), *(f'  {key:<18} {one}' for key, one in rows)]
+  if description.fields:
+    lines += ['', 'Fields', *_aligned(field_rows(description))]
+    parts = statistics_rows(description, _MAX_COLUMNS)
+    rows = [HEADS, *(row for _, part in parts for row in part)]
+    lines += ['', 'Statistics', *_aligned(rows), '', 'What is odd']
+    lines += [f'  {one}' for one in _messages(description) or [_NO_FINDING]]
+  return '\n'.join(lines)
+
+
+def _messages(description) -> List[str]:
+  return [one['message'] for one in description.oddities]
+
+
+def _aligned(rows: List[List[str]]) -> Iterator[str]:
+  """Yields the rows of a table, the first column to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  for first, *rest in rows:
+    cells = [f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])]
+    yield f'  {first:<{widths[0]}}  {"  ".join(cells)}'.rstrip()
+
+
+def number(value: Optional[float]) -> str:
+  """Returns a number as it is shown everywhere: with four digits, or whole."""
+  if value is None:
+    return '-'
+  if isinstance(value, int):
+    return f'{value:,}'
+  if abs(value) < 1e6 and (value.is_integer() or abs(value) >= 1e3):
+    return f'{value:,.0f}'
+  return f'{value:.4g}'
+
+
+def _size(num_bytes: int) -> str:
+  for unit, factor in (('GB', 10**9), ('MB', 10**6), ('kB', 10**3)):
+    if num_bytes >= factor:
+      return f'{num_bytes / factor:.3g} {unit}'
+  return f'{num_bytes} bytes'
+
+
+def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
+  """Returns labels, and what the data set says of itself."""
+  names = ('description', 'version', 'format', 'homepage', 'folder')
+  rows = [(name, about.get(name)) for name in names]
+  for split in about.get('splits', ()):
+    content = (
+        f'{checks.counted(split["files"], "file")}, {_size(split["bytes"])}'
+    )
+    if split['episodes'] is not None:
+      content = f'{checks.counted(split["episodes"], "episode")} in {content}'
+    rows.append((split['name'], content))
+  for path, names in about.get('class_names', {}).items():
+    rows.append((path, ', '.join(names)))
+  rows.append(('citation', about.get('citation')))
+  return [(label, value) for label, value in rows if value]
+
+
+def count_lines(description: description_lib.Description) -> List[str]:
+  """Says how many episodes were read, and whether these are all."""
+  counts = description.counts
+  if not counts:
+    return []
+  read = checks.counted(counts['episodes'], 'episode')
+  if description.is_sample:
+    if description.num_available is not None:
+      available = checks.counted(description.num_available, 'episode')
+      read = f'{number(counts["episodes"])} of {available}'
+    read = f'a sample of {read}; all that follows is about the sample'
+  return [
+      read,
+      f'{checks.counted(counts["steps"], "step")},'
+      f' {checks.counted(counts["transitions"], "transition")}; episodes that'
+      f' end in a terminal step: {number(counts["terminal"])}, truncated:'
+      f' {number(counts["truncated"])}, without steps:'
+      f' {number(counts["empty"])}',
+  ]
+
+
+def table_rows(table: Dict[str, Any]) -> List[Tuple[str, str]]:
+  """Returns labels and settings of a table of a checkpoint, its size first."""
+  size = checks.counted(table['num_items'], 'item')
+  names = ('sampler', 'remover', 'rate_limiter', 'max_times_sampled')
+  return [
+      (
+          f'Table {table["name"]}',
+          f'{size} of at most {number(table["max_size"])}',
+      ),
+      *((name, table[name]) for name in names),
+      *table['signature'].items(),
+  ]
+
+
+def field_rows(description: description_lib.Description) -> List[List[str]]:
+  """Returns a row for each field, after the names of the columns."""
+  rows = [['field', 'dtype', 'shape', 'min', 'max']]
+  for field in description.fields:
+    shape = '?'
+    if field['shape'] is not None:
+      dims = ['?' if dim is None else str(dim) for dim in field['shape']]
+      shape = f'({", ".join(dims)})'
+    kind = field['dtype'] + ' image' * (field['kind'] == 'image')
+    ends = number(field['min']), number(field['max'])
+    rows.append([field['path'], kind, shape, *ends])
+  return rows
+
+
+def statistics_rows(
+    description: description_lib.Description, most: int
+) -> Iterator[Tuple[str, List[List[str]]]]:
+  """Yields the name and the rows of returns and lengths, and of each field.
+
+  Args:
+    description: the description.
+    most: how many numbers of a field have a row.
+  """
+  yield '', [
+      ['returns', *_numbers(description.returns)],
+      ['transitions', *_numbers(description.lengths)],
+  ]
+  for field in description.fields:
+    columns, name = field['columns'], field['path'].removeprefix('steps/')
+    rows = [
+        [f'{name}[{i}]' if len(columns) > 1 else name, *_numbers(column)]
+        for i, column in enumerate(columns[:most])
+    ]
+    if len(columns) > most:
+      rows.append([f'{name}: {len(columns) - most} more', *([''] * 8)])
+    if rows:
+      yield name, rows
+
+
+def _numbers(column: Dict[str, Any]) -> List[str]:
+  numbers = {**column, **column['quantiles']}
+  return [number(numbers.get(name)) for name in _NUMBERS]
+
+
+def import_libraries() -> List[Any]:
+  """Returns the packages `jinja2` and `vl_convert`.
+
+  Raises:
+    ModuleNotFoundError: if one is not installed.
+  """
+  try:
+    return [*map(importlib.import_module, ('jinja2', 'vl_convert'))]
+  except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        f'A page of a description needs {e.name}, which is not installed.'
+        " Run `pip install '.[page]'` in a clone of rlds2reverb.",
+        name=e.name,
+    ) from e
+
+
+def to_html(*descriptions: description_lib.Description) -> str:
+  """Returns the page of a description, or of several side by side.
+
+  Raises:
+    ModuleNotFoundError: if a package that makes pages is not installed.
+  """
+  jinja2, vl_convert = import_libraries()
+  loader = jinja2.FileSystemLoader(os.path.dirname(__file__))
+  environment = jinja2.Environment(
+      loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
+  )
+  plain = json.dumps(
+      [dataclasses.asdict(one) for one in descriptions], allow_nan=False
+  )
+  # The text of an element `script` must not end it.
+  library = vl_convert.javascript_bundle().replace('</script', r'<\/script')
+  return environment.get_template('page.html').render(
+      views=globals(),
+      descriptions=descriptions,
+      counted=checks.counted,
+      data=plain.replace('<', r'\u003c'),
+      library=library,
+  )
+
+
+def write_summaries(
+    description: description_lib.Description, directory: str
+) -> None:
+  """Writes a description for TensorBoard.
+
+  Counts and statistics become scalars, at step 0; the returns along the data
+  set are scalars whose step is the episode. Histograms have the bins of the
+  description. Oddities and the whole description are text; the frames of each
+  episode are one image summary.
+
+  Args:
+    description: the description.
+    directory: the directory, which is made, or gets one more file.
+  """
+  writer = tf.summary.create_file_writer(directory)
+  with writer.as_default(step=0):
+    tf.summary.text('description', f'```\n{to_text(description)}\n```')
+    messages = [f'- {one}' for one in _messages(description)]
+    tf.summary.text('what is odd', '\n'.join(messages) or _NO_FINDING)
+    numbers = {field['path']: field['columns'] for field in description.fields}
+    for name in ('counts', 'returns', 'lengths'):
+      numbers[name] = getattr(description, name)
+    for keys, value in tree.flatten_with_path(numbers):
+      if value is not None and keys[-2] not in ('min_at', 'max_at'):
+        tf.summary.scalar('/'.join(map(str, keys)), value)
+    # `tf.summary.histogram` would make other bins of the numbers.
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = 'histograms'
+    for name, one in description.histograms.items():
+      if one['counts']:
+        bins = tf.stack([one['edges'][:-1], one['edges'][1:], one['counts']], 1)
+        bins = tf.cast(bins, tf.float64)
+        tf.summary.write(f'histograms/{name}', bins, metadata=metadata)
+    for one in description.order:
+      tf.summary.scalar('returns along the data set', one['mean'], one['first'])
+    for episode in description.episodes:
+      for field, images in episode['frames'].items():
+        for step, image in zip(episode['frame_steps'], images):
+          decoded = tf.io.decode_jpeg(base64.b64decode(image))[None]
+          tag = f'episode {episode["episode"]}/{field}'
+          tf.summary.image(tag, decoded, step)
+  writer.close()
