@@ -89,10 +89,8 @@ def _merged(paths: Sequence[str], begin: int, size: int):
   begins = range(begin, min(begin + size, len(paths)), step)
   state = _merged(paths, begin, step)
   for number, other in enumerate(begins[1:]):
-    state = accumulation_lib.Accumulation.merge(
-        state,
-        _merged(paths, other, step),
-        seed=[begin, len(begins), number],
+    state = state.merge(
+        _merged(paths, other, step), [begin, len(begins), number]
     )
   return state
 

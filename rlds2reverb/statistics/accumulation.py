@@ -44,6 +44,17 @@ class State(NamedTuple):
   outcomes: accumulators.Sample
   moments: accumulators.Moments
 
+  def merge(self, other: 'State', seed: Sequence[int]) -> 'State':
+    """Returns the state of the rows of two streams, eagerly.
+
+    Args:
+      other: the state of the stream that comes after this one, whose rows had
+        another seed.
+      seed: non-negative ints, other ones for each merge.
+    """
+    both = enumerate(zip(self, other))
+    return State(*(one.merge(more, [*seed, i]) for i, (one, more) in both))
+
 
 class Accumulation:
   """Adds up the statistics of episodes, block by block.
@@ -84,17 +95,13 @@ class Accumulation:
     self.leaves = rows_lib.choose_leaves(step_spec, fields)
     self.used = {keys[0] for keys, _ in self.leaves} | {rlds.REWARD, *_FLAGS}
     self.used |= {last_steps.HAS_ACTION} & set(step_spec)
-    self.width = rows_lib.NUM_OUTCOMES + sum(
-        spec.shape.num_elements() for _, spec in self.leaves
-    )
-    row_bytes = 8 * self.width
-    self.block_length = min(
-        max(_BLOCK_BYTES // row_bytes, 1), _MAX_BLOCK_LENGTH
-    )
-    self._size = max(min(sample_size, _SAMPLE_BYTES // row_bytes), 1)
-    self._seed = seed
-    self._quantiles = tuple(quantiles)
-    self._acting_only = acting_only
+    sizes = [spec.shape.num_elements() for _, spec in self.leaves]
+    self.width = rows_lib.NUM_OUTCOMES + sum(sizes)
+    rows_of = lambda num_bytes: max(num_bytes // (8 * self.width), 1)
+    self.block_length = min(rows_of(_BLOCK_BYTES), _MAX_BLOCK_LENGTH)
+    self._size = min(sample_size, rows_of(_SAMPLE_BYTES))
+    self._seed, self._acting_only = seed, acting_only
+    self._quantiles = tuple(map(float, quantiles))
 
   def state_of(self, rlds_data: tf.data.Dataset) -> State:
     """Returns the state after all episodes of a data set, reading it once.
@@ -152,26 +159,13 @@ class Accumulation:
         state.moments.merge(moments),
     )
 
-  @staticmethod
-  def merge(one: State, other: State, seed: Sequence[int]) -> State:
-    """Returns the state of the rows of two streams, `one` before `other`.
-
-    Args:
-      one: the state of a stream.
-      other: the state of another stream, whose rows had another seed.
-      seed: non-negative ints, other ones for each merge.
-    """
-    return State(
-        one.steps.merge(other.steps, [*seed, 0]),
-        one.outcomes.merge(other.outcomes, [*seed, 1]),
-        one.moments.merge(other.moments),
-    )
-
   def statistics(self, state: State) -> results.Statistics:
     """Returns the statistics of all rows that were added."""
+    # Of the outcomes, the sample of their own episodes is the better one.
+    steps = state.steps.columns()[: -rows_lib.NUM_OUTCOMES]
     return results.of_moments(
         tf.nest.map_structure(np.asarray, state.moments),
-        self._columns(state),
+        [*steps, *state.outcomes.columns()],
         self.leaves,
         self._quantiles,
         self._acting_only,
@@ -186,21 +180,13 @@ class Accumulation:
     Returns:
       For each field, by its path, the finite numbers of each column.
     """
-    columns = iter(self._columns(state))
+    columns = iter(state.steps.columns())
     return {
         paths.name_of(keys): [
             next(columns) for _ in range(spec.shape.num_elements())
         ]
         for keys, spec in self.leaves
     }
-
-  def _columns(self, state):
-    """Returns the finite numbers of the samples, a column of `rows` each."""
-    steps, outcomes = state.steps.filled().T, state.outcomes.filled().T
-    return [
-        column[np.isfinite(column)]
-        for column in (*steps[: -rows_lib.NUM_OUTCOMES], *outcomes)
-    ]
 
 
 def save(path: str, state: State) -> None:
@@ -217,11 +203,6 @@ def load(path: str) -> State:
     OSError: if it cannot be read.
   """
   with files.open_binary(path) as f, np.load(f) as arrays:
-    rows, seen, outcomes, episodes, *moments = (
-        tf.constant(arrays[name]) for name in arrays.files
-    )
-  return State(
-      accumulators.Sample(rows, seen),
-      accumulators.Sample(outcomes, episodes),
-      accumulators.Moments(*moments),
-  )
+    leaves = [tf.constant(arrays[name]) for name in arrays.files]
+  samples = map(accumulators.Sample, leaves[:4:2], leaves[1:4:2])
+  return State(*samples, accumulators.Moments(*leaves[4:]))

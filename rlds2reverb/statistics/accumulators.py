@@ -9,7 +9,7 @@
     two streams                    merge(s', t')
 """
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, List, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -50,8 +50,9 @@ class Moments(NamedTuple):
         tf.shape(block, tf.int64)[0],
     )
 
-  def merge(self, other: 'Moments') -> 'Moments':
-    """Returns the moments of the rows of both."""
+  def merge(self, other: 'Moments', seed: Sequence[int] = ()) -> 'Moments':
+    """Returns the moments of the rows of both; nothing is drawn."""
+    del seed
     # The method of Chan, Golub and LeVeque (1979), which stays exact where the
     # mean is far greater than the deviation.
     count = self.count + other.count
@@ -130,10 +131,12 @@ class Sample(NamedTuple):
           for rows, number in zip(held, (taken, size - taken))
       ]
     rows = np.concatenate(held)
-    return Sample(
-        tf.constant(np.pad(rows, [(0, size - len(rows)), (0, 0)])),
-        tf.constant(ours + theirs, tf.int64),
-    )
+    rows = np.pad(rows, [(0, size - len(rows)), (0, 0)])
+    return Sample(tf.constant(rows), tf.constant(ours + theirs, tf.int64))
+
+  def columns(self) -> List[np.ndarray]:
+    """Returns the finite numbers of each column."""
+    return [column[np.isfinite(column)] for column in self.filled().T]
 
   def filled(self) -> np.ndarray:
     """Returns the rows, without those that are not filled."""

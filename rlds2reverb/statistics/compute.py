@@ -99,9 +99,7 @@ def compute_statistics(
   for number, (name, accumulation) in enumerate(accumulations.items()):
     own = accumulation.state_of(datasets[name])
     by_dataset[name] = accumulation.statistics(own)
-    state = (
-        own if number == 0 else accumulation.merge(state, own, [seed, number])
-    )
+    state = own if number == 0 else state.merge(own, [seed, number])
   if is_one:
     return by_dataset['']
   return MixtureStatistics(accumulation.statistics(state), by_dataset)

@@ -132,36 +132,25 @@ def of_moments(
   found, start = [], 0
   for dtype, shape, total in kinds:
     span = slice(start, start := start + int(np.prod(shape)))
-    levels = np.array(
-        [
-            np.quantile(column, quantiles)
-            if column.size
-            else np.full(len(quantiles), np.nan)
-            for column in columns[span]
-        ]
-    ).reshape(len(columns[span]), len(quantiles))
-    found.append(
-        _field(
-            accumulators.Moments._make(
-                [*(one[span] for one in moments[:-1]), total]
-            ),
-            dtype.name,
-            shape,
-            dict(zip(map(float, quantiles), levels.T)),
-        )
-    )
+    own = accumulators.Moments(*(one[span] for one in moments[:-1]), total)
+    levels = [
+        np.quantile(column, quantiles)
+        if column.size
+        else [np.nan] * len(quantiles)
+        for column in columns[span]
+    ]
+    levels = np.reshape(levels, [len(levels), len(quantiles)]).T
+    found.append(_field(own, dtype.name, shape, dict(zip(quantiles, levels))))
   *fields, returns, lengths = found
   return Statistics(
-      num_episodes=num_episodes,
-      num_steps=num_steps,
-      num_transitions=num_transitions,
-      num_terminal=num_terminal,
-      num_truncated=num_episodes - num_terminal,
-      returns=returns,
-      lengths=lengths,
-      fields={
-          paths.name_of(keys): one for (keys, _), one in zip(leaves, fields)
-      },
+      num_episodes,
+      num_steps,
+      num_transitions,
+      num_terminal,
+      num_episodes - num_terminal,
+      returns,
+      lengths,
+      {paths.name_of(keys): one for (keys, _), one in zip(leaves, fields)},
   )
 
 
@@ -193,28 +182,20 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
           for name, one in statistics.items()
       }
   )
-  parts = list(statistics.values())
 
-  def merge(field, *others):
+  def merge(*parts):
+    if isinstance(parts[0], int):
+      return sum(parts)
+    if isinstance(parts[0], dict):
+      return {path: merge(*(part[path] for part in parts)) for path in parts[0]}
     moments = functools.reduce(
-        accumulators.Moments.merge, map(_moments_of, (field, *others))
+        accumulators.Moments.merge, map(_moments_of, parts)
     )
     moments = tf.nest.map_structure(np.asarray, moments)
-    return _field(moments, field.dtype, field.count.shape, {})
+    return _field(moments, parts[0].dtype, parts[0].count.shape, {})
 
-  counts = {
-      field.name: sum(getattr(part, field.name) for part in parts)
-      for field in dataclasses.fields(Statistics)
-      if field.name.startswith('num_')
-  }
   return Statistics(
-      **counts,
-      returns=merge(*(part.returns for part in parts)),
-      lengths=merge(*(part.lengths for part in parts)),
-      fields={
-          path: merge(*(part.fields[path] for part in parts))
-          for path in parts[0].fields
-      },
+      *map(merge, *(vars(part).values() for part in statistics.values()))
   )
 
 
@@ -287,19 +268,12 @@ def to_json(statistics: Statistics) -> str:
 def from_json(text: str) -> Statistics:
   """Returns the statistics from which `to_json` made the text."""
 
-  def field(quantiles, **plain):
-    numbers = {
-        name: np.array(one, 'i8' if name in ('count', 'not_finite') else 'f8')
-        for name, one in plain.items()
-        if name != 'dtype'
-    }
-    quantiles = {float(q): np.array(one, 'f8') for q, one in quantiles.items()}
-    return FieldStatistics(plain['dtype'], quantiles=quantiles, **numbers)
+  def field(plain):
+    arrays = {k: np.array(v) for k, v in plain.items() if k != 'dtype'}
+    quantiles = {float(q): np.array(v) for q, v in plain['quantiles'].items()}
+    return FieldStatistics(**{**plain, **arrays, 'quantiles': quantiles})
 
   plain: Dict[str, Any] = json.loads(text)
-  for name in ('returns', 'lengths'):
-    plain[name] = field(**plain[name])
-  plain['fields'] = {
-      name: field(**values) for name, values in plain['fields'].items()
-  }
-  return Statistics(**plain)
+  fields = {path: field(one) for path, one in plain['fields'].items()}
+  ends = {name: field(plain[name]) for name in ('returns', 'lengths')}
+  return Statistics(**{**plain, **ends, 'fields': fields})

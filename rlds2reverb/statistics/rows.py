@@ -41,14 +41,14 @@ def choose_leaves(
     ValueError: if there is no such field, or a leaf of one is not of numbers of
       a known shape.
   """
-  leaves = [
-      (paths.find(step_spec, name), spec)
+  leaves = {
+      paths.find(step_spec, name): spec
       for name, spec in paths.leaves(step_spec).items()
-  ]
+  }
   if fields is None:
     return [
         (keys, spec)
-        for keys, spec in leaves
+        for keys, spec in leaves.items()
         if keys[0] not in _FLAGS
         and _is_numbers(spec)
         and spec.shape.num_elements() <= _MAX_LEAF_SIZE
@@ -56,7 +56,7 @@ def choose_leaves(
   chosen = {
       keys: spec
       for above in [paths.find(step_spec, path) for path in fields]
-      for keys, spec in leaves
+      for keys, spec in leaves.items()
       if keys[: len(above)] == above
   }
   for keys, spec in chosen.items():
@@ -69,11 +69,9 @@ def choose_leaves(
 
 
 def _is_numbers(spec) -> bool:
-  return (
-      isinstance(spec, tf.TensorSpec)
-      and spec.dtype != tf.string
-      and spec.shape.is_fully_defined()
-  )
+  if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string:
+    return False
+  return spec.shape.is_fully_defined()
 
 
 def to_rows(
@@ -93,34 +91,32 @@ def to_rows(
     leaves: the leaves that become columns, in this order.
     acting_only: see `are_meant`.
   """
-  row_splits = batch.row_splits
+  steps, row_splits = batch.steps, batch.row_splits
   is_last = last_steps.are_last(row_splits)
-  have_action = last_steps.have_action(batch.steps, is_last)
+  have_action = tf.cast(last_steps.have_action(steps, is_last), tf.int64)
   outcome = outcomes.outcomes(batch)
   of_episodes = (
       outcome.undiscounted_return,
       outcome.length,
-      episode_batches.sum_rows(tf.cast(have_action, tf.int64), row_splits),
+      episode_batches.sum_rows(have_action, row_splits),
       outcome.is_terminal,
   )
-  of_episodes = tf.stack([tf.cast(one, tf.float64) for one in of_episodes], -1)
-  in_last_rows = tf.where(
-      is_last[:, None],
-      tf.gather(of_episodes, episode_batches.episode_of_rows(row_splits)),
-      np.nan,
+  ends = tf.gather(
+      tf.stack([tf.cast(one, tf.float64) for one in of_episodes], -1),
+      episode_batches.episode_of_rows(row_splits),
   )
-  columns = [tf.zeros([row_splits[-1], 0], tf.float64)]
+  numbers = [tf.zeros([row_splits[-1], 0], tf.float64)]
   for keys, spec in leaves:
-    leaf = tf.cast(paths.get(batch.steps, keys), tf.float64)
-    columns.append(
-        tf.reshape(leaf, [row_splits[-1], spec.shape.num_elements()])
-    )
-  numbers = tf.where(
-      are_meant(batch.steps, is_last, leaves, acting_only),
-      tf.concat(columns, axis=1),
+    leaf = tf.cast(paths.get(steps, keys), tf.float64)
+    size = spec.shape.num_elements()
+    numbers.append(tf.reshape(leaf, [row_splits[-1], size]))
+  are_counted = are_meant(steps, is_last, leaves, acting_only)
+  are_ends = tf.tile(is_last[:, None], [1, NUM_OUTCOMES])
+  return tf.where(
+      tf.concat([are_counted, are_ends], axis=1),
+      tf.concat([*numbers, ends], axis=1),
       np.nan,
   )
-  return tf.concat([numbers, in_last_rows], axis=1)
 
 
 def are_meant(
