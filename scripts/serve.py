@@ -24,7 +24,6 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import tf_errors
-  from rlds2reverb.jobs import kept_checkpoints
   from rlds2reverb.jobs import serve
   from rlds2reverb.jobs import server_status
   from rlds2reverb.replay.checkpoint import records
@@ -82,7 +81,7 @@ flags_lib.define_table_flags(
 def _checkpoints():
   """Returns the checkpoints that the server writes, or None."""
   if _CHECKPOINT_ROOT.value is not None:
-    return kept_checkpoints.KeptCheckpoints(
+    return serve.KeptCheckpoints(
         files.expand_local(
             files.user_path(_CHECKPOINT_ROOT.value), 'checkpoint_root'
         ),
@@ -100,19 +99,16 @@ def _checkpoints():
   return None
 
 
-def _metrics():
-  """Returns what serves metrics, or None."""
-  if _METRICS_PORT.value is None:
-    return None
+def _check_metrics():
+  """Raises an error if metrics cannot be served."""
   try:
-    from rlds2reverb.jobs import metrics  # pylint: disable=g-import-not-at-top
+    server_status.import_prometheus()
   except ModuleNotFoundError as e:
     raise app.UsageError(
         f"--metrics_port needs {e.name}. Run `pip install '.[metrics]'` in a"
         ' clone of rlds2reverb.'
     ) from e
   checkpoint_serve.check_port(_METRICS_PORT.value)
-  return metrics
 
 
 def _start(checkpoints):
@@ -200,11 +196,13 @@ def main():
   lock = checkpoints.locked() if checkpoints else contextlib.nullcontext()
   with lock, serve.StopSignals() as signals:
     try:
+      port = _METRICS_PORT.value
       with quiet.quiet_stderr('[reverb/'):
-        metrics = _metrics()
+        if port is not None:
+          _check_metrics()
         server, lengths = _start(checkpoints)
-      if metrics is not None:
-        metrics.start(_METRICS_PORT.value, server, checkpoints, lengths)
+      if port is not None:
+        server_status.serve_metrics(port, server, checkpoints, lengths)
       _serve(server, checkpoints, signals)
     except KeyboardInterrupt:
       _say('Stopped before the server was ready.')

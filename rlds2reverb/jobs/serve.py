@@ -1,17 +1,33 @@
-"""Serves a Reverb checkpoint, or a data set, until it is told to stop."""
+"""Serves a Reverb checkpoint, or a data set, until it is told to stop.
+
+Reverb keeps only the newest checkpoint of its own in its folder, the root.
+`KeptCheckpoints` keeps earlier ones beside the root as second names (hard
+links) of the same files, which take no more space than they took in the root:
+
+    root/2026-01-01T12:30...        the newest, by Reverb
+    root.kept/2026-01-01T11:30...   those that are kept
+    root.kept/2026-01-01T12:30...
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import glob
 import os
+import shutil
 import signal
 import tempfile
 import threading
-from typing import Dict, List, Optional, Sequence
+import time
+from typing import ContextManager, Dict, List, Optional, Sequence
 
+from absl import logging
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import locks
+from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
@@ -24,7 +40,9 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KEPT = '.kept'
+_UNFINISHED = '.unfinished-'
+_DAMAGED = '.damaged-'
 
 
 def serve_source(
@@ -72,16 +90,13 @@ def serve_source(
       return serve.restore_reverb_server(
           newest, port=port, checkpoint_root=checkpoint_root
       )
-  if rules is None:
-    rules = sources_lib.rules_of(source)
+  rules = sources_lib.rules_of(source) if rules is None else rules
   opened = sources_lib.open_source(source)
+  options = options_lib.ConversionOptions(rules)
   with tempfile.TemporaryDirectory() as folder:
     checkpoint = os.path.join(folder, 'checkpoint')
     counts = write.write_reverb_checkpoint(
-        opened.read(),
-        checkpoint,
-        tables,
-        options=options_lib.ConversionOptions(rules),
+        opened.read(), checkpoint, tables, options=options
     )
     if not allow_empty and not all(counts.values()):
       lengths = opened.read().map(
@@ -109,6 +124,122 @@ def item_lengths(directory: str) -> Dict[str, float]:
   return {table: sum(each) / len(each) for table, each in lengths.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class KeptCheckpoints:
+  """The checkpoints of a root.
+
+  Attributes:
+    root: the folder that the server writes its checkpoints to.
+    count: how many of them are kept, the newest included.
+    max_hours: the largest age of those kept, except for the newest.
+  """
+
+  root: str
+  count: int = 1
+  max_hours: Optional[float] = None
+
+  @property
+  def _kept(self) -> str:
+    return self.root.rstrip(os.sep) + _KEPT
+
+  def locked(self) -> ContextManager[bool]:
+    """Locks the root against other servers, which would remove its files.
+
+    Raises:
+      BlockingIOError: if one writes to it.
+    """
+    return locks.locked(f'{self._kept}.lock', self.root)
+
+  def paths(self) -> List[str]:
+    """Returns all checkpoints that are whole, the newest first."""
+    found = {
+        os.path.basename(path := os.path.dirname(done)): path
+        for folder in (self._kept, self.root)
+        for done in glob.glob(f'{glob.escape(folder)}/*/{records.DONE}')
+    }
+    return [found[name] for name in sorted(found, reverse=True)]
+
+  def restart(self, port: Optional[int] = None) -> Optional[reverb.Server]:
+    """Starts a server from the newest checkpoint, if there is any.
+
+    One that is damaged is put aside, and the one before it is taken.
+
+    Args:
+      port: see `restore_reverb_server`.
+
+    Raises:
+      CheckpointError: if all are damaged.
+      OSError, ValueError: as `restore_reverb_server` does.
+    """
+    paths = self.paths()
+    for path in paths:
+      try:
+        return serve.restore_reverb_server(
+            path, port=port, checkpoint_root=self.root
+        )
+      except records.CheckpointError as e:
+        if path == paths[-1]:
+          raise
+        logging.warning('Going on from the checkpoint before: %s', e)
+        self._put_aside(os.path.basename(path))
+    return None
+
+  def write(self, client: reverb.Client) -> str:
+    """Lets a server write a checkpoint; returns its path.
+
+    Raises:
+      RuntimeError: if the server cannot write it.
+      OSError: if it cannot be kept.
+    """
+    path = client.checkpoint()
+    if self.count > 1:
+      self._keep(path)
+      self._remove_old()
+    return path
+
+  def age(self) -> Optional[float]:
+    """Returns how many seconds ago the newest was written; None without one."""
+    return next(map(_age_of, self.paths()), None)
+
+  def _keep(self, path: str) -> None:
+    """Gives the files of a checkpoint second names, which appear together."""
+    os.makedirs(self._kept, exist_ok=True)
+    name = os.path.basename(path.rstrip(os.sep))
+    unfinished = os.path.join(self._kept, _UNFINISHED + name)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(path, unfinished, copy_function=_link)
+    os.rename(unfinished, os.path.join(self._kept, name))
+    whole.sync(self._kept)
+
+  def _put_aside(self, name: str) -> None:
+    """Keeps a damaged checkpoint where no server starts from it."""
+    aside = os.path.join(self._kept, _DAMAGED + name)
+    for folder in self.root, self._kept:
+      path = os.path.join(folder, name)
+      if os.path.exists(path):
+        # If two names lead to the same files, the later one stays.
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+
+  def _remove_old(self) -> None:
+    hours = self.max_hours or float('inf')
+    for index, path in enumerate(self.paths()):
+      if index >= self.count or (index and _age_of(path) > 3600 * hours):
+        kept = os.path.join(self._kept, os.path.basename(path))
+        shutil.rmtree(kept, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+  try:
+    os.link(source, target)
+  except OSError:  # The file system has no hard links.
+    shutil.copy2(source, target)
+
+
+def _age_of(path: str) -> float:
+  return time.time() - os.stat(os.path.join(path, records.DONE)).st_mtime
+
+
 class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
@@ -121,9 +252,8 @@ class StopSignals:
     self._stop = threading.Event()
 
   def __enter__(self) -> 'StopSignals':
-    self._handlers = {
-        number: signal.signal(number, self._on_signal) for number in _SIGNALS
-    }
+    numbers = signal.SIGINT, signal.SIGTERM
+    self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
     return self
 
   def __exit__(self, *unused_error) -> None:

@@ -1,13 +1,37 @@
-"""The state of the tables of a running Reverb server."""
+"""The state of the tables of a running Reverb server, for people and Prometheus.
+
+Only metrics need the extra `metrics`, which brings prometheus_client.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Union
+import dataclasses
+import importlib
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
+from rlds2reverb.jobs import serve
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
+
+# The metrics of a table: the end of its name, the field of `TableStatus`, and
+# what it counts. Numbers that only grow are counters.
+_OF_TABLES = (
+    ('Gauge', 'items', 'size', 'Items in the table.'),
+    ('Gauge', 'max_items', 'max_size', 'Items that fit into the table.'),
+    ('Gauge', 'blocks_inserts', 'blocks_inserts', 'Whether inserts wait.'),
+    ('Gauge', 'blocks_samples', 'blocks_samples', 'Whether samples wait.'),
+    ('Counter', 'inserted_items', 'inserted', 'Items that have gone in.'),
+    ('Counter', 'removed_items', 'removed', 'Items that have gone out.'),
+    ('Counter', 'sampled_items', 'sampled', 'Items that were sampled.'),
+    (
+        'Counter',
+        'sampled_bytes',
+        'sampled_bytes',
+        'About how many bytes were sampled, as numbers in memory.',
+    ),
+)
 
 
 class TableStatus(NamedTuple):
@@ -99,3 +123,71 @@ def _frame_bytes(signature: Any) -> int:
   if None in sizes:
     return 0
   return sum(size * leaf.dtype.size for size, leaf in zip(sizes, leaves))
+
+
+def import_prometheus() -> Any:
+  """Returns the package `prometheus_client`.
+
+  Raises:
+    ModuleNotFoundError: if it is not installed.
+  """
+  return importlib.import_module('prometheus_client')
+
+
+def serve_metrics(
+    port: int,
+    server: reverb.Server,
+    checkpoints: Optional[serve.KeptCheckpoints] = None,
+    item_lengths: Optional[Mapping[str, float]] = None,
+) -> None:
+  """Serves the metrics of a server at `http://host:port/metrics`.
+
+  Args:
+    port: the port, on all interfaces.
+    server: the server, which is asked at every scrape.
+    checkpoints: the checkpoints of the server, if it writes any.
+    item_lengths: how many frames an item of a table has on average; sampled
+      bytes are counted for these tables.
+
+  Raises:
+    ModuleNotFoundError: if prometheus_client is not installed.
+    OSError: if the port is in use.
+  """
+  prometheus = import_prometheus()
+  collected = prometheus.CollectorRegistry()
+  client = server.localhost_client()
+  collected.register(_Collector(client, checkpoints, item_lengths or {}))
+  prometheus.start_http_server(port, registry=collected)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # It must have a hash.
+class _Collector:
+  """Asks a server at every scrape."""
+
+  client: reverb.Client
+  checkpoints: Optional[serve.KeptCheckpoints]
+  item_lengths: Mapping[str, float]
+
+  def collect(self) -> Iterator[Any]:
+    core = importlib.import_module('prometheus_client.core')
+    tables = {name: one._asdict() for name, one in ask(self.client).items()}
+    for name, length in self.item_lengths.items():
+      one = tables[name]
+      if one['frame_bytes']:
+        one['sampled_bytes'] = one['sampled'] * length * one['frame_bytes']
+    for kind, name, field, text in _OF_TABLES:
+      family = getattr(core, f'{kind}MetricFamily')
+      metric = family(f'reverb_table_{name}', text, labels=['table'])
+      for table, status in tables.items():
+        if field in status:
+          metric.add_metric([table], status[field])
+      yield metric
+    if self.checkpoints is None:
+      return
+    gauge = core.GaugeMetricFamily
+    text = 'Checkpoints that the server could start from.'
+    yield gauge('reverb_checkpoints', text, len(self.checkpoints.paths()))
+    age = self.checkpoints.age()
+    if age is not None:
+      text = 'How long ago the newest checkpoint was written.'
+      yield gauge('reverb_checkpoint_age_seconds', text, age)

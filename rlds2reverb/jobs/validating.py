@@ -5,7 +5,7 @@ wrong first. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import List, NamedTuple, Optional, Union
+from typing import List, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -103,49 +103,36 @@ def validate(
   """
   checks.check_positive('limit', limit)
   found = Validation()
-  if isinstance(data, sources_lib.Source):
-    rules = sources_lib.rules_of(data) if rules is None else rules
-    opened = sources_lib.open_source(data)
-    parts = list(opened.ranges)
-    while parts:
-      parts[:1] = _check_part(found, opened, parts[0], rules, limit)
+  if not isinstance(data, sources_lib.Source):
+    rules = rules or rules_lib.ConversionRules()
+    begin, error = _check(found, data, rules, limit)
+    if error is not None:
+      message = tf_errors.message_of(error)
+      found.not_read.append(f'From episode {begin} on: {message}')
     return found
-  stop = _check(found, data, rules or rules_lib.ConversionRules(), limit)
-  if stop is not None:
-    message = tf_errors.message_of(stop.error)
-    found.not_read.append(f'From episode {stop.episode} on: {message}')
+  rules = sources_lib.rules_of(data) if rules is None else rules
+  opened = sources_lib.open_source(data)
+  for part in opened.ranges:
+    while part.num_episodes:
+      episodes = opened.read(part, with_index=True)
+      begin, error = _check(found, episodes, rules, limit, part)
+      if error is None:
+        break
+      if isinstance(error, tf.errors.FailedPreconditionError):
+        # It was read to its end, and an episode is missing somewhere.
+        found.not_read.append(error_location.explain(error, opened, [part]))
+        break
+      shard = next(
+          shard
+          for shard in opened.shards
+          if shard.split == part.split and shard.begin <= begin < shard.end
+      )
+      part = part._replace(begin=min(shard.end, part.end))
+      found.not_read.append(
+          f'{", ".join(opened.files(shard))}, episodes {begin} to'
+          f' {part.begin - 1}: {tf_errors.message_of(error)}'
+      )
   return found
-
-
-class _Stop(NamedTuple):
-  """The episode that could not be read, nor those after it, and the error."""
-
-  episode: int
-  error: tf.errors.OpError
-
-
-def _check_part(found, opened, part, rules, limit) -> List[ranges_lib.Range]:
-  """Checks a part of a source; returns what follows a file that is cut."""
-  episodes = opened.read(part, with_index=True)
-  stop = _check(found, episodes, rules, limit, part, opened_lib.EPISODE_INDEX)
-  if stop is None:
-    return []
-  if isinstance(stop.error, tf.errors.FailedPreconditionError):
-    # It was read to its end, and an episode is missing somewhere.
-    found.not_read.append(error_location.explain(stop.error, opened, [part]))
-    return []
-  shard = next(
-      shard
-      for shard in opened.shards
-      if shard.split == part.split and shard.begin <= stop.episode < shard.end
-  )
-  end = min(shard.end, part.end)
-  place = ', '.join(opened.files(shard))
-  found.not_read.append(
-      f'{place}, episodes {stop.episode} to {end - 1}:'
-      f' {tf_errors.message_of(stop.error)}'
-  )
-  return [part._replace(begin=end)] if end < part.end else []
 
 
 def _check(
@@ -154,81 +141,81 @@ def _check(
     rules: rules_lib.ConversionRules,
     limit: int,
     part: ranges_lib.Range = ranges_lib.Range('', 0, 0),
-    episode_index: Optional[str] = None,
-) -> Optional[_Stop]:
-  """Adds the problems of all episodes; returns where reading has stopped."""
-  paths: List[str] = []
-  checked = iter(_checked(rlds_data, rules, episode_index, limit, paths))
+) -> Tuple[int, Optional[tf.errors.OpError]]:
+  """Adds the problems of all episodes.
+
+  Returns:
+    The episode that could not be read, nor those after it; and the error, or
+    None if there is none.
+  """
+  checked = iter(_checked(rlds_data, rules, limit))
   episode = part.begin - 1
   while True:
     try:
-      index, num_steps, lengths, num_faults, faults = next(checked)
+      index, num_faults, *faults = next(checked)
     except StopIteration:
-      return None
+      return episode + 1, None
     except tf.errors.InvalidArgumentError as e:
       # Only this element is lost: the iterator goes on with the next one.
       episode, num_faults = episode + 1, 1
       problems = [(None, UNREADABLE, tf_errors.message_of(e))]
     except (*error_location.UNREAD, tf.errors.OutOfRangeError) as e:
-      return _Stop(episode + 1, e)
+      return episode + 1, e
     else:
       episode = episode + 1 if index < 0 else int(index)
-      lengths = lengths.numpy()
-      if lengths.size and lengths.min() < lengths.max():
-        sizes = map('{}: {}'.format, paths, lengths)
-        problems = [(None, validation.UNEQUAL_LENGTHS, ', '.join(sizes))]
-      elif not num_steps:
-        problems = [(None, validation.EMPTY, '')]
-      else:
-        problems = [
-            (int(step), rule.decode(), values.decode())
-            for step, rule, _, values in zip(*(leaf.numpy() for leaf in faults))
-        ]
+      problems = [
+          (None if step < 0 else int(step), rule.decode(), values.decode())
+          for step, rule, values in zip(*(leaf.numpy() for leaf in faults))
+      ]
     found.num_episodes += 1
     found.num_invalid += bool(problems)
-    found.num_problems += max(len(problems), int(num_faults))
+    found.num_problems += int(num_faults)
     found.problems += [
         Problem(part.split, episode, *one)
         for one in problems[: limit - len(found.problems)]
     ]
 
 
-def _checked(rlds_data, rules, episode_index, limit, paths) -> tf.data.Dataset:
-  """Checks each episode in graph mode; sets the `paths` of the lengths.
+def _checked(rlds_data, rules, limit) -> tf.data.Dataset:
+  """Checks each episode in graph mode.
 
   Returns:
-    A data set of the index, or -1; the number of steps; the length of each
-    field; the number of faults; and the first `validation.Faults`.
+    A data set of the index, or -1; the number of faults; and the steps, or -1,
+    the rules and the values of the first ones.
   """
-  spec = steps_lib.steps_spec(rlds_data.element_spec)
+  step = steps_lib.steps_spec(rlds_data.element_spec).step
   nan_fields = _FIELDS if rules.nan == 'invalid' else ()
-  used = {*_FIELDS, rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL}
-  nan_paths = [
-      path
-      for path, _ in steps_lib.float_fields(
-          {field: spec.step[field] for field in nan_fields}
-      )
-  ]
+  nan_spec = {field: step[field] for field in nan_fields}
 
   def check(episode):
-    steps = stacked_steps.stacked_fields(episode[rlds.STEPS], used)
+    steps = episode[rlds.STEPS]
+    steps = stacked_steps.stacked_fields(steps, {*_FIELDS, *validation.FIELDS})
     lengths = stacked_steps.lengths_of(steps)
-    paths[:] = lengths.paths if lengths else ()
     outline = validation.outline_of(steps, nan_fields, lengths)
     faults = validation.find_faults(
         validation.with_end(outline),
         validation=rules.validation,
-        nan_paths=nan_paths,
+        nan_paths=[path for path, _ in steps_lib.float_fields(nan_spec)],
     )
-    return (
-        episode.get(episode_index, tf.constant(-1, tf.int64)),
-        tf.size(outline[rlds.IS_FIRST]),
-        lengths.rows if lengths else tf.zeros([0], tf.int32),
-        tf.size(faults.steps),
-        validation.Faults(*(leaf[:limit] for leaf in faults)),
-    )
+    rule, values = tf.constant(validation.EMPTY), tf.constant('')
+    if lengths is not None:
+      is_equal = stacked_steps.are_equal(lengths)
+      unequal = validation.fault_of_lengths(lengths)
+      rule = tf.where(is_equal, rule, unequal.rule)
+      values = tf.where(is_equal, values, unequal.values)
+    # An episode without steps has one fault, which is of no step.
+    is_empty = tf.cast([tf.size(outline[rlds.IS_FIRST]) == 0], tf.int32)
+    columns = [
+        tf.concat([column, tf.fill(is_empty, one)], 0)
+        for column, one in (
+            (faults.steps, tf.constant(-1, tf.int64)),
+            (faults.rules, rule),
+            (faults.values, values),
+        )
+    ]
+    index = episode.get(opened_lib.EPISODE_INDEX, tf.constant(-1, tf.int64))
+    return index, tf.size(columns[0]), *(one[:limit] for one in columns)
 
   return rlds_data.map(
-      graphs.no_autograph(check),
-      num_parallel_calls=tf.data.AUTOTUNE,
+      graphs.no_autograph(check), num_parallel_calls=tf.data.AUTOTUNE
   ).prefetch(tf.data.AUTOTUNE)

@@ -6,7 +6,7 @@ import time
 from absl.testing import absltest
 import numpy as np
 
-from rlds2reverb.jobs import kept_checkpoints
+from rlds2reverb.jobs import serve
 from rlds2reverb.jobs import server_status
 from rlds2reverb.replay.checkpoint import records
 from tests.jobs import job_testing
@@ -44,7 +44,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
       server.stop()
 
   def test_the_newest_ones_are_kept_and_a_damaged_one_is_put_aside(self):
-    kept = kept_checkpoints.KeptCheckpoints(self.new('root'), count=3)
+    kept = serve.KeptCheckpoints(self.new('root'), count=3)
     self.assertIsNone(kept.restart())
     written = self._write(kept, 5)
     names = [os.path.basename(path) for path in reversed(written)]
@@ -61,7 +61,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     self.assertEqual(self._size(kept), 3)
 
   def test_old_ones_are_removed(self):
-    kept = kept_checkpoints.KeptCheckpoints(
+    kept = serve.KeptCheckpoints(
         self.new('root'), count=5, max_hours=1.0
     )
     self._write(kept, 2)
