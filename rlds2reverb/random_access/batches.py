@@ -42,6 +42,7 @@ class Batches(batches_lib.Batches):
   Attributes:
     items: the items, as `MixedItems`.
     batch_size: the number of items of a batch, of all processes together.
+    spec: the nest of a batch, with `Spec` leaves, whose sizes may be None.
   """
 
   num_threads = 2  # They decode images.
@@ -88,9 +89,9 @@ class Batches(batches_lib.Batches):
     if not isinstance(items, mixed_items.MixedItems):
       items = items if isinstance(items, Mapping) else {'': items}
       items = mixed_items.MixedItems(items)
-    self.items, self.batch_size = items, batch_size
-    self._index, self._count = process
-    if not 0 <= self._index < self._count or batch_size % self._count:
+    self.items, self.batch_size, self._seed = items, batch_size, seed
+    self._rank, self._count = process
+    if not 0 <= self._rank < self._count or batch_size % self._count:
       raise ValueError(
           'process must be (index, count), and the batch_size of all processes'
           f' a multiple of count, but process is {process} and batch_size'
@@ -107,16 +108,27 @@ class Batches(batches_lib.Batches):
     if not replacement:
       self._sampler = self._order
     elif weights is not None:
-      if not isinstance(weights, Mapping):
-        weights = {'': weights}
+      weights = weights if isinstance(weights, Mapping) else {'': weights}
       self._sampler = weighted.Weighted(weights, by='source')
-    self._seed = seed
     # All processes draw the same batches.
     self._process = samplers.Process(seed, stream=None)
-    self._size = self._sampler.batch_size(items, self._process, batch_size)
+    size = self._sampler.batch_size(items, self._process, batch_size)
+    self.spec = tree.map_structure(
+        lambda leaf: items_lib.Spec(
+            leaf.dtype, (size and size // self._count, *leaf.shape)
+        ),
+        items.spec,
+    )
     self._draw = self._sampler.bind(items, self._process)
     self._augment = dict(augment or {})
-    _check_images(self._augment, items.spec)
+    known = _leaves(items.spec)
+    for name in self._augment:
+      checks.check_choice('The path of an image', name, list(known))
+      if known[name].dtype != 'uint8' or known[name].shape[-1:] != (3,):
+        raise ValueError(
+            f'{name} is {known[name]}, and not uint8 [..., 3]: only decoded'
+            ' images can be augmented. Is it in images=?'
+        )
 
   def __len__(self) -> int:
     """The largest length of a sequence: there is no end."""
@@ -152,11 +164,7 @@ class Batches(batches_lib.Batches):
         yield from iterator
 
     signature = tree.map_structure(
-        lambda leaf: tf.TensorSpec(
-            leaf.shape,
-            tf.string if leaf.dtype == 'string' else leaf.numpy_dtype,
-        ),
-        self.spec,
+        lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), self.spec
     )
     return private.WrappedDataset(
         tf.data.Dataset.from_generator(generate, output_signature=signature)
@@ -173,26 +181,16 @@ class Batches(batches_lib.Batches):
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-  @property
-  def spec(self) -> Any:
-    """The nest of a batch, with `Spec` leaves, whose sizes may be None."""
-    size = self._size and self._size // self._count
-    return tree.map_structure(
-        lambda leaf: items_lib.Spec(leaf.dtype, (size, *leaf.shape)),
-        self.items.spec,
-    )
-
   def _read(self, number) -> Any:
     items = self.draw(number)
-    own = np.arange(self._index, len(items), self._count)
+    own = np.arange(self._rank, len(items), self._count)
     batch = self.items.batch(items[own])
     leaves = _leaves(batch) if self._augment else {}
     places = (number * self.batch_size + own).tolist()
     for nth, (name, how) in enumerate(self._augment.items()):
       for images, place in zip(leaves[name], places):
-        images[...] = augmentation.augment(
-            images, how, (self._seed + nth, place + nth)
-        )
+        seed = self._seed + nth, place + nth
+        images[...] = augmentation.augment(images, how, seed)
     return batch
 
   def __getstate__(self):
@@ -202,18 +200,6 @@ class Batches(batches_lib.Batches):
   def __setstate__(self, state):
     self.__dict__.update(state)
     self._draw = self._sampler.bind(self.items, self._process)
-
-
-def _check_images(augment: Augment, spec: Any) -> None:
-  """Raises a ValueError if a field to augment is not one of images."""
-  known = _leaves(spec)
-  for name in augment:
-    checks.check_choice('The path of an image', name, list(known))
-    if known[name].dtype != 'uint8' or known[name].shape[-1:] != (3,):
-      raise ValueError(
-          f'{name} is {known[name]}, and not uint8 [..., 3]: only decoded'
-          ' images can be augmented. Is it in images=?'
-      )
 
 
 def _leaves(nest):

@@ -1,16 +1,8 @@
 """Builds the index of a TFDS data set in place, or of a copy of any data."""
 
+import contextlib
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from absl import logging
 import numpy as np
@@ -21,6 +13,7 @@ import tree
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
@@ -29,14 +22,14 @@ from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import tf_errors
 from rlds2reverb.formats import readers
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import record_reading
-from rlds2reverb.store import data_files
 from rlds2reverb.store import folders
 from rlds2reverb.store import layout as layout_lib
-from rlds2reverb.store import references
 from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import strings
 
 Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
@@ -46,20 +39,18 @@ class _Data(NamedTuple):
 
   Attributes:
     episodes: the episodes.
-    mark: the first bytes of the references that stand for images.
+    origin: what identifies the data.
+    mark: the first bytes of the references that stand for images, if there are
+      any.
     folder: the folder of the files that have the images.
     facts: what is known of these files.
-    origin: what identifies the data.
-    failures: what went wrong where the episodes are read, of which TensorFlow
-      makes an error of its own.
   """
 
   episodes: tf.data.Dataset
-  mark: bytes = references.new_mark('')
-  folder: str = ''
-  facts: List[data_files.FileFacts] = []
   origin: str = ''
-  failures: Sequence[OSError] = ()
+  mark: Optional[bytes] = None
+  folder: str = ''
+  facts: List[strings.FileFacts] = []
 
 
 def build_index(
@@ -108,29 +99,29 @@ def build_index(
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
 
-  def write(data: _Data) -> None:
+  with whole.new_folder(folder, [folders.MARKER]) as unfinished:
+    builder = None
+    if isinstance(source, tf.data.Dataset):
+      data = _Data(source)
+    elif builder := _find_builder(source, split):
+      data = _in_place(builder, split, num_processes)
+    else:
+      data = _Data(readers.load(source))
     try:
       _write(data, prepare, unfinished)
     except tf.errors.UnknownError as e:
-      if data.failures:
-        raise data.failures[0] from e
+      kind, _, reason = tf_errors.message_of(e).partition(': ')
+      if kind == OSError.__name__:
+        raise OSError(reason) from e
       raise
-
-  with whole.new_folder(folder, [folders.MARKER]) as unfinished:
-    if isinstance(source, tf.data.Dataset):
-      write(_Data(source))
-    elif builder := _find_builder(source, split):
-      try:
-        write(_in_place(builder, split, num_processes))
-      except (tf.errors.InvalidArgumentError, ValueError) as e:
-        if not _is_of_images(e):
-          raise
-        _log(source, f'prepare looks at its images: {e}')
-        for written in os.listdir(unfinished):
-          os.remove(os.path.join(unfinished, written))
-        write(_copied(builder, split))
-    else:
-      write(_Data(readers.load(source)))
+    except (tf.errors.InvalidArgumentError, ValueError) as e:
+      # It may say that a reference is no image.
+      if not (data.mark and 'mage' in str(e) and 'ecod' in str(e)):
+        raise
+      _log(source, f'prepare looks at its images: {e}')
+      for written in os.listdir(unfinished):
+        os.remove(os.path.join(unfinished, written))
+      _write(_copied(builder, split), prepare, unfinished)
   return index_lib.Index(folder)
 
 
@@ -163,27 +154,22 @@ def _log(source, why: str, level: int = logging.WARNING) -> None:
   )
 
 
-def _why_not(builder) -> str:
-  """Returns why the files of a data set cannot be indexed; '' if they can."""
-  if not private.reads_files(builder):
-    return 'TFDS does not read it from files'
-  file_format = private.file_format_of(builder)
-  if file_format != private.TFRECORD:
-    return f'its files have the format {file_format.value}, and not TFRecord'
-  if files_lib.is_url(os.fspath(builder.data_path)):
-    return 'it is not on the local disk'
-  return ''
-
-
 def _in_place(builder, split, num_processes) -> _Data:
   """Returns episodes with references in place of images, if it is possible."""
-  if why := _why_not(builder):
+  why = ''
+  if not private.reads_files(builder):
+    why = 'TFDS does not read it from files'
+  elif (kind := private.file_format_of(builder)) != private.TFRECORD:
+    why = f'its files have the format {kind.value}, and not TFRecord'
+  elif files_lib.is_url(os.fspath(builder.data_path)):
+    why = 'it is not on the local disk'
+  if why:
     _log(builder.data_path, why)
     return _copied(builder, split)
-  records = record_reading.find_records(builder, split)
-  facts = [data_files.facts_of(records.folder, name) for name in records.names]
-  decoders: Dict[str, Any] = {}
-  names = _images(builder.info.features, (), decoders)
+  records = record_places.find_records(builder, split)
+  facts = [strings.facts_of(records.folder, name) for name in records.names]
+  features = builder.info.features
+  names, decoders = _images(features)
   if not names:
     logging.info(
         '%s has no encoded images, so all of it is copied into the index.',
@@ -191,70 +177,48 @@ def _in_place(builder, split, num_processes) -> _Data:
     )
   origin = versions.fingerprint(records.folder)
   known = identity.fingerprint(
-      origin,
-      [list(each) for each in facts],
-      str(split),
-      str(names),
+      origin, [list(each) for each in facts], str(split), str(names)
   )
-  images = record_reading.Images(names, references.new_mark(known))
-  features = builder.info.features
+  images = record_reading.Images(names, strings.new_mark(known))
   decode = loading.episode_decoder(features, decoders)
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
-  failures: List[OSError] = []
 
-  def read_records():
-    try:
-      yield from record_reading.read(records, images, num_processes)
-    except OSError as e:
-      failures.append(e)
-      raise
+  @graphs.no_autograph
+  def parse(record):
+    return decode(
+        features.deserialize_example(record, decoders=stored_decoders)
+    )
 
-  episodes = (
-      tf.data.Dataset.from_generator(
-          read_records,
-          output_signature=tf.TensorSpec([None], tf.string),
-      )
-      .unbatch()
-      .map(
-          graphs.no_autograph(
-              lambda record: decode(
-                  features.deserialize_example(record, decoders=stored_decoders)
-              )
-          ),
-          num_parallel_calls=tf.data.AUTOTUNE,
-      )
+  episodes = tf.data.Dataset.from_generator(
+      lambda: record_reading.read(records, images, num_processes),
+      output_signature=tf.TensorSpec([None], tf.string),
   )
-  return _Data(episodes, images.mark, records.folder, facts, origin, failures)
+  episodes = episodes.unbatch().map(parse, tf.data.AUTOTUNE)
+  return _Data(episodes, origin, images.mark, records.folder, facts)
 
 
 def _copied(builder, split) -> _Data:
   """Returns episodes with their encoded images."""
-  decoders: Dict[str, Any] = {}
-  _images(builder.info.features, (), decoders)
+  _, decoders = _images(builder.info.features)
   episodes = loading.load_episodes(
       os.fspath(builder.data_path), split, decoders=decoders
   )
-  return _Data(episodes, origin=versions.fingerprint(builder.data_path))
+  return _Data(episodes, versions.fingerprint(builder.data_path))
 
 
-def _is_of_images(error: Exception) -> bool:
-  """Returns whether an error says that a reference is no image."""
-  return 'mage' in str(error) and 'ecod' in str(error)
-
-
-def _images(features, keys, decoders) -> List[str]:
-  """Returns the names of the images of records, and adds their decoders."""
-  names = []
+def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
+  """Returns the names of the images of records, and their decoders."""
+  names, decoders = [], {}
   for key, feature in features.items():
     if isinstance(feature, tfds.features.Dataset):
       feature = feature.feature
     if isinstance(feature, tfds.features.FeaturesDict):
-      inner = decoders[key] = {}
-      names += _images(feature, (*keys, key), inner)
+      inner, decoders[key] = _images(feature, (*keys, key))
+      names += inner
     elif isinstance(feature, tfds.features.Image):
       decoders[key] = tfds.decode.SkipDecoding()
       names.append('/'.join((*keys, key)))
-  return names
+  return names, decoders
 
 
 def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
@@ -274,13 +238,12 @@ def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
       ),
       'Leave the field out, or pad it, in the function prepare.',
   )
-  writer = rows_lib.StoreWriter(layout, folder, data.mark)
   lengths = []
-  try:
+  with contextlib.closing(
+      rows_lib.StoreWriter(layout, folder, data.mark)
+  ) as writer:
     for leaves in map(tree.flatten, steps.prefetch(1).as_numpy_iterator()):
       writer.append(leaves)
       lengths.append(len(leaves[0]))
     arrays = {'lengths': np.array(lengths, np.int64)}
     writer.finish({'origin': data.origin}, arrays, data.folder, data.facts)
-  finally:
-    writer.close()

@@ -1,11 +1,12 @@
 """History and future actions of single steps, found by index."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import numpy as np
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.store import items as store_items
 from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import rows as rows_lib
 
@@ -14,9 +15,6 @@ _OBSERVATION, _ACTION = 'observation', 'action'
 _OBSERVATION_MASK, _ACTION_MASK = 'observation_mask', 'action_mask'
 _HAS_ACTION = 'has_action'
 _COUNTED_ROWS = 1 << 16
-
-# Returns columns of rows `[...]`, by the numbers of the columns.
-Read = Callable[[np.ndarray, Sequence[int]], List[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,36 +53,33 @@ class ActionChunks:
     if isinstance(self.fill, str):
       checks.check_choice('fill', self.fill, ('repeat', 'zeros'))
 
-  @property
-  def masks(self) -> Dict[str, Tuple[int, ...]]:
-    """The shapes of the further fields of items, which are bools."""
-    frames = (self.num_frames,)
-    return {
-        _OBSERVATION_MASK: frames,
-        _ACTION_MASK: (*frames, self.num_actions),
-    }
 
-  def lead(self, column: layout_lib.Column) -> Tuple[int, ...]:
-    """Returns the leading dimensions of a column in an item."""
-    return {
-        _OBSERVATION: self.masks[_OBSERVATION_MASK],
-        _ACTION: self.masks[_ACTION_MASK],
-    }.get(column.keys[0], ())
+class ChunkReader:
+  """Reads the items of `ActionChunks`.
 
-  def count_acting(
-      self, rows: rows_lib.RowStore, lengths: np.ndarray
-  ) -> np.ndarray:
-    """Returns how many steps of each episode have an action, int64 `[E]`.
+  Attributes:
+    episodes: the episodes, with the number of their items.
+    masks: the shapes of the further fields of items, which are bools.
+  """
+
+  def __init__(self, chunks: ActionChunks, index: Any):
+    """Finds the items.
 
     Args:
-      rows: the steps.
-      lengths: how many each episode has.
+      chunks: what an item is.
+      index: the `Index` that has the steps.
 
     Raises:
       ValueError: if steps do not have the fields that are needed.
     """
-    structure = rows.layout.structure
-    for name in (_OBSERVATION, _ACTION, self.goal_step):
+    self._chunks, self._index = chunks, index
+    frames = (chunks.num_frames,)
+    self.masks: Dict[str, Tuple[int, ...]] = {
+        _OBSERVATION_MASK: frames,
+        _ACTION_MASK: (*frames, chunks.num_actions),
+    }
+    structure, lengths = index.layout.structure, index.lengths
+    for name in (_OBSERVATION, _ACTION, chunks.goal_step):
       if name is not None and name not in structure:
         raise ValueError(
             f'ActionChunks need a field {name}, but steps have'
@@ -94,64 +89,78 @@ class ActionChunks:
     for name in self.masks:
       if name in structure:
         raise ValueError(f'There is a field {name} already. Rename it.')
-    if _HAS_ACTION not in structure:
-      return np.maximum(lengths - 1, 0)
-    ends = np.cumsum(lengths)
-    counts = np.zeros(len(lengths), np.int64)
-    for begin in range(0, rows.num_rows, _COUNTED_ROWS):
-      steps = np.arange(begin, min(begin + _COUNTED_ROWS, rows.num_rows))
-      [has_action] = rows.take(steps, [structure[_HAS_ACTION]])
-      np.add.at(counts, np.searchsorted(ends, steps[has_action], 'right'), 1)
-    return counts
+    # How many steps of each episode have an action.
+    self._acting = np.maximum(lengths - 1, 0)
+    if _HAS_ACTION in structure:
+      self._acting = _count_true(index, structure[_HAS_ACTION], lengths)
+    self._first = np.cumsum(lengths) - lengths
+    counts = lengths if chunks.last_steps else self._acting
+    self.episodes = store_items.Episodes(self._first, lengths, counts)
 
-  def make(
-      self,
-      layout: layout_lib.RowLayout,
-      read: Read,
-      first: np.ndarray,
-      step: np.ndarray,
-      acting: np.ndarray,
+  def lead_of(self, column: layout_lib.Column) -> Tuple[int, ...]:
+    """Returns the leading dimensions of a column in an item."""
+    return {
+        _OBSERVATION: self.masks[_OBSERVATION_MASK],
+        _ACTION: self.masks[_ACTION_MASK],
+    }.get(column.keys[0], ())
+
+  def read(
+      self, episode: np.ndarray, step: np.ndarray, decoded: Callable[..., Any]
   ) -> Dict[str, Any]:
     """Returns items, stacked.
 
     Args:
-      layout: the layout of steps.
-      read: see `Read`.
-      first: the first row of each one's episode, int64 `[B]`.
+      episode: the episode of each one, int64 `[B]`.
       step: the step of each one.
-      acting: how many steps of its episode have an action.
+      decoded: takes columns and their numbers, and returns them with images and
+        strings in place of cells.
     """
-    of: Dict[str, List[int]] = {_OBSERVATION: [], _ACTION: [], '': []}
-    for number, column in enumerate(layout.columns):
-      name = column.keys[0]
-      of[name if name in of else ''].append(number)
-    frames = step[:, np.newaxis] + np.arange(1 - self.num_frames, 1)
-    actions = frames[..., np.newaxis] + np.arange(self.num_actions)
+    chunks, layout = self._chunks, self._index.layout
+    frames = step[:, np.newaxis] + np.arange(1 - chunks.num_frames, 1)
+    ahead = np.arange(chunks.num_actions)
+    past = self._acting[episode][:, np.newaxis, np.newaxis]
     # Before the first step, actions are those from there on.
-    chosen = np.maximum(frames, 0)[..., np.newaxis] + np.arange(
-        self.num_actions
-    )
-    past = acting[:, np.newaxis, np.newaxis]
-    row = first[:, np.newaxis]
-    found: Dict[int, np.ndarray] = {}
-    for name, rows in (
-        (_OBSERVATION, row + np.maximum(frames, 0)),
-        ('', first + step),
-        (
-            _ACTION,
-            row[..., np.newaxis] + np.minimum(chosen, np.maximum(past - 1, 0)),
-        ),
-    ):
-      found.update(zip(of[name], read(rows, of[name])))
-    if self.fill != 'repeat':
-      fill = 0 if self.fill == 'zeros' else self.fill
-      for number in of[_ACTION]:
-        is_text = found[number].dtype == object
-        found[number][chosen >= past] = b'' if is_text else fill
-    nest = layout.nest([found[number] for number in range(len(found))])
-    mask = (frames >= 0)[..., np.newaxis] & (actions < past)
-    if self.goal_step:
-      goal = np.asarray(nest[self.goal_step], np.int64)
-      mask &= actions < goal[:, np.newaxis, np.newaxis]
+    seen = np.maximum(frames, 0)
+    chosen = seen[..., np.newaxis] + ahead
+    steps = {
+        _OBSERVATION: seen,
+        _ACTION: np.minimum(chosen, np.maximum(past - 1, 0)),
+        '': step,
+    }
+    leaves: Dict[int, np.ndarray] = {}
+    for name, places in steps.items():
+      numbers = [
+          number
+          for number, column in enumerate(layout.columns)
+          if (column.keys[0] if column.keys[0] in steps else '') == name
+      ]
+      first = self._first[episode].reshape([-1] + [1] * (places.ndim - 1))
+      found = decoded(self._index.take(first + places, numbers), numbers)
+      if name == _ACTION and chunks.fill != 'repeat':
+        fill = 0 if chunks.fill == 'zeros' else chunks.fill
+        for leaf in found:
+          leaf[chosen >= past] = b'' if leaf.dtype == object else fill
+      leaves.update(zip(numbers, found))
+    nest = layout.nest(leaves)
+    mask = (frames >= 0)[..., np.newaxis]
+    mask = mask & (frames[..., np.newaxis] + ahead < past)
+    if chunks.goal_step:
+      goal = np.asarray(nest[chunks.goal_step], np.int64)
+      mask &= frames[..., np.newaxis] + ahead < goal[:, np.newaxis, np.newaxis]
     nest[_OBSERVATION_MASK], nest[_ACTION_MASK] = frames >= 0, mask
     return nest
+
+
+def _count_true(
+    rows: rows_lib.RowStore, column: int, lengths: np.ndarray
+) -> np.ndarray:
+  """Returns how many rows of each episode are True in a column."""
+  ends = np.cumsum(lengths)
+  counts = np.zeros(len(lengths), np.int64)
+  for begin in range(0, rows.num_rows, _COUNTED_ROWS):
+    steps = np.arange(begin, min(begin + _COUNTED_ROWS, rows.num_rows))
+    [is_true] = rows.take(steps, [column])
+    counts += np.bincount(
+        np.searchsorted(ends, steps[is_true], 'right'), minlength=len(counts)
+    )
+  return counts

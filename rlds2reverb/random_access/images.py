@@ -93,7 +93,7 @@ def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
 
 
 def decode_all(
-    index: Any, cells: np.ndarray, image_format: ImageFormat, name: str
+    index: Any, cells: np.ndarray, image_format: ImageFormat, number: int
 ) -> np.ndarray:
   """Returns the images of cells, each decoded once.
 
@@ -101,7 +101,7 @@ def decode_all(
     index: the `Index` that has them.
     cells: their cells, of any shape.
     image_format: the format of the result.
-    name: the path of the field, for errors.
+    number: the number of their column.
 
   Returns:
     `[..., height, width, channels]`.
@@ -110,13 +110,14 @@ def decode_all(
   known: Dict[Any, int] = {}
   for place, cell in enumerate(cells.ravel().tolist()):
     before = known.setdefault(cell, place)
-    if before == place:
-      try:
-        images[place] = decode(index.string(cell), image_format)
-      except ValueError as e:
-        raise ValueError(f'{name}: {e} It is {index.place_of(cell)}.') from e
-    else:
+    if before != place:
       images[place] = images[before]
+      continue
+    try:
+      images[place] = decode(index.string(cell), image_format)
+    except ValueError as e:
+      name = index.layout.columns[number].name
+      raise ValueError(f'{name}: {e} It is {index.place_of(cell)}.') from e
   return images.reshape([*cells.shape, *images.shape[1:]])
 
 

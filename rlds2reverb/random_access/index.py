@@ -72,13 +72,10 @@ class Index(rows_lib.RowStore):
         there.
       OSError: if the index is damaged, or does not fit the data.
     """
-    super().__init__(
-        **rows_lib.opened(
-            expand_folder(folder),
-            os.fspath(data_dir) if data_dir else None,
-            None if check else 0,
-        )
-    )
+    folder = expand_folder(folder)
+    data_dir = os.fspath(data_dir) if data_dir else None
+    opened = rows_lib.open_rows(folder, data_dir, None if check else 0)
+    super().__init__(**vars(opened))
     if list(self.arrays) != ['lengths']:
       raise FileNotFoundError(
           f'{self.folder} has prepared frames, and no index. build_index makes'

@@ -27,7 +27,6 @@ from rlds2reverb.store import layout as layout_lib
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
 _MASK = 'mask'
-_STEP = windows_lib.Windows(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +44,8 @@ class Spec:
   @property
   def numpy_dtype(self) -> np.dtype:
     """The dtype of its array, which is `object` for strings."""
-    if self.dtype == 'string':
-      return np.dtype(object)
-    return layout_lib.numpy_dtype(self.dtype)
+    name = 'object' if self.dtype == 'string' else self.dtype
+    return layout_lib.numpy_dtype(name)
 
   def __str__(self):
     return f'{self.dtype} {self.shape}'
@@ -145,33 +143,34 @@ class Items(SequenceOfItems):
     images = images or {}
     self._images = images_lib.formats_of(images, index.layout.columns)
     self._with_mask = with_mask
-    self._arguments = {
-        'images': images,
-        'with_mask': with_mask,
-        'transform': transform,
-    }
-    lengths = index.lengths
+    # The rest is found again.
+    self._arguments = dict(
+        images=images, with_mask=with_mask, transform=transform
+    )
+    self._chunks = None
     if isinstance(windows, chunks_lib.ActionChunks):
-      self._acting = windows.count_acting(index, lengths)
-      episodes = store_items.Episodes(
-          np.cumsum(lengths) - lengths,
-          lengths,
-          lengths if windows.last_steps else self._acting,
-      )
-      self._index = store_items.ItemIndex(episodes, _STEP)
-      lead_of, masks = windows.lead, windows.masks
+      self._chunks = chunks_lib.ChunkReader(windows, index)
+      episodes, windows = self._chunks.episodes, windows_lib.Windows(1)
+      lead_of, masks = self._chunks.lead_of, self._chunks.masks
     else:
       windows_lib.check_windows(windows)
       lead = (windows.length,)
       lead_of, masks = lambda column: lead, {_MASK: lead} if with_mask else {}
-      episodes = store_items.find_episodes(lengths, windows)
-      self._index = store_items.ItemIndex(episodes, windows)
+      episodes = store_items.find_episodes(index.lengths, windows)
+    self._index = store_items.ItemIndex(episodes, windows)
     self._counts = episodes.num_items
     self.num_items = self._index.num_items
-    self.spec = self._find_spec(lead_of, masks)
+    specs = []
+    for number, column in enumerate(index.layout.columns):
+      dtype, shape = column.dtype, tuple(column.shape)
+      if number in self._images:
+        image_format = self._images[number]
+        dtype, shape = image_format.dtype, (*shape, *image_format.shape)
+      specs.append(Spec(dtype, (*lead_of(column), *shape)))
+    self.spec = index.layout.nest(specs)
+    self.spec.update({name: Spec('bool', lead) for name, lead in masks.items()})
 
   def __reduce__(self):
-    # The rest is found again.
     make = functools.partial(type(self), **self._arguments)
     return make, (self.index, self.windows)
 
@@ -204,7 +203,7 @@ class Items(SequenceOfItems):
     """
     names = [column.name for column in self.index.layout.columns]
     checks.check_choice('path', path, names)
-    rows, _ = self._index.spans(np.arange(len(self)))
+    _, rows = self._index.find(np.arange(len(self)))
     return self.index.take(rows, [names.index(path)])[0]
 
   def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
@@ -217,8 +216,7 @@ class Items(SequenceOfItems):
       float64 `[len]`, for `Batches`.
     """
     counts = self._counts
-    if weights is None:
-      weights = np.ones(len(counts))
+    weights = np.ones(len(counts)) if weights is None else weights
     weights = np.asarray(weights, np.float64)
     if weights.shape != counts.shape or len(counts) != len(self.index.lengths):
       raise ValueError(
@@ -238,50 +236,25 @@ class Items(SequenceOfItems):
       IndexError: if there is no such item.
       OSError: if the files have changed since they were indexed.
     """
-    items, layout = self.check_numbers(items), self.index.layout
-    if isinstance(self.windows, chunks_lib.ActionChunks):
+    items = self.check_numbers(items)
+    if self._chunks:
       episode, step = self._index.episode_and_start(items)
-      first = self._index.spans(items)[0] - step
-      batch = self.windows.make(
-          layout, self._take, first, step, self._acting[episode]
-      )
+      batch = self._chunks.read(episode, step, self._decoded)
     else:
-      leaves, is_real = self._index.read(self.index, items)
-      batch = layout.nest(self._decoded(leaves, range(len(leaves))))
+      leaves, is_real = self._index.read(self.index, items, {})
+      batch = self.index.layout.nest(self._decoded(leaves, range(len(leaves))))
       if self._with_mask:
         if is_real is None:
-          is_real = np.ones([len(items), self.windows.length], bool)
+          is_real = np.ones([len(items), self._index.length], bool)
         batch[_MASK] = is_real
     return batch if self.transform is None else self.transform(batch)
 
-  def _find_spec(self, lead_of, masks) -> Any:
-    specs = []
-    for number, column in enumerate(self.index.layout.columns):
-      dtype, shape = column.dtype, tuple(column.shape)
-      if number in self._images:
-        image_format = self._images[number]
-        dtype, shape = image_format.dtype, (*shape, *image_format.shape)
-      specs.append(Spec(dtype, (*lead_of(column), *shape)))
-    nest = self.index.layout.nest(specs)
-    nest.update({name: Spec('bool', shape) for name, shape in masks.items()})
-    return nest
-
-  def _take(self, rows, columns) -> List[np.ndarray]:
-    """Returns columns of rows, with strings and images."""
-    return self._decoded(self.index.take(rows, columns), columns)
-
-  def _decoded(self, leaves, columns) -> List[np.ndarray]:
+  def _decoded(self, leaves, numbers) -> List[np.ndarray]:
     """Returns columns with images, and strings, in place of their cells."""
-    images = {
-        place: images_lib.decode_all(
-            self.index,
-            leaves[place],
-            self._images[number],
-            self.index.layout.columns[number].name,
-        )
-        for place, number in enumerate(columns)
+    leaves = [
+        images_lib.decode_all(self.index, leaf, self._images[number], number)
         if number in self._images
-    }
-    return self.index.with_strings(
-        [images.get(place, leaf) for place, leaf in enumerate(leaves)]
-    )
+        else leaf
+        for number, leaf in zip(numbers, leaves)
+    ]
+    return self.index.with_strings(leaves)

@@ -6,6 +6,7 @@ import numpy as np
 import tree
 
 from rlds2reverb.random_access import items as items_lib
+from rlds2reverb.store import layout as layout_lib
 
 
 class MixedItems(items_lib.SequenceOfItems):
@@ -49,17 +50,17 @@ class MixedItems(items_lib.SequenceOfItems):
               ' prepare of build_index, as PadField does, or by images.'
           )
         of.setdefault(keys, name)
-    specs = [items.spec for items in self.sources.values()]
-    # Parts of a nest without fields have no path.
-    is_one = all(_is_like(specs[0], spec) for spec in specs)
-    self._template = specs[0] if is_one else None
-    self.spec = self._nest(self._specs)
+    # The nest of a single data set may have parts without fields.
+    self._only = items if len(self.sources) == 1 else None
+    self.spec = items.spec if self._only else layout_lib.nest_of(self._specs)
 
   def batch(self, items: Any) -> Any:
     """Returns items, stacked; see `Items.batch`."""
     items = self.check_numbers(items)
-    source = np.searchsorted(self._first, items, 'right') - 1
+    if self._only:
+      return self._only.batch(items)
     # A data set without items begins where the next one does.
+    source = np.searchsorted(self._first, items, 'right') - 1
     leaves = {
         keys: np.full(
             [len(items), *spec.shape],
@@ -70,40 +71,12 @@ class MixedItems(items_lib.SequenceOfItems):
     }
     for number, each in enumerate(self.sources.values()):
       places = np.flatnonzero(source == number)
-      if not len(places):
-        continue
-      part = each.batch(items[places] - self._first[number])
-      for keys, leaf in tree.flatten_with_path(part):
-        leaves[keys][places] = leaf
-    return self._nest(leaves)
+      if len(places):
+        part = each.batch(items[places] - self._first[number])
+        for keys, leaf in tree.flatten_with_path(part):
+          leaves[keys][places] = leaf
+    return layout_lib.nest_of(leaves)
 
   def identity(self) -> Any:
     """Returns a value that differs for other items, for `fingerprint`."""
     return [[name, each.identity()] for name, each in self.sources.items()]
-
-  def _nest(self, leaves: Mapping[Any, Any]) -> Any:
-    if self._template is None:
-      return _nest(leaves)
-    return tree.unflatten_as(self._template, list(leaves.values()))
-
-
-def _is_like(one: Any, other: Any) -> bool:
-  """Returns whether two nests have the same structure."""
-  try:
-    tree.assert_same_structure(one, other)
-  except (TypeError, ValueError):
-    return False
-  return True
-
-
-def _nest(leaves: Mapping[Any, Any]) -> Any:
-  """Returns the nest of leaves by their paths, of dicts and tuples."""
-  if list(leaves) == [()]:
-    return leaves[()]
-  parts: Dict[Any, Dict[Any, Any]] = {}
-  for keys, leaf in leaves.items():
-    parts.setdefault(keys[0], {})[keys[1:]] = leaf
-  nested = {key: _nest(part) for key, part in parts.items()}
-  if nested and all(isinstance(key, int) for key in nested):
-    return tuple(nested[key] for key in sorted(nested))
-  return nested

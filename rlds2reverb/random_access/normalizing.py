@@ -9,6 +9,7 @@ import numpy as np
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import index as index_lib
+from rlds2reverb.store import layout as layout_lib
 
 _QUANTILES = (0.01, 0.99)
 
@@ -35,24 +36,24 @@ def open_normalizer(
   floats = [one.name for one in columns if one.dtype.startswith('float')]
   for field in fields:
     checks.check_known(index.folder, 'field of floats', field, floats)
-  known: Dict[str, Any] = {'fingerprint': index.fingerprint, 'fields': {}}
+  known: Dict[str, Any] = {}
   if os.path.exists(path):
     with open(path, encoding='utf-8') as f:
       found = json.load(f)
     if found['fingerprint'] == index.fingerprint:
-      known = found
-  missing = sorted(set(fields) - set(known['fields']))
+      known = found['fields']
+  missing = sorted(set(fields) - set(known))
   if missing:
     with index_lib.explain_missing_dependency(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     ):
-      known['fields'].update(_compute(index, missing))
+      known.update(_compute(index, missing))
     with open(f'{path}.unfinished', 'w', encoding='utf-8') as f:
-      json.dump(known, f)
+      json.dump({'fingerprint': index.fingerprint, 'fields': known}, f)
     os.replace(f.name, path)
   return normalization.Normalizer(
-      fields, {name: known['fields'][name] for name in fields}
+      fields, {name: known[name] for name in fields}
   )
 
 
@@ -63,56 +64,43 @@ def _compute(
   # pylint: disable=g-import-not-at-top
   import tensorflow as tf
 
-  from rlds2reverb.episodes import paths
   from rlds2reverb.episodes import rlds
   from rlds2reverb.statistics import compute
 
   # Statistics also need the flags.
   flags = rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL
-  others = rlds.REWARD, rlds.DISCOUNT, 'has_action'
+  used = {*fields, *flags, rlds.REWARD, rlds.DISCOUNT, 'has_action'}
   columns = index.layout.columns
-  chosen = [
-      number
-      for number, column in enumerate(columns)
-      if column.name in (*fields, *flags, *others)
-  ]
+  chosen = [k for k, column in enumerate(columns) if column.name in used]
 
-  def nest_of(leaves):
-    nest: Dict[str, Any] = {}
-    for number, leaf in zip(chosen, leaves):
-      nest = paths.insert(nest, columns[number].keys, leaf)
-    for name in (rlds.OBSERVATION, rlds.ACTION):
-      # Every RLDS step has both, even if the statistics do not use them.
-      nest.setdefault(name, nest[rlds.IS_FIRST])
-    return {rlds.STEPS: nest}
+  def episode_of(leaves):
+    steps = layout_lib.nest_of(
+        {columns[k].keys: leaf for k, leaf in zip(chosen, leaves)}
+    )
+    # Every RLDS step has both, even if the statistics do not use them.
+    first = steps[rlds.IS_FIRST]
+    return {rlds.STEPS: {rlds.OBSERVATION: first, rlds.ACTION: first, **steps}}
 
   def generate():
     begin = 0
     for length in index.lengths.tolist():
-      yield nest_of(index.take(np.arange(begin, begin + length), chosen))
+      yield episode_of(index.take(np.arange(begin, begin + length), chosen))
       begin += length
 
   specs = [
-      tf.TensorSpec([None, *columns[number].shape], columns[number].dtype)
-      for number in chosen
+      tf.TensorSpec([None, *columns[k].shape], columns[k].dtype) for k in chosen
   ]
   episodes = tf.data.Dataset.from_generator(
-      generate, output_signature=nest_of(specs)
+      generate, output_signature=episode_of(specs)
   )
   found = compute.compute_statistics(
       episodes, list(fields), quantiles=_QUANTILES
   ).fields
-  return {
-      field: {
-          name: values.tolist()
-          for name, values in (
-              ('mean', one.mean),
-              ('std', one.std),
-              ('min', one.min),
-              ('max', one.max),
-              ('low', one.quantile(_QUANTILES[0])),
-              ('high', one.quantile(_QUANTILES[1])),
-          )
-      }
-      for field, one in found.items()
-  }
+  statistics = {}
+  for field, one in found.items():
+    values = {
+        name: getattr(one, name) for name in ('mean', 'std', 'min', 'max')
+    }
+    values['low'], values['high'] = map(one.quantile, _QUANTILES)
+    statistics[field] = {name: each.tolist() for name, each in values.items()}
+  return statistics

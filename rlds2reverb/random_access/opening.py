@@ -47,11 +47,11 @@ class IndexedData:
 
   def identity(self) -> Dict[str, Any]:
     """Returns everything besides the data that an index depends on."""
-    prepare = self.prepare
     # A URL and the name of a TFDS data set stay as they are.
     directory = os.path.expanduser(os.fspath(self.directory))
     if os.path.isdir(directory):
       directory = os.path.abspath(directory)
+    prepare = self.prepare
     return {
         'directory': directory,
         'config': self.config,
@@ -119,29 +119,30 @@ def open_batches(
       as `build_index`, `formats.load`, `Items` and `Batches` do.
   """
   folder = index_lib.expand_folder(folder)
-  items = {}
-  used = set()
+  images = images or {}
   opened = {
       name: source if isinstance(source, IndexedData) else IndexedData(source)
       for name, source in sources.items()
   }
+  items, missing = {}, set(images)
   for name, source in opened.items():
-    index = open_index(os.path.join(folder, name), source, num_processes)
+    path = os.path.join(folder, name)
+    index = open_index(path, source, num_processes)
     transform = None
     if normalize:
       transform = normalizing.open_normalizer(
-          index, normalize, os.path.join(folder, f'{name}.statistics.json')
+          index, normalize, f'{path}.statistics.json'
       )
-    columns = {column.name for column in index.layout.columns}
-    here = {
-        path: one for path, one in (images or {}).items() if path in columns
-    }
-    used |= set(here)
+    here = {column.name for column in index.layout.columns} & set(images)
+    missing -= here
     items[name] = items_lib.Items(
-        index, windows, images=here, transform=transform
+        index,
+        windows,
+        images={field: one for field, one in images.items() if field in here},
+        transform=transform,
     )
-  if missing := sorted(set(images or {}) - used):
-    raise ValueError(f'No data set has the images {missing}.')
+  if missing:
+    raise ValueError(f'No data set has the images {sorted(missing)}.')
   weights = _weights(opened, items)
   return batches_lib.Batches(items, batch_size, weights=weights, **kwargs)
 
@@ -153,15 +154,15 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
       for name, source in sources.items()
       if source.weight is not None
   }
-  each = {
+  of_items = {
       name: np.asarray(source.item_weights(items[name]), np.float64)
       for name, source in sources.items()
       if source.item_weights
   }
-  if each and not weights:
-    weights = {name: len(items[name]) for name in sources}
-  for name in set(each) & set(weights):
-    weights[name] = weights[name] * each[name] / each[name].sum()
+  if of_items and not weights:
+    weights = {name: len(each) for name, each in items.items()}
+  for name in set(of_items) & set(weights):
+    weights[name] = weights[name] * of_items[name] / of_items[name].sum()
   return weights or None
 
 

@@ -1,4 +1,4 @@
-"""Finds and reads the records of a TFDS data set, with references for images.
+"""Reads the records of a TFDS data set, with references in place of images.
 
 Records are read in tasks, in the order in which TFDS gives them. A record is a
 `tf.train.Example`, whose images are runs of bytes of the file. It is rewritten
@@ -7,28 +7,17 @@ with a short string in the place of each, and then parsed quickly.
 
 import collections
 from concurrent import futures
-import contextlib
-import functools
 import multiprocessing
-import os
-from typing import (
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Sequence,
-)
+from typing import Any, Deque, Iterator, List, NamedTuple, Sequence
 
 from google.protobuf import message
 import numpy as np
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import record_lengths
-from rlds2reverb.datasets import record_order
+from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import tf_errors
-from rlds2reverb.store import references
+from rlds2reverb.store import strings
 
 # The bytes of records that one task reads, and the number of waiting tasks for
 # each process.
@@ -40,35 +29,6 @@ _MAX_BUFFER_BYTES = 1 << 18
 _HEADER_BYTES = 12
 # The first bytes of an image, by which it is found in its record.
 _SEARCHED_BYTES = 64
-
-
-class Records(NamedTuple):
-  """Records, in the order in which TFDS gives them.
-
-  Attributes:
-    folder: the folder of the data set.
-    names: the names of the files.
-    file: int64 `[R]`: the number of the file of each record.
-    offset: int64 `[R]`: where in it each record begins.
-    length: int64 `[R]`: how many bytes it has.
-  """
-
-  folder: str
-  names: List[str]
-  file: np.ndarray
-  offset: np.ndarray
-  length: np.ndarray
-
-  def part(self, begin: int, end: int) -> 'Records':
-    """Returns some of the records."""
-    columns = self.file, self.offset, self.length
-    return Records(
-        self.folder, self.names, *[column[begin:end] for column in columns]
-    )
-
-  def path(self, number: int) -> str:
-    """Returns the path of the file that has a record."""
-    return os.path.join(self.folder, self.names[self.file[number]])
 
 
 class Images(NamedTuple):
@@ -83,52 +43,8 @@ class Images(NamedTuple):
   mark: bytes
 
 
-def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
-  """Returns the records of a split.
-
-  Raises:
-    OSError: if a file has fewer records than it should have.
-  """
-  instructions = builder.info.splits[split].file_instructions
-  paths = [os.fspath(each.filename) for each in instructions]
-  begins, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-  for path, each in zip(paths, instructions):
-    found = record_lengths.read_lengths(path, each.skip + each.take)
-    if len(found) < each.skip + each.take:
-      raise OSError(
-          f'{path} is damaged, or compressed: it has {len(found)} whole'
-          f' records, but should have at least {each.skip + each.take}. If it'
-          ' is compressed, unpack it first, as TFDS does not read it either.'
-      )
-    sizes = found + record_lengths.FRAME_BYTES
-    begins.append((np.cumsum(sizes) - sizes)[each.skip :])
-    lengths.append(found[each.skip :])
-  counts = [each.take for each in instructions]
-  order = record_order.record_order(
-      np.zeros(len(counts), np.int64),
-      np.array(counts, np.int64),
-      tfds.ReadConfig(),
-      builder.info.disable_shuffling,
-  )
-  file, record = np.concatenate(
-      [np.zeros([2, 0], np.int64), *order.batch(1 << 16).as_numpy_iterator()], 1
-  )
-  place = np.cumsum([0, *counts])[file] + record
-  folder = os.fspath(builder.data_path)
-  relative = [os.path.relpath(path, folder) for path in paths]
-  names = sorted(set(relative))  # Several parts of a split may be in one file.
-  numbers = np.array([names.index(name) for name in relative], np.int64)
-  return Records(
-      folder,
-      names,
-      numbers[file],
-      np.concatenate(begins)[place],
-      np.concatenate(lengths)[place],
-  )
-
-
 def read(
-    records: Records, images: Images, num_processes: int
+    records: record_places.Records, images: Images, num_processes: int
 ) -> Iterator[List[bytes]]:
   """Yields records, some at a time, with references in place of images.
 
@@ -140,7 +56,12 @@ def read(
   Raises:
     OSError: if a record is damaged.
   """
-  tasks = list(_tasks(records))
+  tasks, begin, ends = [], 0, np.cumsum(records.length)
+  while begin < len(ends):
+    limit = ends[begin] - records.length[begin] + _TASK_BYTES
+    end = max(int(np.searchsorted(ends, limit, 'right')), begin + 1)
+    tasks.append(records.part(begin, end))
+    begin = end
   num_processes = min(num_processes, len(tasks))
   if num_processes <= 1:
     yield from _walk(tasks, images)
@@ -161,73 +82,61 @@ def read(
         future.cancel()
 
 
-def _tasks(records: Records) -> Iterator[Records]:
-  begin, ends = 0, np.cumsum(records.length)
-  while begin < len(ends):
-    before = ends[begin] - records.length[begin]
-    end = int(np.searchsorted(ends, before + _TASK_BYTES, 'right'))
-    end = max(end, begin + 1)
-    yield records.part(begin, end)
-    begin = end
-
-
-def _walk_one(task: Records, images: Images) -> List[bytes]:
+def _walk_one(task: record_places.Records, images: Images) -> List[bytes]:
   [part] = _walk([task], images)
   return part
 
 
-def _walk(tasks: Sequence[Records], images: Images) -> Iterator[List[bytes]]:
-  """Yields the records of each task; TensorFlow checks them in its threads."""
+def _walk(
+    tasks: Sequence[record_places.Records], images: Images
+) -> Iterator[List[bytes]]:
+  """Yields the records of each task; TensorFlow reads and checks them."""
   if not tasks:
     return
-  lengths = _lengths(tasks).as_numpy_iterator()
+  records = _checked(tasks).as_numpy_iterator()
   for task in tasks:
     part = []
-    with contextlib.ExitStack() as stack:
-      files: Dict[int, int] = {}
-      for number, (file, offset, length) in enumerate(
-          zip(*map(np.ndarray.tolist, task[2:]))
-      ):
-        if file not in files:
-          files[file] = os.open(task.path(number), os.O_RDONLY)
-          stack.callback(os.close, files[file])
-        begin = offset + _HEADER_BYTES
-        replace = functools.partial(
-            references.reference, images.mark, file, begin
+    for number, (file, offset, length) in enumerate(
+        zip(*map(np.ndarray.tolist, task[2:]))
+    ):
+      try:
+        record = next(records)
+        if len(record) != length:
+          raise ValueError(f'it has {len(record)} bytes instead of {length}')
+        part.append(
+            _replace_images(record, images, file, offset + _HEADER_BYTES)
         )
-        try:
-          record = os.pread(files[file], length, begin)
-          if next(lengths) != length or len(record) != length:
-            raise ValueError(f'it has {len(record)} bytes instead of {length}')
-          part.append(_replace_images(record, images.names, replace))
-        except (
-            tf.errors.OpError,
-            StopIteration,
-            ValueError,
-            message.DecodeError,
-        ) as e:
-          raise OSError(
-              f'{task.path(number)} is damaged: the record at byte {offset}'
-              ' cannot be read: '
-              + (tf_errors.message_of(e) if hasattr(e, 'message') else str(e))
-          ) from e
+      except (
+          tf.errors.OpError,
+          StopIteration,
+          ValueError,
+          message.DecodeError,
+      ) as e:
+        is_of_tf = isinstance(e, tf.errors.OpError)
+        raise OSError(
+            f'{task.path(number)} is damaged: the record at byte {offset}'
+            f' cannot be read: {tf_errors.message_of(e) if is_of_tf else e}'
+        ) from e
     yield part
 
 
-def _replace_images(record: bytes, names: Sequence[str], replace) -> bytes:
-  """Returns a record with other strings in the place of images.
+def _replace_images(
+    record: bytes, images: Images, file: int, begin: int
+) -> bytes:
+  """Returns a record with references in the place of images.
 
   Args:
     record: a serialized `tf.train.Example`.
-    names: the keys of the features.
-    replace: takes the position of a string in the record, and the string, and
-      returns what takes its place.
+    images: the images.
+    file: the number of its file.
+    begin: where in the file it begins.
   """
-  if not names:
+  if not images.names:
     return record
   example = tf.train.Example.FromString(record)
-  for name in set(names) & set(example.features.feature):
-    values = example.features.feature[name].bytes_list.value
+  features: Any = example.features.feature
+  for name in set(images.names) & set(features):
+    values = features[name].bytes_list.value
     place = 0
     for number, value in enumerate(values):
       # Equal bytes elsewhere in the record are as good.
@@ -235,17 +144,15 @@ def _replace_images(record: bytes, names: Sequence[str], replace) -> bytes:
       place = record.index(head, place)
       while record[place : place + len(value)] != value:
         place = record.index(head, place + 1)
-      values[number] = replace(place, value)
+      values[number] = strings.reference(
+          images.mark, file, begin + place, value
+      )
       place += len(value)
   return example.SerializeToString()
 
 
-def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
-  """Returns the lengths of records, after their checksums were checked.
-
-  TensorFlow only checks the records, and Python reads them again: that is much
-  faster than copying them out of TensorFlow.
-  """
+def _checked(tasks: Sequence[record_places.Records]) -> tf.data.Dataset:
+  """Returns the records of tasks, whose checksums TensorFlow checks."""
   paths, offsets, counts = [], [], []
   for task in tasks:
     # The places where a record does not follow the one before it.
@@ -271,4 +178,4 @@ def _lengths(tasks: Sequence[Records]) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, spec).take(count)
 
   dataset = tf.data.Dataset.from_tensor_slices(runs).flat_map(records_of)
-  return dataset.map(tf.strings.length).prefetch(_RECORDS_AHEAD)
+  return dataset.prefetch(_RECORDS_AHEAD)

@@ -83,6 +83,8 @@ class BatchIterator:
     position: the number of the next batch.
   """
 
+  _executor: Optional[futures.ThreadPoolExecutor] = None
+
   def __init__(
       self, batches: Batches, start: int, num_threads: int, num_ahead: int
   ):
@@ -92,7 +94,6 @@ class BatchIterator:
     self.position = start
     self._batches = batches
     self._num_threads, self._num_ahead = num_threads, num_ahead
-    self._executor: Any = None
     # Batches that were read; or where there are threads, what will have one.
     self._ahead: Deque[Any] = collections.deque()
 
@@ -101,16 +102,15 @@ class BatchIterator:
 
   def __next__(self) -> Any:
     """Returns the next batch."""
-    if not self._num_threads:
-      if not self._ahead:
-        self._ahead.extend(
-            self._batches.read(self.position, self._batches.group_size)
-        )
-        if not self._ahead:
-          raise StopIteration
-      batch = self._ahead.popleft()
-    else:
+    if self._num_threads:
       batch = self._next_of_threads()
+    else:
+      if not self._ahead:
+        group_size = self._batches.group_size
+        self._ahead.extend(self._batches.read(self.position, group_size))
+      if not self._ahead:
+        raise StopIteration
+      batch = self._ahead.popleft()
     self.position += 1
     return batch
 
@@ -136,9 +136,7 @@ class BatchIterator:
 
   def close(self) -> None:
     """Stops the threads, and drops batches that were read in advance."""
-    if self._executor is not None:
-      self._executor.shutdown(wait=True, cancel_futures=True)
-      self._executor = None
+    self._shut_down(wait=True)
     self._ahead.clear()
 
   def __enter__(self):
@@ -148,10 +146,14 @@ class BatchIterator:
     self.close()
 
   def __del__(self):
-    if getattr(self, '_executor', None) is not None:
-      self._executor.shutdown(wait=False, cancel_futures=True)
+    self._shut_down(wait=False)
 
-  def _next_of_threads(self):
+  def _shut_down(self, wait: bool) -> None:
+    if self._executor is not None:
+      self._executor.shutdown(wait, cancel_futures=True)
+      self._executor = None
+
+  def _next_of_threads(self) -> Any:
     if self._executor is None:
       # Threads do not survive a fork, so they are made as late as possible.
       self._executor = futures.ThreadPoolExecutor(self._num_threads)

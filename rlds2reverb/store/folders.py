@@ -46,27 +46,24 @@ class ChecksummedFile:
       self.path = os.path.join(folder, name)
       self._file = open(self.path, 'x+b')
     self.size = 0
-    self._checksums = [0]
+    self._checksums: List[int] = []
 
   def write(self, data: Any) -> None:
     """Appends bytes, or an array of them."""
-    data = memoryview(data)
-    data = data.cast('B') if data.nbytes else b''
-    self._file.write(data)
-    begin = 0
-    while begin < len(data):
-      room = BLOCK_BYTES - self.size % BLOCK_BYTES
-      part = data[begin : begin + room]
-      self._checksums[-1] = zlib.crc32(part, self._checksums[-1])
+    rest = memoryview(data)
+    rest = rest.cast('B') if rest.nbytes else rest[:0]
+    self._file.write(rest)
+    while rest.nbytes:
+      begin = self.size % BLOCK_BYTES
+      part, rest = rest[: BLOCK_BYTES - begin], rest[BLOCK_BYTES - begin :]
+      before = self._checksums.pop() if begin else 0
+      self._checksums.append(zlib.crc32(part, before))
       self.size += len(part)
-      begin += len(part)
-      if len(part) == room:
-        self._checksums.append(0)
 
   def finish(self) -> List[int]:
     """Writes the rest, and returns the checksums of the blocks."""
     self._file.flush()
-    return self._checksums[: -(-self.size // BLOCK_BYTES)]
+    return self._checksums
 
   def close(self) -> None:
     """Closes the file. What was mapped stays."""

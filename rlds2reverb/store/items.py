@@ -17,13 +17,13 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.store import references
 from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import strings
 
 # Beyond this number of steps a binary search is as fast.
 _MAX_STEPS = 4
 _COUNTED_EPISODES = 1 << 16
-_NO_STRING = np.array((references.OWN_FILE, 0, 0, 0), references.CELL)
+_NO_STRING = np.array((strings.OWN_FILE, 0, 0, 0), strings.CELL)
 
 
 class SamplingError(ValueError):
@@ -53,6 +53,7 @@ class ItemIndex:
   """The items of episodes.
 
   Attributes:
+    windows: which rows of an episode are items; None for whole episodes.
     episodes: the episodes that have items.
     first: the number of the first item.
     num_items: how many items there are.
@@ -60,7 +61,7 @@ class ItemIndex:
       the number of items, int64 `[E + 1]`.
     length: the number of rows of an item; None for whole episodes.
     crosses_episodes: whether items go on into the next episode.
-    num_slots: how many slots there are; a slot keeps the values of one item.
+    num_slots: how many items there can be at most.
     priorities: the priority of each item, float64 `[N]`; None if all are 1.
     changes: whether items are added and removed.
     lock: protects values of items that change.
@@ -75,52 +76,37 @@ class ItemIndex:
       windows: Optional[windows_lib.Windows],
       priorities: Optional[np.ndarray] = None,
   ):
-    """Finds the items.
-
-    Args:
-      episodes: all episodes, with the number of their items.
-      windows: which rows of an episode are items; None for whole episodes.
-      priorities: see above.
-    """
+    """Finds the items of all episodes; see the attributes."""
     self.windows, self.priorities = windows, priorities
     self.crosses_episodes = windows is not None and windows.crosses_episodes
-    self.length = None if windows is None else windows.length
+    self.length: Any = None if windows is None else windows.length
     self.lock = threading.RLock()
     # The numbers, among all episodes, of those that have items.
     self._numbers = np.flatnonzero(episodes.num_items)
     self.episodes = Episodes(
-        *[
-            None if values is None else np.asarray(values)[self._numbers]
-            for values in episodes
-        ]
+        *[None if v is None else np.asarray(v)[self._numbers] for v in episodes]
     )
     first_row, num_rows, counts, _ = self.episodes
     self.first_item = np.concatenate([[0], np.cumsum(counts)])
     self.num_items = self.num_slots = int(self.first_item[-1])
-    self._ends = first_row + num_rows
-    stride = 1 if windows is None else windows.stride
-    # The row of an item is this number + item * stride.
-    self._offsets = first_row - self.first_item[:-1] * stride
+    # The row of an item is its number times the stride, and its offset; or the
+    # latest, if that comes before.
+    self._stride = 1 if windows is None else windows.stride
+    self._offsets = first_row - self.first_item[:-1] * self._stride
     self._latest = None
     if windows is not None and windows.end == windows_lib.EndOfEpisode.OVERLAP:
       self._latest = first_row + np.maximum(num_rows - windows.length, 0)
     # For each block of items, the episode of its first item. The episode of any
     # other item of the block is a few steps further. A block is about as long
     # as an episode.
-    self._shift = (self.num_items // max(len(self._offsets), 1)).bit_length()
+    self._shift = (self.num_items // max(len(counts), 1)).bit_length()
     begins = np.arange(0, self.num_items, 1 << self._shift)
     last_of = np.append(begins[1:], self.num_items) - 1
-    self._of_block = self.first_item[1:].searchsorted(begins, 'right')
-    last = self.first_item[1:].searchsorted(last_of, 'right')
+    self._of_block, last = (
+        self.first_item[1:].searchsorted(each, 'right')
+        for each in (begins, last_of)
+    )
     self._steps = int((last - self._of_block).max(initial=0))
-
-  def slots(self, items: np.ndarray) -> np.ndarray:
-    """Returns the slot of each item, int64 `[N]`."""
-    return items
-
-  def items_in(self, slots: np.ndarray) -> np.ndarray:
-    """Returns the item in each slot, int64 `[N]`."""
-    return slots
 
   def alive(self, items: np.ndarray) -> np.ndarray:
     """Returns whether items can still be drawn, bool `[N]`.
@@ -131,41 +117,66 @@ class ItemIndex:
     check_items(items, self.num_items)
     return np.ones(len(items), bool)
 
+  def find(self, items: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns the episode of each item, among `episodes`, and its first row."""
+    ends = self.first_item[1:]
+    if self._steps > _MAX_STEPS:
+      episode = ends.searchsorted(items, 'right')
+    else:
+      episode = self._of_block[items >> self._shift]
+      for _ in range(self._steps):
+        episode += items >= ends[episode]
+    starts = items * self._stride + self._offsets[episode]
+    if self._latest is not None:
+      starts = np.minimum(starts, self._latest[episode])
+    return episode, starts
+
   def episode_and_start(
       self, items: np.ndarray
   ) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the episode of each item, and the row of it where it starts."""
-    episode = self._episodes_of(items)
-    starts, _ = self.spans(items)
+    episode, starts = self.find(items)
     return self._numbers[episode], starts - self.episodes.first_row[episode]
-
-  def spans(self, items: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the first row of items, and the end of their episodes."""
-    episode = 0 if len(self._offsets) == 1 else self._episodes_of(items)
-    stride = 1 if self.windows is None else self.windows.stride
-    starts = items * stride + self._offsets[episode]
-    if self._latest is not None:
-      starts = np.minimum(starts, self._latest[episode])
-    return starts, self._ends[episode]
 
   def read(
       self,
       rows: rows_lib.RowStore,
       items: np.ndarray,
-      boundary: Optional[Mapping[int, Any]] = None,
+      boundary: Mapping[int, Any],
   ) -> Tuple[List[np.ndarray], Optional[np.ndarray]]:
-    """Reads items, of one length; see `read_windows`."""
-    return read_windows(rows, self.windows, *self.spans(items), boundary or {})
+    """Reads items, of one length.
 
-  def _episodes_of(self, items):
-    """Returns the episode of each item, among those that have items."""
-    ends = self.first_item[1:]
-    if self._steps > _MAX_STEPS:
-      return ends.searchsorted(items, 'right')
-    episodes = self._of_block[items >> self._shift]
-    for _ in range(self._steps):
-      episodes += items >= ends[episodes]
-    return episodes
+    Args:
+      rows: the rows.
+      items: the numbers of the items, int64 `[N]`.
+      boundary: the values, by the numbers of columns, of rows that are filled
+        in. Others are 0, or the last row again if `windows` say so.
+
+    Returns:
+      All columns, arrays `[N, L, ...]`, with cells for strings; and which rows
+      are those of the data, bool `[N, L]`, or None for all.
+    """
+    episode, starts = self.find(items)
+    if self.windows is None:
+      [length] = self.episodes.num_rows[episode]
+      return rows.read(starts, int(length)), None
+    if not self.windows.pads_episodes:
+      return rows.read(starts, self.length), None
+    places = starts[:, np.newaxis] + np.arange(self.length)
+    first_row, num_rows = (each[episode] for each in self.episodes[:2])
+    ends = (first_row + num_rows)[:, np.newaxis]
+    is_real = places < ends
+    repeats = self.windows.fill == 'repeat' and not is_real.all()
+    if repeats or places.max(initial=0) >= rows.num_rows:
+      leaves = rows.take(np.minimum(places, ends - 1))
+    else:
+      leaves = rows.read(starts, self.length)
+    if not repeats:
+      filled = np.nonzero(~is_real)
+      for number, leaf in enumerate(leaves if filled[0].size else ()):
+        is_string = leaf.dtype == strings.CELL
+        leaf[filled] = _NO_STRING if is_string else boundary.get(number, 0)
+    return leaves, is_real
 
 
 def find_episodes(
@@ -195,50 +206,6 @@ def find_episodes(
   return Episodes(np.cumsum(lengths) - lengths, lengths, counts, returns)
 
 
-def read_windows(
-    rows: rows_lib.RowStore,
-    windows: Optional[windows_lib.Windows],
-    starts: np.ndarray,
-    ends: np.ndarray,
-    boundary: Mapping[int, Any],
-) -> Tuple[List[np.ndarray], Optional[np.ndarray]]:
-  """Reads windows, some of which may go beyond the end of their episode.
-
-  Args:
-    rows: the rows.
-    windows: how they were cut; None for a whole episode.
-    starts: the first row of each, int64 `[N]`.
-    ends: the end of its episode.
-    boundary: the values, by the numbers of columns, of rows that are filled in.
-      Others are 0, or the last row again if `windows` say so.
-
-  Returns:
-    All columns, arrays `[N, L, ...]`, with cells for strings; and which rows
-    are those of the data, bool `[N, L]`, or None for all.
-  """
-  if windows is None:
-    [length] = ends - starts
-    return rows.read(starts, int(length)), None
-  if not windows.pads_episodes:
-    return rows.read(starts, windows.length), None
-  places = starts[:, np.newaxis] + np.arange(windows.length)
-  ends = ends[:, np.newaxis]
-  is_real = places < ends
-  if is_real.all():
-    return rows.read(starts, windows.length), is_real
-  repeats = windows.fill == 'repeat'
-  if repeats or places[:, -1].max() >= rows.num_rows:
-    leaves = rows.take(np.minimum(places, ends - 1))
-  else:
-    leaves = rows.read(starts, windows.length)
-  if not repeats:
-    filled = np.nonzero(~is_real)
-    for number, leaf in enumerate(leaves):
-      is_string = leaf.dtype == references.CELL
-      leaf[filled] = _NO_STRING if is_string else boundary.get(number, 0)
-  return leaves, is_real
-
-
 def check_items(items: np.ndarray, num_items: int) -> None:
   """Raises a SamplingError if there never was an item of one of the numbers."""
   if len(items) and not (items.min() >= 0 and items.max() < num_items):
@@ -247,4 +214,15 @@ def check_items(items: np.ndarray, num_items: int) -> None:
         ' came with a batch of this replay buffer. Found:'
         f' {items[(items < 0) | (items >= num_items)][:16].tolist()} of'
         f' {num_items} items.'
+    )
+
+
+def check_drawable(is_drawable: Any, num_items: int) -> None:
+  """Raises a SamplingError unless there are items, and one can be drawn."""
+  if not is_drawable:
+    raise SamplingError(
+        'All priorities are 0, so that no item can be drawn.'
+        if num_items
+        else 'There is nothing to sample yet. Append frames before a batch is'
+        ' taken.'
     )

@@ -12,13 +12,23 @@ fixed size: a row has a cell that says where each lies.
 
 import functools
 import math
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tree
 
 from rlds2reverb.store import memory
-from rlds2reverb.store import references
+from rlds2reverb.store import strings
 
 # Gathering a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
@@ -48,10 +58,14 @@ class Column(NamedTuple):
   def is_string(self) -> bool:
     return self.dtype == 'string'
 
-  @property
-  def stored(self) -> np.dtype:
-    """The dtype of the values that are stored."""
-    return references.CELL if self.is_string else numpy_dtype(self.dtype)
+
+class _Place(NamedTuple):
+  """Where the values of a column are: in a group of columns, from a byte on."""
+
+  group: int
+  begin: int
+  size: int
+  dtype: np.dtype
 
 
 class RowLayout:
@@ -67,36 +81,30 @@ class RowLayout:
   """
 
   def __init__(self, structure: Any, columns: Sequence[Column]):
-    self.structure = structure
-    self.columns = list(columns)
+    self.structure, self.columns = structure, list(columns)
     self.has_strings = any(column.is_string for column in columns)
-    self._stored = [column.stored for column in columns]
-    self._sizes = [
-        stored.itemsize * math.prod(column.shape)
-        for stored, column in zip(self._stored, columns)
+    dtypes = [
+        strings.CELL if column.is_string else numpy_dtype(column.dtype)
+        for column in columns
     ]
-    # The group of each column, and its first byte there. Wide numbers stand
-    # first, so that each begins at a multiple of its size.
-    self._places = [(0, 0)] * len(columns)
     self.row_bytes = [0]
-    for k in sorted(
-        range(len(columns)), key=lambda k: -self._stored[k].alignment
-    ):
-      if self._sizes[k] < _LARGE_COLUMN_BYTES:
-        self._places[k] = 0, self.row_bytes[0]
-        self.row_bytes[0] += self._sizes[k]
-      else:
-        self._places[k] = len(self.row_bytes), 0
-        self.row_bytes.append(self._sizes[k])
-    widest = max([stored.alignment for stored in self._stored], default=1)
+    places: Dict[int, _Place] = {}
+    # Wide numbers stand first, so that each begins at a multiple of its size.
+    for k in sorted(range(len(columns)), key=lambda k: -dtypes[k].alignment):
+      size = dtypes[k].itemsize * math.prod(columns[k].shape)
+      group = 0
+      if size >= _LARGE_COLUMN_BYTES:
+        group = len(self.row_bytes)
+        self.row_bytes.append(0)
+      places[k] = _Place(group, self.row_bytes[group], size, dtypes[k])
+      self.row_bytes[group] += size
+    self._places = [places[k] for k in range(len(columns))]
+    widest = max([dtype.alignment for dtype in dtypes], default=1)
     self.row_bytes[0] += -self.row_bytes[0] % widest
     # Batches of a data set are of one size.
     self._arrays = functools.lru_cache(8)(
-        lambda columns, *lead: memory.ArrayLayout(
-            [
-                ([*lead, *self.columns[k].shape], self._stored[k])
-                for k in columns
-            ]
+        lambda numbers, *lead: memory.ArrayLayout(
+            [([*lead, *columns[k].shape], dtypes[k]) for k in numbers]
         )
     )
 
@@ -121,8 +129,7 @@ class RowLayout:
             f' is needed. {advice}'
         )
       columns.append(column._replace(shape=leaf.shape.as_list()))
-    numbers = iter(range(len(columns)))
-    return cls(tree.map_structure(lambda _: next(numbers), spec), columns)
+    return cls(tree.unflatten_as(spec, range(len(columns))), columns)
 
   @property
   def frame_bytes(self) -> int:
@@ -155,12 +162,12 @@ class RowLayout:
     """
     length = len(leaves[0])
     rows = [np.zeros([length, size], np.uint8) for size in self.row_bytes]
-    for k, ((group, begin), leaf) in enumerate(zip(self._places, leaves)):
-      if self.columns[k].is_string:
+    for column, place, leaf in zip(self.columns, self._places, leaves):
+      if column.is_string:
         leaf = cells_of(np.asarray(leaf, object))
-      leaf = np.ascontiguousarray(leaf, self._stored[k])
-      leaf = leaf.reshape([length, math.prod(self.columns[k].shape)])
-      rows[group][:, begin : begin + self._sizes[k]] = leaf.view(np.uint8)
+      leaf = np.ascontiguousarray(leaf, place.dtype)
+      leaf = leaf.reshape([length, math.prod(column.shape)]).view(np.uint8)
+      rows[place.group][:, place.begin : place.begin + place.size] = leaf
     return rows
 
   def read(
@@ -181,27 +188,23 @@ class RowLayout:
     Returns:
       The columns, unshared arrays `[R, L, ...]`, with a `CELL` for each string.
     """
-    columns = tuple(range(len(self.columns)) if columns is None else columns)
-    leaves = self._arrays(columns, len(starts), length).new_arrays()
+    numbers = tuple(range(len(self.columns)) if columns is None else columns)
+    leaves = self._arrays(numbers, len(starts), length).new_arrays()
     rows = None
     small = []
-    for k, out in zip(columns, leaves):
-      group, begin = self._places[k]
+    for k, out in zip(numbers, leaves):
+      group, begin, size, dtype = self._places[k]
       if not out.size:
         continue
       if group:
         if rows is None:
           rows = (starts[:, np.newaxis] + np.arange(length)).ravel()
-        groups[group].take(
-            rows,
-            axis=0,
-            out=np.ndarray([len(rows), self._sizes[k]], np.uint8, out),
-            mode='clip',  # mode="raise" would copy twice.
-        )
+        out = np.ndarray([len(rows), size], np.uint8, out)
+        groups[group].take(rows, 0, out, 'clip')  # "raise" would copy twice.
       else:
         # NumPy copies an element of bytes faster than a row of numbers.
         is_number = not self.columns[k].shape and not self.columns[k].is_string
-        element = self._stored[k] if is_number else f'V{self._sizes[k]}'
+        element = dtype if is_number else f'V{size}'
         small.append((begin, np.ndarray([len(starts), length], element, out)))
     if small:
       self._read_small(groups[0], starts, small)
@@ -215,12 +218,14 @@ class RowLayout:
       starts: the row at which each run starts.
       columns: pairs of a column's first byte and the array `[R, L]` to fill.
     """
-    size = self.row_bytes[0]
-    length = columns[0][1].shape[1]
-    windows = _windows(rows, length)
+    size, length = self.row_bytes[0], columns[0][1].shape[1]
+    # Every run of rows is one element, without copying.
+    runs = np.ndarray(
+        [len(rows) - length + 1], f'V{size * length}', rows.data, 0, [size]
+    )
     count = max(_CACHED_BYTES // (size * length), 1)
     for first in range(0, len(starts), count):
-      some = windows[starts[first : first + count]]
+      some = runs[starts[first : first + count]]
       for begin, flat in columns:
         out = flat[first : first + count]
         out[...] = np.ndarray(
@@ -236,7 +241,10 @@ class RowLayout:
 
   @classmethod
   def from_json(cls, value: Any) -> 'RowLayout':
-    columns = [Column(**column) for column in value['columns']]
+    columns = [
+        Column(**{**column, 'keys': tuple(column['keys'])})
+        for column in value['columns']
+    ]
     return cls(_from_json(value['structure']), columns)
 
 
@@ -249,25 +257,25 @@ def numpy_dtype(name: str) -> np.dtype:
   return np.dtype(name)
 
 
-def _windows(rows: np.ndarray, length: int) -> np.ndarray:
-  """Returns every run of `length` rows as one element, without copying."""
-  num_rows, size = rows.shape
-  if not size:
-    return np.empty([max(num_rows, 1)], 'V0')
-  return np.ndarray(
-      [num_rows - length + 1],
-      f'V{size * length}',
-      buffer=rows.data,
-      strides=[size],
-  )
+def nest_of(leaves: Mapping[Tuple[Any, ...], Any]) -> Any:
+  """Returns the nest of leaves by their paths, of dicts and tuples."""
+  if list(leaves) == [()]:
+    return leaves[()]
+  parts: Dict[Any, Dict[Any, Any]] = {}
+  for keys, leaf in leaves.items():
+    parts.setdefault(keys[0], {})[keys[1:]] = leaf
+  nest = {key: nest_of(part) for key, part in parts.items()}
+  if nest and all(isinstance(key, int) for key in nest):
+    return tuple(nest[key] for key in sorted(nest))
+  return nest
 
 
 def _to_json(node):
   if isinstance(node, dict):
     return {'dict': [[key, _to_json(value)] for key, value in node.items()]}
   if isinstance(node, (list, tuple)):
-    name = 'list' if isinstance(node, list) else 'tuple'
-    return {name: [_to_json(value) for value in node]}
+    kind = 'list' if isinstance(node, list) else 'tuple'
+    return {kind: list(map(_to_json, node))}
   return node
 
 
@@ -277,5 +285,4 @@ def _from_json(value):
   [(kind, parts)] = value.items()
   if kind == 'dict':
     return {key: _from_json(part) for key, part in parts}
-  parts = map(_from_json, parts)
-  return list(parts) if kind == 'list' else tuple(parts)
+  return {'list': list, 'tuple': tuple}[kind](map(_from_json, parts))

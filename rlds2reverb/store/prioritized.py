@@ -79,7 +79,7 @@ class Prioritized(samplers.Sampler):
     Args:
       items: an `ItemIndex` or a `FrameRing`.
       priorities: the priority of each of its slots, `[num_slots]`; 0 for those
-        without an item.
+        without an item. Item `i` has the slot `i % num_slots`.
 
     Raises:
       ValueError: if it keeps the priorities of others already.
@@ -111,21 +111,10 @@ class Prioritized(samplers.Sampler):
       places = places_of(first // _GROUP, batch_size)[first % _GROUP]
       with items.lock:
         slots, weights, total = self._tree.find(places)
-        if not total > 0:
-          raise items_lib.SamplingError(
-              'All priorities are 0, so that no item can be drawn.'
-              if items.num_items
-              else 'There is nothing to sample yet. Append frames before a'
-              ' batch is taken.'
-          )
-        found, priorities = items.items_in(slots), self._priorities[slots]
-      shape = [1, len(found)]
-      return samplers.Draws(
-          *[
-              values.reshape(shape)
-              for values in (found, weights / total, priorities)
-          ]
-      )
+        items_lib.check_drawable(total > 0, items.num_items)
+        found = items.first + (slots - items.first) % items.num_slots
+        drawn = found, weights / total, self._priorities[slots]
+      return samplers.Draws(*[values[np.newaxis] for values in drawn])
 
     return draw
 
@@ -155,24 +144,23 @@ class Prioritized(samplers.Sampler):
       if not alive.all():
         items, priorities = items[alive], priorities[alive]
         highest = priorities.max(initial=0.0)
-      self._set(self._items.slots(items), priorities)
+      self._set(items, priorities)
       self._highest = max(self._highest, highest)
 
   def add(self, items: np.ndarray) -> None:
     """Takes new items, with the highest priority so far, or 1 if that is 0."""
     self._highest = self._highest or 1.0
-    self._set(self._items.slots(items), np.full(len(items), self._highest))
+    self._set(items, self._highest)
 
   def remove(self, items: np.ndarray) -> None:
     """Forgets items."""
-    self._set(self._items.slots(items), np.zeros(len(items)))
+    self._set(items, 0.0)
 
   def min_priority(self) -> float:
     """Returns the least priority above 0 of all items."""
     with self._items.lock:
-      if not self.alpha:
-        return 1.0  # All weights are 1.
-      return self._tree.minimum ** (1 / self.alpha)
+      # If alpha is 0, all weights are 1.
+      return self._tree.minimum ** (1 / self.alpha) if self.alpha else 1.0
 
   def serialize(self) -> bytes:
     """Returns the priorities, for a checkpoint."""
@@ -194,18 +182,17 @@ class Prioritized(samplers.Sampler):
       self._take(priorities, highest)
 
   def _take(self, priorities, highest):
-    self._priorities = priorities
-    self._highest = float(highest)
+    self._priorities, self._highest = priorities, float(highest)
     self._tree = PriorityTree(self._weights(priorities))
 
-  def _weights(self, priorities):
-    if self.alpha:
-      return priorities**self.alpha
-    return (priorities > 0).astype(np.float64)  # 0 to the power of 0 is 1.
-
-  def _set(self, slots, priorities):
+  def _set(self, items, priorities):
+    """Keeps priorities, each in a slot of the item."""
+    slots = items % self._items.num_slots
     self._priorities[slots] = priorities
-    self._tree.update(slots, self._weights(priorities))
+    self._tree.update(slots, self._weights(self._priorities[slots]))
+
+  def _weights(self, priorities):
+    return priorities**self.alpha * (priorities > 0)
 
 
 class PriorityTree:

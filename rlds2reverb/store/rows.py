@@ -1,19 +1,19 @@
 """Rows of frames or steps, and their one writer and one reader."""
 
-import contextlib
+import dataclasses
 import hashlib
 import io
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from rlds2reverb.store import data_files
 from rlds2reverb.store import folders
 from rlds2reverb.store import layout as layout_lib
-from rlds2reverb.store import references
+from rlds2reverb.store import strings as strings_lib
 
 
+@dataclasses.dataclass(eq=False)
 class RowStore:
   """Rows in memory or in mapped files, and their strings.
 
@@ -21,40 +21,33 @@ class RowStore:
 
   Attributes:
     layout: how a frame is stored.
-    num_rows: how many rows there are.
     groups: the rows of each group of columns, uint8 `[N, row_bytes]`.
+    strings: the bytes of all strings of its own, uint8.
     arrays: what was written besides, by names.
     meta: what was written besides, JSON values by names.
     fingerprint: a string that differs for any other content.
     folder: the folder of the files; '' in memory.
-    data_dir: the folder of the data set that has strings; or ''.
+    files: the files of a data set that has strings; or None.
   """
 
-  def __init__(
-      self,
-      layout: layout_lib.RowLayout,
-      groups: Sequence[np.ndarray],
-      strings: Optional[np.ndarray] = None,
-      *,
-      arrays: Optional[Dict[str, np.ndarray]] = None,
-      meta: Optional[Dict[str, Any]] = None,
-      fingerprint: str = '',
-      folder: str = '',
-      files: Optional[data_files.DataFiles] = None,
-  ):
-    self.layout = layout
-    self.groups = list(groups)
-    self.num_rows = len(groups[0])
-    self.arrays, self.meta = arrays or {}, meta or {}
-    self.fingerprint, self.folder = fingerprint, folder
-    self.data_dir = files.folder if files else ''
-    self._strings = np.zeros(0, np.uint8) if strings is None else strings
-    self._files = files
+  layout: layout_lib.RowLayout
+  groups: List[np.ndarray]
+  strings: Any = None
+  arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  fingerprint: str = ''
+  folder: str = ''
+  files: Optional[strings_lib.DataFiles] = None
 
-  @classmethod
-  def open(cls, folder: str, blocks: Optional[int] = None) -> 'RowStore':
-    """Maps the files of a folder; see `opened`."""
-    return cls(**opened(folder, blocks=blocks))
+  @property
+  def num_rows(self) -> int:
+    """How many rows there are."""
+    return len(self.groups[0])
+
+  @property
+  def data_dir(self) -> str:
+    """The folder of the data set that has strings; or ''."""
+    return self.files.folder if self.files else ''
 
   def read(
       self,
@@ -78,48 +71,43 @@ class RowStore:
     Raises:
       OSError: if strings are not those that were indexed.
     """
-    if not self.layout.has_strings:
-      return list(leaves)
-    return [
-        self._strings_of(leaf) if leaf.dtype == references.CELL else leaf
-        for leaf in leaves
-    ]
+    found = list(leaves)
+    if self.layout.has_strings:
+      for number, leaf in enumerate(found):
+        if leaf.dtype == strings_lib.CELL:
+          found[number] = np.empty(leaf.shape, object)
+          found[number].ravel()[:] = list(
+              map(self.string, leaf.ravel().tolist())
+          )
+    return found
 
   def string(self, cell: Any) -> bytes:
     """Returns one string, given a cell as `CELL.item()` returns it."""
     file, length, offset, _ = cell
-    if file == references.OWN_FILE or self._files is None:
-      return self._strings[offset : offset + length].tobytes()
-    return self._files.read(cell)
+    if file == strings_lib.OWN_FILE or self.files is None:
+      return self.strings[offset : offset + length].tobytes()
+    return self.files.read(cell)
 
   def place_of(self, cell: Any) -> str:
     """Returns the place of a string, for errors."""
     file, length, offset, _ = cell
     path = os.path.join(self.folder, self.layout.file_names[-1])
-    if file != references.OWN_FILE and self._files is not None:
-      path = os.path.join(self.data_dir, self._files.facts[file].name)
+    if file != strings_lib.OWN_FILE and self.files is not None:
+      path = self.files.path(file)
     return f'at byte {offset} of {path}, {length} bytes'
 
-  def _strings_of(self, cells) -> np.ndarray:
-    found = np.empty(cells.shape, object)
-    found.ravel()[:] = [self.string(cell) for cell in cells.ravel().tolist()]
-    return found
 
-
-def opened(
+def open_rows(
     folder: str,
     data_dir: Optional[str] = None,
     blocks: Optional[int] = None,
-) -> Dict[str, Any]:
+) -> RowStore:
   """Maps the files of a folder, once they are checked.
 
   Args:
     folder: the folder.
     data_dir: the folder of the data set that has strings, if it has moved.
     blocks: how many MB of each file are checked; None for all.
-
-  Returns:
-    The arguments of a `RowStore`.
 
   Raises:
     FileNotFoundError: if there are no rows, or a file of the data set is not
@@ -135,23 +123,20 @@ def opened(
     )
   folders.check_files(folder, content['files'], blocks)
   layout = layout_lib.RowLayout.from_json(content['layout'])
-  names = layout.file_names
-  paths = [os.path.join(folder, name) for name in names]
-  size, _ = content['files'][names[-1]]
-  groups, strings = _map(layout, paths, content['num_rows'], size)
-  facts = [data_files.FileFacts(*each) for each in content['data_files']]
+  paths = [os.path.join(folder, name) for name in layout.file_names]
+  num_bytes, _ = content['files'][layout.file_names[-1]]
+  facts = [strings_lib.FileFacts(*each) for each in content['data_files']]
   data_dir = data_dir or content['data_dir']
   with np.load(os.path.join(folder, folders.ARRAYS)) as arrays:
-    return {
-        'layout': layout,
-        'groups': groups,
-        'strings': strings,
-        'arrays': dict(arrays),
-        'meta': content['meta'],
-        'fingerprint': content['fingerprint'],
-        'folder': folder,
-        'files': data_files.DataFiles(data_dir, facts) if data_dir else None,
-    }
+    return RowStore(
+        layout,
+        *_mapped(layout, paths, content['num_rows'], num_bytes),
+        dict(arrays),
+        content['meta'],
+        content['fingerprint'],
+        folder,
+        strings_lib.DataFiles(data_dir, facts) if data_dir else None,
+    )
 
 
 class StoreWriter:
@@ -178,9 +163,10 @@ class StoreWriter:
     self.layout = layout
     self.num_rows = 0
     self._folder, self._mark = folder, mark
-    self._files = [
-        folders.ChecksummedFile(name, folder) for name in layout.file_names
-    ]
+    self._files = {
+        name: folders.ChecksummedFile(name, folder)
+        for name in (folders.ARRAYS, *layout.file_names)
+    }
     self._known: Dict[bytes, int] = {}
 
   def append(self, leaves: Sequence[Any]) -> None:
@@ -188,22 +174,19 @@ class StoreWriter:
     # An instruction is the same in all steps of an episode.
     self._known.clear()
     rows = self.layout.encode(leaves, self._cells_of)
-    for file, group in zip(self._files, rows):
-      file.write(group)
+    for name, group in zip(self.layout.file_names, rows):
+      self._files[name].write(group)
     self.num_rows += len(rows[0])
 
   def rows(self, **attributes: Any) -> RowStore:
-    """Returns what was written so far.
-
-    Args:
-      **attributes: further attributes of the `RowStore`.
-    """
-    for file in self._files:
+    """Returns what was written so far, with further attributes."""
+    for file in self._files.values():
       file.finish()
-    paths = [file.path for file in self._files]
+    files = [self._files[name] for name in self.layout.file_names]
+    paths = [file.path for file in files]
     return RowStore(
         self.layout,
-        *_map(self.layout, paths, self.num_rows, self._files[-1].size),
+        *_mapped(self.layout, paths, self.num_rows, files[-1].size),
         **attributes,
     )
 
@@ -212,7 +195,7 @@ class StoreWriter:
       meta: Dict[str, Any],
       arrays: Dict[str, np.ndarray],
       data_dir: str = '',
-      facts: Sequence[data_files.FileFacts] = (),
+      facts: Sequence[strings_lib.FileFacts] = (),
   ) -> RowStore:
     """Returns all rows; where there is a folder, it is whole then.
 
@@ -224,57 +207,55 @@ class StoreWriter:
     """
     packed = io.BytesIO()
     np.savez(packed, **arrays)
-    with contextlib.closing(
-        folders.ChecksummedFile(folders.ARRAYS, self._folder)
-    ) as file:
-      file.write(packed.getvalue())
-      files = {
-          os.path.basename(name): [each.size, each.finish()]
-          for name, each in zip(
-              [folders.ARRAYS, *self.layout.file_names], [file, *self._files]
-          )
-      }
-    digest = hashlib.sha256()
+    self._files[folders.ARRAYS].write(packed.getvalue())
+    files = {
+        name: [file.size, file.finish()] for name, file in self._files.items()
+    }
     columns = [column[:3] for column in self.layout.columns]
+    digest = hashlib.sha256()
     for part in columns, meta, files, facts:
       digest.update(repr(part).encode())
-    content = {
-        'layout': self.layout.to_json(),
-        'num_rows': self.num_rows,
-        'meta': meta,
-        'fingerprint': digest.hexdigest()[:16],
-        'data_dir': data_dir,
-        'data_files': [list(each) for each in facts],
-        'files': files,
-    }
+    fingerprint = digest.hexdigest()[:16]
     if self._folder is not None:
+      content = {
+          'layout': self.layout.to_json(),
+          'num_rows': self.num_rows,
+          'meta': meta,
+          'fingerprint': fingerprint,
+          'data_dir': data_dir,
+          'data_files': [list(each) for each in facts],
+          'files': files,
+      }
       folders.write_marker(self._folder, content)
-    store = self.rows(
-        arrays=arrays, meta=meta, fingerprint=content['fingerprint']
-    )
+    store = self.rows(arrays=arrays, meta=meta, fingerprint=fingerprint)
     self.close()
     return store
 
   def close(self) -> None:
     """Closes the files. What was mapped stays."""
-    for file in self._files:
+    for file in self._files.values():
       file.close()
 
-  def _cells_of(self, strings: np.ndarray) -> np.ndarray:
-    return references.cells_of(strings, self._mark, self._add_string)
+  def _cells_of(self, values: np.ndarray) -> np.ndarray:
+    """Returns the cells of strings, objects of any shape, and keeps these."""
+    cells = []
+    own = self._files[self.layout.file_names[-1]]
+    for value in values.ravel():
+      value = value if isinstance(value, bytes) else str(value).encode()
+      cell = strings_lib.referred(value, self._mark)
+      if cell is None:
+        if value not in self._known:
+          self._known[value] = own.size
+          own.write(value)
+        cell = strings_lib.OWN_FILE, len(value), self._known[value], 0
+      cells.append(cell)
+    return np.array(cells, strings_lib.CELL).reshape(values.shape)
 
-  def _add_string(self, value: bytes) -> int:
-    begin = self._known.get(value)
-    if begin is None:
-      begin = self._known[value] = self._files[-1].size
-      self._files[-1].write(value)
-    return begin
 
-
-def _map(layout, paths, num_rows, num_string_bytes) -> Tuple[Any, np.ndarray]:
-  """Maps files, and returns the rows of each group, and the strings."""
+def _mapped(layout, paths, num_rows, num_bytes) -> Tuple[Any, np.ndarray]:
+  """Returns the rows of each group, and the strings, as they are in files."""
   groups = [
       folders.map_file(path, [num_rows, size])
       for path, size in zip(paths, layout.row_bytes)
   ]
-  return groups, folders.map_file(paths[-1], [num_string_bytes])
+  return groups, folders.map_file(paths[-1], [num_bytes])

@@ -70,6 +70,26 @@ class Process(NamedTuple):
       )
     return own
 
+  def share(
+      self, first: int, num_batches: int, batch_size: int, own: int
+  ) -> np.ndarray:
+    """Returns which of all numbers are in batches of this process.
+
+    Args:
+      first: the number of the first batch.
+      num_batches: the largest number of batches.
+      batch_size: the size of a batch.
+      own: how many numbers the process has: every `world_size`-th.
+
+    Returns:
+      int64 `[k, b]`: whole batches, or one that is smaller, or empty at the
+      end.
+    """
+    begin = first * batch_size
+    count = max(min((own - begin) // batch_size, num_batches), 1)
+    numbers = np.arange(begin, min(begin + count * batch_size, own))
+    return (numbers * self.world_size + self.rank).reshape([count, -1])
+
   def seeds(self, count: int, is_common: bool = False) -> np.ndarray:
     """Returns seeds, uint64 `[count]`, of this process or common to all."""
     key = self.stream or ()
@@ -118,15 +138,11 @@ class Uniform(Sampler):
   def bind(self, items, process):
     [seed] = process.seeds(1)
 
-    def draw(first, num_batches, batch_size):
-      size = items.num_items
-      if not size:
-        raise items_lib.SamplingError(
-            'There is nothing to sample yet. Append frames before a batch is'
-            ' taken.'
-        )
-      places = fractions(seed, first, num_batches, batch_size)
-      return Draws(items.first + draws_lib.below(places, size), 1 / size)
+    def draw(*numbers):
+      count = items.num_items
+      items_lib.check_drawable(count, count)
+      places = fractions(seed, *numbers)
+      return Draws(items.first + draws_lib.below(places, count), 1 / count)
 
     return draw
 
@@ -139,18 +155,20 @@ class InOrder(Sampler):
     count, first_item = items.num_items, items.first
     own = process.share_of(count)
 
-    def draw(first, num_batches, batch_size):
-      numbers = _share(process, first, num_batches, batch_size, own)
-      numbers = first_item + numbers
-      if not items.alive(numbers.ravel()).all():
+    def draw(*numbers):
+      found = first_item + process.share(*numbers, own)
+      if not items.alive(found.ravel()).all():
         raise items_lib.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
             ' of which have made room for newer ones. Make a new data set for'
             ' each pass.'
         )
-      return Draws(numbers, 1 / count)
+      return Draws(found, 1 / count)
 
     return draw
+
+  def batch_size(self, items, process, batch_size):
+    return None  # The last batch may be shorter.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +205,7 @@ class WithoutReplacement(Sampler):
       per_epoch = self.batches_per_epoch(own, batch_size)
       epoch, number = divmod(first, per_epoch)
       num_batches = min(num_batches, per_epoch - number)
-      places = _share(process, number, num_batches, batch_size, own)
+      places = process.share(number, num_batches, batch_size, own)
       found = order_of(epoch)(places.ravel()).astype(np.int64)
       return Draws(found.reshape(places.shape), 1 / count)
 
@@ -223,23 +241,3 @@ def fractions(
       seed, first * batch_size, num_batches * batch_size
   )
   return places.reshape([num_batches, batch_size])
-
-
-def _share(process, first, num_batches, batch_size, own):
-  """Returns which of all numbers are those of batches of a process.
-
-  Args:
-    process: the process, which has every `world_size`-th number.
-    first: the number of the first batch.
-    num_batches: the largest number of batches.
-    batch_size: the size of a batch.
-    own: how many numbers the process has.
-
-  Returns:
-    int64 `[k, b]`: whole batches, or one that is smaller.
-  """
-  begin = first * batch_size
-  rows = min((own - begin) // batch_size, num_batches) or 1
-  numbers = np.arange(begin, min(begin + rows * batch_size, own))
-  numbers = numbers * process.world_size + process.rank
-  return numbers.reshape([rows, -1])

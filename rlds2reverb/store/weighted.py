@@ -2,13 +2,31 @@
 
 import dataclasses
 import hashlib
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, NamedTuple
 
 import numpy as np
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws as draws_lib
 from rlds2reverb.store import samplers
+
+
+class _Groups(NamedTuple):
+  """Groups of items, of which one is drawn first; arrays `[G]`.
+
+  Attributes:
+    weights: the weight of each group.
+    first: the number of its first item.
+    counts: how many items it has.
+    probability: how likely each of its items is.
+    within: the cumulative weights of items, of some groups.
+  """
+
+  weights: np.ndarray
+  first: np.ndarray
+  counts: np.ndarray
+  probability: np.ndarray
+  within: Dict[int, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,10 +50,9 @@ class Weighted(samplers.Sampler):
     checks.check_choice('by', self.by, ('item', 'episode', 'source'))
 
   def bind(self, items, process):
-    if self.by == 'episode':
-      return self._bind_episodes(items, process)
-    if self.by == 'source':
-      return self._bind_sources(items, process)
+    if self.by != 'item':
+      of_items = _of_episodes if self.by == 'episode' else _of_sources
+      return _by_groups(of_items(items, self.weights), process)
     weights = items.priorities if self.weights is None else self.weights
     if weights is None:
       return samplers.Uniform().bind(items, process)
@@ -44,9 +61,8 @@ class Weighted(samplers.Sampler):
     sums = np.cumsum(weights)
     [seed] = process.seeds(1)
 
-    def draw(first, num_batches, batch_size):
-      places = samplers.fractions(seed, first, num_batches, batch_size)
-      found = draws_lib.search(sums, places)
+    def draw(*numbers):
+      found = draws_lib.search(sums, samplers.fractions(seed, *numbers))
       return samplers.Draws(found, weights[found] / sums[-1])
 
     return draw
@@ -64,77 +80,65 @@ class Weighted(samplers.Sampler):
       parts.append(f'{name}: {digest}')
     return f'Weighted({", ".join(parts)})'
 
-  def _bind_episodes(self, items, process):
-    if items.crosses_episodes:
-      raise ValueError(
-          'Episodes cannot be drawn first: these items cross episodes, or are'
-          ' sequences that do not say which episode they are of.'
-      )
-    counts = items.episodes.num_items
-    weights = self.weights
-    if callable(weights):
-      weights = weights(items.episodes)
-    if weights is None:
-      weights = np.ones(len(counts))
-    weights = _checked(weights, counts.shape, 'weights', 'episode')
-    probabilities = weights / weights.sum() / counts
-    pick = _pick_groups(weights, items.first_item[:-1], counts, {}, process)
 
-    def draw(first, num_batches, batch_size):
-      episodes, found = pick(first, num_batches, batch_size)
-      return samplers.Draws(found, probabilities[episodes])
+def _by_groups(groups: _Groups, process) -> samplers.DrawFn:
+  """Returns a function that draws a group, and then one of its items."""
+  sums, seeds = np.cumsum(groups.weights), process.seeds(2)
 
-    return draw
-
-  def _bind_sources(self, items, process):
-    totals = {name: np.sum(values) for name, values in self.weights.items()}
-    checks.check_weights(totals, items.sources)
-    # The weights of items, for the sources that have any.
-    within: Dict[int, np.ndarray] = {}
-    for number, (name, count) in enumerate(zip(items.sources, items.counts)):
-      values = np.asarray(self.weights[name], np.float64)
-      if values.shape not in ((), (count,)):
-        raise ValueError(
-            f'The weight of {name} must be a number, or one for each of its'
-            f' {count} items, but has the shape {values.shape}.'
-        )
-      if values.any():
-        checks.check_weights(
-            values.ravel(), name=f'weights of {name}', of='item'
-        )
-      if totals[name] and not count:
-        raise ValueError(f'{name} has a weight, but no items to draw.')
-      if values.shape and totals[name]:
-        within[number] = np.cumsum(values)
-    first = np.cumsum(items.counts) - items.counts
-    totals = np.array([totals[name] for name in items.sources])
-    pick = _pick_groups(totals, first, items.counts, within, process)
-    return lambda *numbers: samplers.Draws(pick(*numbers)[1], np.nan)
-
-
-def _pick_groups(weights, first_item, counts, within, process):
-  """Returns a function that draws a group, and then one of its items.
-
-  Args:
-    weights: the weight of each group.
-    first_item: the number of its first item.
-    counts: how many items it has.
-    within: the cumulative weights of items, of some groups.
-    process: the random stream.
-  """
-  sums = np.cumsum(weights)
-  seeds = process.seeds(2)
-
-  def pick(*numbers):
-    groups, places = [samplers.fractions(seed, *numbers) for seed in seeds]
-    groups = draws_lib.search(sums, groups)
-    found = draws_lib.below(places, counts[groups])
-    for group, own in within.items():
-      here = groups == group
+  def draw(*numbers):
+    chosen, places = [samplers.fractions(seed, *numbers) for seed in seeds]
+    chosen = draws_lib.search(sums, chosen)
+    found = draws_lib.below(places, groups.counts[chosen])
+    for group, own in groups.within.items():
+      here = chosen == group
       found[here] = draws_lib.search(own, places[here])
-    return groups, first_item[groups] + found
+    return samplers.Draws(
+        groups.first[chosen] + found, groups.probability[chosen]
+    )
 
-  return pick
+  return draw
+
+
+def _of_episodes(items, weights) -> _Groups:
+  if items.crosses_episodes:
+    raise ValueError(
+        'Episodes cannot be drawn first: these items cross episodes, or are'
+        ' sequences that do not say which episode they are of.'
+    )
+  counts = items.episodes.num_items
+  if callable(weights):
+    weights = weights(items.episodes)
+  if weights is None:
+    weights = np.ones(len(counts))
+  weights = _checked(weights, counts.shape, 'weights', 'episode')
+  likely = weights / weights.sum() / counts
+  return _Groups(weights, items.first_item[:-1], counts, likely, {})
+
+
+def _of_sources(items, weights) -> _Groups:
+  totals = {name: np.sum(values) for name, values in weights.items()}
+  checks.check_weights(totals, items.sources)
+  within: Dict[int, np.ndarray] = {}
+  for number, (name, count) in enumerate(zip(items.sources, items.counts)):
+    values = np.asarray(weights[name], np.float64)
+    if values.shape not in ((), (count,)):
+      raise ValueError(
+          f'The weight of {name} must be a number, or one for each of its'
+          f' {count} items, but has the shape {values.shape}.'
+      )
+    if values.any():
+      checks.check_weights(values.ravel(), name=f'weights of {name}', of='item')
+    if totals[name] and not count:
+      raise ValueError(f'{name} has a weight, but no items to draw.')
+    if values.shape and totals[name]:
+      within[number] = np.cumsum(values)
+  return _Groups(
+      np.array([totals[name] for name in items.sources]),
+      np.cumsum(items.counts) - items.counts,
+      items.counts,
+      np.full(len(totals), np.nan),  # Nobody asks.
+      within,
+  )
 
 
 def _checked(weights, shape, name, of) -> np.ndarray:

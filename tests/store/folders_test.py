@@ -52,7 +52,7 @@ class FoldersTest(absltest.TestCase):
     in_memory, written = self.write(None), self.write(folder)
     for name in os.listdir(folder):
       os.chmod(os.path.join(folder, name), 0o444)
-    for store in in_memory, written, rows.RowStore.open(folder):
+    for store in in_memory, written, rows.open_rows(folder):
       self.assertEqual(self.shown(store), expected)
       self.assertEqual(store.fingerprint, written.fingerprint)
     # Of one size, but not the same.
@@ -61,14 +61,14 @@ class FoldersTest(absltest.TestCase):
     shutil.rmtree(folder)
     os.mkdir(folder)
     self.write(folder, 1)
-    self.assertEqual(self.shown(rows.RowStore.open(folder))[0][1], [1, 2])
+    self.assertEqual(self.shown(rows.open_rows(folder))[0][1], [1, 2])
 
   def test_folders_that_are_refused(self):
     folder = self.create_tempdir().full_path
     for path in folder, os.path.join(folder, 'none'):
       self.assertIsNone(folders.read_marker(path))
       with self.assertRaisesRegex(FileNotFoundError, 'no prepared frames'):
-        rows.RowStore.open(path)
+        rows.open_rows(path)
     self.write(folder)
     with self.assertRaisesRegex(FileNotFoundError, 'no prepared frames'):
       loading.open_frames(folder)  # It is an index, or something else.
@@ -87,14 +87,14 @@ class FoldersTest(absltest.TestCase):
       old = self.create_tempdir()
       old.create_file(name)
       with self.assertRaisesRegex(OSError, f'{name} is of .* an older one'):
-        rows.RowStore.open(old.full_path)
+        rows.open_rows(old.full_path)
 
   def test_what_goes_wrong_elsewhere_is_no_damage(self):
     folder = self.create_tempdir().full_path
     self.write(folder)
     with mock.patch.object(np, 'load', side_effect=MemoryError):
       with self.assertRaises(MemoryError):
-        rows.RowStore.open(folder)
+        rows.open_rows(folder)
 
   @mock.patch.object(folders, 'BLOCK_BYTES', 4096)
   def test_a_file_of_many_blocks(self):
@@ -105,14 +105,14 @@ class FoldersTest(absltest.TestCase):
       writer.append([np.full([1, 4096], k, np.uint8)])
     writer.finish({}, {})
     path = os.path.join(folder, 'rows-1.bin')
-    rows.RowStore.open(folder)
+    rows.open_rows(folder)
     damaged = []
     for block in range(70):
       _flip(path, block * 4096 + 471)
       with self.assertRaisesRegex(OSError, f'{path}.*MB {block} is wrong'):
-        rows.RowStore.open(folder)
+        rows.open_rows(folder)
       try:
-        rows.RowStore.open(folder, blocks=32)
+        rows.open_rows(folder, blocks=32)
       except OSError:
         damaged.append(block)
       _flip(path, block * 4096 + 471)

@@ -60,7 +60,7 @@ class ItemIndexTest(parameterized.TestCase):
   def test_whole_episodes(self):
     lengths = np.array([3, 1, 2])
     index = items.ItemIndex(items.find_episodes(lengths, None), None)
-    found = [index.read(_store(6), np.array([k]))[0][0] for k in range(3)]
+    found = [index.read(_store(6), np.array([k]), {})[0][0] for k in range(3)]
     self.assertEqual(
         [each.tolist() for each in found], [[[1, 2, 3]], [[4]], [[5, 6]]]
     )

@@ -40,7 +40,6 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       capacity: int,
       windows: windows_lib.Windows = windows_lib.Windows(2),
       *,
-      priority: items_lib.Priority = 1.0,
       sampler: Optional[samplers.Sampler] = None,
       seed: int = 0,
       options: Optional[options_lib.ConversionOptions] = None,
@@ -51,11 +50,10 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       data: the spec of a frame, for a replay buffer that is empty; or an RLDS
         data set, whose frames are there from the start.
       capacity: the largest number of frames.
-      windows: which windows of frames are items. This and `priority` are those
-        of `TableItems`.
-      priority: the priority of every recorded item, or a function of its
-        `Trajectory`. An item that is appended has the highest priority so far.
-      sampler: `Uniform()`, which is the default, or `Prioritized()`.
+      windows: which windows of frames are items: whole ones, with the end
+        `"drop"` or `"cross"`.
+      sampler: `Uniform()`, which is the default, or `Prioritized()`. A new item
+        has the highest priority so far, and the first ones have 1.
       seed: a number from 0 up; the same one gives the same batches.
       options: how the data is converted.
 
@@ -71,7 +69,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
           f'{sampler} is for episodes that are all there before, and these'
           ' change. Use Uniform() or Prioritized().'
       )
-    items = items_lib.TableItems('items', windows, priority=priority)
+    items = items_lib.TableItems('items', windows)
     recorded = None
     if isinstance(data, tf.data.Dataset):
       if isinstance(data.element_spec, trajectory.Trajectory):
@@ -87,22 +85,17 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
           f'data must be a data set, or the spec of a frame, but is {data!r}.'
       )
     frames = ring.FrameRing(data, windows, capacity)
-    priorities = np.zeros(capacity)
-    if recorded is not None:
-      priorities = frames.load(recorded)
     if isinstance(sampler, prioritized.Prioritized):
-      sampler.attach(frames, priorities)
+      sampler.attach(frames, np.zeros(capacity))
       frames.listener = sampler
+    if recorded is not None:
+      frames.load(recorded.rows)
     super().__init__(frames, frames, capacity, sampler, samplers.Process(seed))
 
   def _add_batch(self, items):
     checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
     leaves = tf.nest.flatten(checked)
-    if tf.executing_eagerly():
-      self._items.append_leaves(*map(np.asarray, leaves))
-      return None
-    append = dataset.weak_method(self._items, 'append_leaves')
-    return tf.numpy_function(append, leaves, [])
+    return dataset.call(self._items, 'append_leaves', leaves)
 
   def _clear(self):
     self._items.clear()

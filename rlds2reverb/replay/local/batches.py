@@ -6,7 +6,7 @@ Small batches that come one after the other are drawn and read together.
 import contextlib
 import copy
 import functools
-from typing import Any, Callable, List, Optional
+from typing import Any, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -48,41 +48,36 @@ class FrameBatches(batches_lib.Batches):
 
   def __init__(
       self,
-      store: loading.FrameStore,
+      store: Any,
       items: Any,
-      bind: Callable[[int], samplers.DrawFn],
+      sampler: samplers.Sampler,
+      process: samplers.Process,
       batch_size: Optional[int],
-      *,
-      static_size: Optional[int] = None,
-      num_batches: Optional[int] = None,
-      in_advance: bool = True,
       identity: str = '',
   ):
-    """Creates the batches of stream 0.
+    """Creates the batches of the first stream.
 
     Args:
-      store: the frames.
+      store: the frames, a `FrameStore` or a `FrameRing`.
       items: the items, an `ItemIndex` or a `FrameRing`.
-      bind: takes the number of a stream, and returns what draws its batches.
+      sampler: which items make a batch.
+      process: the process that draws.
       batch_size: the number of items of a batch; None for single items.
-      static_size: the size of every batch, or None if some are shorter.
-      num_batches: how many batches there are; None for any number.
-      in_advance: see above.
       identity: what differs for other batches.
     """
-    self._store, self._items = store, items
-    self._bind, self._draw = bind, bind(0)
-    self._batch_size, self._num_batches = batch_size, num_batches
-    self._stream, self._identity = 0, identity
+    self._store, self._items, self._sampler = store, items, sampler
+    self._process, self._batch_size = process, batch_size
+    self._identity = identity
     self._boundary = loading.boundary_of(store.rows.layout)
-    self.in_advance = in_advance
+    self.in_advance = not (sampler.is_synchronous or items.changes)
     # Episodes of different lengths have no common array.
-    if in_advance and items.length is not None:
+    if self.in_advance and items.length is not None:
       size = store.rows.layout.frame_bytes * (batch_size or 1) * items.length
       count = min(_MAX_GROUP, _GROUP_BYTES // max(size, 1))
       self.group_size = max(count, 1)
-    lead = [] if batch_size is None else [static_size]
-    lead += [items.length]
+    lead = [items.length]
+    if batch_size is not None:
+      lead.insert(0, sampler.batch_size(items, process, batch_size))
     self.element_spec = (
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
@@ -92,16 +87,16 @@ class FrameBatches(batches_lib.Batches):
             *[tf.TensorSpec(lead, dtype) for dtype in _INFO_DTYPES]
         ),
     )
+    self._bind(0, 0)
 
-  def of_stream(self, number: int) -> 'FrameBatches':
+  def of_stream(self, data_set: int, stream: int) -> 'FrameBatches':
     """Returns the batches of another stream, with random draws of its own."""
     other = copy.copy(self)
-    # pylint: disable=protected-access
-    other._draw, other._stream = self._bind(number), number
+    other._bind(data_set, stream)  # pylint: disable=protected-access
     return other
 
   def identity(self) -> str:
-    return f'{self._identity} {self._stream} {self._batch_size}'
+    return f'{self._identity} {self._process.stream[1]} {self._batch_size}'
 
   def read(self, first: int, count: int) -> List[Any]:
     """Returns some batches; see `Batches`.
@@ -113,40 +108,36 @@ class FrameBatches(batches_lib.Batches):
 
   def read_leaves(self, first: int, count: int) -> List[np.ndarray]:
     """Returns the leaves of some batches, unshared arrays `[k, B, L, ...]`."""
-    if self._num_batches is not None:
-      count = min(count, self._num_batches - first)
-    if count < 1:
-      return []
     # Frames that are appended meanwhile must not overwrite those that are read.
     with self._items.lock if self._items.changes else _NO_LOCK:
-      draws = self._draw(first, count, self._batch_size or 1)
-      items = draws.items.ravel()
-      leaves, _ = self._items.read(self._store.rows, items, self._boundary)
+      items, *drawn = self._draw(first, count, self._batch_size or 1)
+      if not items.size:
+        return []  # It is the end of the pass.
+      leaves, _ = self._items.read(
+          self._store.rows, items.ravel(), self._boundary
+      )
       size = self._items.num_items
     leaves = self._store.rows.with_strings(leaves)
-    priority = draws.priority
+    probability, priority = drawn
     if priority is None:
-      priority = 1.0
-      if self._items.priorities is not None:
-        priority = self._items.priorities[draws.items]
+      known = self._items.priorities
+      priority = 1.0 if known is None else known[items]
+    lead = items.shape[: 1 if self._batch_size is None else 2]
     length = leaves[0].shape[1]
-    shape = [*draws.items.shape, length]
-    if self._batch_size is None:
-      del shape[1]
-    leaves = [leaf.reshape([*shape, *leaf.shape[2:]]) for leaf in leaves]
-    info = _info_layout(*shape).new_arrays()
-    values = draws.items, draws.probability, size, priority, 0
-    for leaf, value in zip(info, values):
-      if not np.ndim(value):
+    info = _info_layout(*lead, length).new_arrays()
+    for leaf, value in zip(info, (items, probability, size, priority, 0)):
+      if np.ndim(value):
+        value = value.reshape([*lead, 1])
+      if length > _FEW_FRAMES or not np.ndim(value):
         leaf[...] = value
-        continue
-      value = value.reshape(shape[:-1])
-      if length > _FEW_FRAMES:
-        leaf[...] = value[..., np.newaxis]
-        continue
-      for frame in range(length):
-        leaf[..., frame] = value  # Faster than broadcasting.
-    return leaves + info
+      else:
+        for frame in range(length):
+          leaf[..., frame] = value[..., 0]  # Faster than broadcasting.
+    return [leaf.reshape([*lead, *leaf.shape[1:]]) for leaf in leaves] + info
+
+  def _bind(self, *stream):
+    self._process = self._process._replace(stream=stream)
+    self._draw = self._sampler.bind(self._items, self._process)
 
   def _pack(self, leaves: Any) -> Any:
     frames, info = self.element_spec

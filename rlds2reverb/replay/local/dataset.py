@@ -4,7 +4,7 @@ runs of iterators | groups of batches, read by NumPy | batches, counted
 """
 
 import itertools
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 import weakref
 
 import numpy as np
@@ -39,11 +39,21 @@ def make_dataset(
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
-  dataset = map_here(
+  dataset = _map_here(
       _batches_of_runs(batches, runs), count, batches.element_spec
   ).with_options(options)
   dataset.must_live = runs
-  return dataset if sequence_fn is None else _mapped(dataset, sequence_fn)
+  if sequence_fn is None:
+    return dataset
+  if batches.element_spec[1].key.shape.rank == 1:
+    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
+
+  def map_items(frames, info):
+    items = tf.data.Dataset.from_tensor_slices(frames).map(sequence_fn)
+    size = info.key.shape[0] or tf.shape(info.key, tf.int64)[0]
+    return items.batch(size, True).get_single_element(), info
+
+  return dataset.map(map_items)
 
 
 class _Runs:
@@ -55,16 +65,16 @@ class _Runs:
     # The batches of a run, and the numbers of its stream and its next batch.
     self._runs: Dict[int, List[Any]] = {}
 
-  def new_run(self):
+  def new_run(self) -> Iterator[np.int64]:
     """Yields the number of a new run, which ends with the iterator."""
     number = next(self._numbers)
-    stream, begin, taken = self._streams.take()
-    self._runs[number] = [self._batches.of_stream(stream), stream, begin]
-    try:
-      yield np.int64(number)
-    finally:
-      del self._runs[number]
-      self._streams.give_back(stream, taken)
+    with self._streams.taken() as (stream, begin):
+      batches = self._batches.of_stream(self._streams.number, stream)
+      self._runs[number] = [batches, stream, begin]
+      try:
+        yield np.int64(number)
+      finally:
+        del self._runs[number]
 
   def read(self, number: int) -> List[np.ndarray]:
     """Reads the next group of a run.
@@ -91,7 +101,37 @@ class _Runs:
     return group if batches.group_size > 1 else [leaf[0] for leaf in group]
 
 
-def map_here(
+def _batches_of_runs(
+    batches: batches_lib.FrameBatches, runs: _Runs
+) -> tf.data.Dataset:
+  """Returns a data set of the batches of each run; see `_Runs.read`."""
+  new_run, read = _weak_method(runs, 'new_run'), _weak_method(runs, 'read')
+  lead = [None] if batches.group_size > 1 else []
+  number = tf.TensorSpec([], tf.int64)
+  leaves = number, number, *tf.nest.flatten(batches.element_spec)
+  specs = tuple(
+      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype) for leaf in leaves
+  )
+  dtypes = [leaf.dtype for leaf in leaves]
+
+  def batches_of(run):
+    groups = _map_here(
+        tf.data.Dataset.range(tf.int64.max),
+        lambda _: tf.numpy_function(read, [run], dtypes),
+        specs,
+    )
+    if batches.in_advance:
+      groups = groups.prefetch(1)
+    # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
+    of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    return groups.flat_map(graphs.no_autograph(of_group)) if lead else groups
+
+  return tf.data.Dataset.from_generator(
+      new_run, output_signature=number
+  ).flat_map(graphs.no_autograph(batches_of))
+
+
+def _map_here(
     dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
 ) -> tf.data.Dataset:
   """Maps a data set like `Dataset.map`, in the thread that asks for an element.
@@ -123,71 +163,33 @@ def map_here(
   return mapped
 
 
-@graphs.no_autograph
-def _batches_of_runs(
-    batches: batches_lib.FrameBatches, runs: _Runs
-) -> tf.data.Dataset:
-  """Returns a data set of the batches of each run; see `_Runs.read`."""
-  new_run, read = weak_method(runs, 'new_run'), weak_method(runs, 'read')
-  lead = [None] if batches.group_size > 1 else []
-  leaves = [tf.TensorSpec([], tf.int64)] * 2
-  leaves += tf.nest.flatten(batches.element_spec)
-  specs = [tf.TensorSpec([*lead, *leaf.shape], leaf.dtype) for leaf in leaves]
-  dtypes = [leaf.dtype for leaf in specs]
+def call(
+    instance: Any, name: str, args: Sequence[Any], dtypes: Any = ()
+) -> Any:
+  """Calls a method that takes arrays, at once or as an operation of a graph.
 
-  def batches_of(run):
-    groups = map_here(
-        tf.data.Dataset.range(tf.int64.max),
-        lambda number: tf.numpy_function(read, [run], dtypes),
-        tuple(specs),
-    )
-    if batches.in_advance:
-      groups = groups.prefetch(1)
-    if not lead:
-      return groups
-    # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
-    return groups.flat_map(
-        lambda *group: tf.data.Dataset.from_tensor_slices(group)
-    )
-
-  return tf.data.Dataset.from_generator(
-      new_run, output_signature=tf.TensorSpec([], tf.int64)
-  ).flat_map(batches_of)
+  Args:
+    instance: the owner of the method, which a graph does not keep alive.
+    name: the name of the method.
+    args: arrays, or tensors.
+    dtypes: the types of its results, or that of its result.
+  """
+  if tf.executing_eagerly():
+    return getattr(instance, name)(*map(np.asarray, args))
+  return tf.numpy_function(_weak_method(instance, name), args, dtypes)
 
 
-def weak_method(instance: Any, name: str) -> Callable[..., Any]:
+def _weak_method(instance: Any, name: str) -> Callable[..., Any]:
   """Returns a method that does not keep its instance alive.
 
   TensorFlow never forgets a Python function that is in a graph.
   """
   reference = weakref.ref(instance)
 
-  def call(*args):
+  def call_method(*args):
     found = reference()
     if found is None:
       raise ValueError('The replay buffer is gone.')
     return getattr(found, name)(*args)
 
-  return call
-
-
-def _mapped(dataset, sequence_fn):
-  """Applies a function to the `Trajectory` of every item of batches."""
-  frames_spec, info_spec = dataset.element_spec
-  if info_spec.key.shape.rank == 1:
-    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
-  spec = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), frames_spec
-  )
-  function = tf.function(sequence_fn).get_concrete_function(spec)
-  # Within a graph these are tensors.
-  signature = tf.nest.map_structure(
-      lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
-      function.structured_outputs,
-  )
-  return dataset.map(
-      lambda frames, info: (
-          tf.map_fn(sequence_fn, frames, fn_output_signature=signature),
-          info,
-      )
-  )
+  return call_method

@@ -1,7 +1,8 @@
 """Reads a data set once, and stores its frames: in memory, or in a folder."""
 
+import contextlib
 import dataclasses
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional
 
 from absl import logging
 from google.protobuf import text_format
@@ -65,8 +66,7 @@ class FrameStore:
 
   def all_rows(self) -> np.ndarray:
     """Returns the row of each frame, in the order of the data, int64 `[N]`."""
-    first, count = self.episodes[:2]
-    return windows_lib.ranges(first, count, 1)[1]
+    return windows_lib.ranges(*self.episodes[:2], 1)[1]
 
   def top_episodes(self, count: int) -> 'FrameStore':
     """Returns the episodes with the highest undiscounted returns.
@@ -151,7 +151,16 @@ def load_frames(
   if directory is None:
     return _write(source, None, None)
   directory = files.expand_local(directory, _FOLDER)
-  made_from, problem = _fingerprint(data, items, source.options)
+  made_from, problem = pipelines.fingerprint(data)
+  if made_from is not None:
+    rules = source.options.rules
+    settings = {'policy_info_fn': source.options.policy_info_fn, 'rules': rules}
+    try:
+      made_from = identity_lib.fingerprint(
+          str(data.element_spec), made_from, items, settings
+      )
+    except ValueError as e:
+      made_from, problem = None, str(e).rstrip('.')
   whole.recover_interrupted_write(directory)
   marker = folders.read_marker(directory)
   if marker is None:
@@ -180,28 +189,29 @@ def open_frames(directory: files.PathLike) -> FrameStore:
   Each file is checked for its size and for the checksums of 32 MB: a small file
   whole, a large one at its first and last MB and at others between them. That
   takes about 15 ms a file if it is in the page cache, and otherwise as long as
-  32 reads of 1 MB. `RowStore.open(folder)` checks all of it.
+  32 reads of 1 MB. `open_rows(folder)` checks all of it.
 
   Raises:
     FileNotFoundError: if there is no such folder, or no frames in it.
     OSError: if it is damaged, or of another version.
   """
   folder = files.expand_local(directory, _FOLDER)
-  rows = rows_lib.RowStore.open(folder, blocks=_BLOCKS_AT_OPENING)
+  rows = rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING)
   if 'spec' not in rows.meta:
     raise FileNotFoundError(
         f'{folder} has an index for random access, and no prepared frames.'
     )
+  return _store(rows)
+
+
+def _store(rows) -> FrameStore:
+  """Returns the frames that a written store has."""
   proto = text_format.Parse(rows.meta['spec'], struct_pb2.StructuredValue())
-  return _store(trajectory.Trajectory(*tensor_spec.from_proto(proto)), rows)
-
-
-def _store(spec, rows) -> FrameStore:
   windows = rows.meta['windows']
   arrays = dict(rows.arrays)
   priorities = arrays.pop('priorities', None)
   return FrameStore(
-      spec,
+      trajectory.Trajectory(*tensor_spec.from_proto(proto)),
       rows,
       windows and windows_lib.Windows(*windows),
       store_items.Episodes(**arrays),
@@ -210,25 +220,11 @@ def _store(spec, rows) -> FrameStore:
   )
 
 
-def _fingerprint(data, items, options) -> Tuple[Optional[str], str]:
-  """Returns a fingerprint of the frames, or None and why there is none."""
-  pipeline, problem = pipelines.fingerprint(data)
-  if pipeline is None:
-    return None, problem
-  settings = {'policy_info_fn': options.policy_info_fn, 'rules': options.rules}
-  try:
-    fingerprint = identity_lib.fingerprint(
-        str(data.element_spec), pipeline, items, settings
-    )
-  except ValueError as e:
-    return None, str(e).rstrip('.')
-  return fingerprint, ''
-
-
 def _write(source, folder, made_from) -> FrameStore:
   """Stores the frames of a source, in memory if there is no folder."""
   [items] = source.tables
-  layout = layout_of(source.spec)
+  spec, windows = source.spec, items.windows
+  layout = layout_of(spec)
   logging.info(
       'Storing frames of %d bytes%s.',
       layout.frame_bytes,
@@ -237,41 +233,48 @@ def _write(source, folder, made_from) -> FrameStore:
   lengths: List[np.ndarray] = [np.zeros(0, np.int64)]
   returns: List[np.ndarray] = [np.zeros(0)]
   is_open = False
-  writer = rows_lib.StoreWriter(layout, folder)
-  try:
+  with contextlib.closing(rows_lib.StoreWriter(layout, folder)) as writer:
     for segment in source.segments():
       writer.append(tf.nest.flatten(segment.frames))
       lengths.append(segment.length)
-      returns.append(_returns(source.spec, segment))
+      returns.append(_returns(spec, segment))
       is_open = segment.is_open
     episodes = store_items.find_episodes(
-        np.concatenate(lengths), items.windows, np.concatenate(returns), is_open
+        np.concatenate(lengths), windows, np.concatenate(returns), is_open
     )
-    longest = int(episodes.num_rows.max(initial=0))
-    check_has_items(longest, episodes.num_items.any(), items.sequence_length)
-    priorities = _priorities(items, episodes, source.spec, writer)
+    _check_has_items(episodes, items)
     arrays = episodes._asdict()
-    if priorities is not None:
-      arrays['priorities'] = priorities
-    windows = items.windows
+    if items.priority != 1.0:
+      arrays['priorities'] = _priorities(items, episodes, spec, writer)
     meta = {
         'made_from': made_from,
         'windows': windows and [windows.length, windows.stride, windows.end],
-        'spec': text_format.MessageToString(tensor_spec.to_proto(source.spec)),
+        'spec': text_format.MessageToString(tensor_spec.to_proto(spec)),
     }
-    return _store(source.spec, writer.finish(meta, arrays))
-  finally:
-    writer.close()
+    return dataclasses.replace(_store(writer.finish(meta, arrays)), spec=spec)
+
+
+def _check_has_items(episodes, items) -> None:
+  """Raises a ValueError if there is nothing to sample."""
+  longest = int(episodes.num_rows.max(initial=0))
+  if not longest:
+    raise ValueError(
+        'There are no frames in the data set, so there is nothing to sample. Is'
+        ' it empty, or were all its episodes left out?'
+    )
+  if not episodes.num_items.any():
+    raise ValueError(
+        f'No item fits: every episode has fewer than {items.sequence_length}'
+        f' frames; the longest has {longest}. Choose shorter windows, or an end'
+        ' of "pad".'
+    )
 
 
 def _returns(spec, segment) -> np.ndarray:
   """Returns the sum of the rewards of each episode, float64 `[E]`."""
   reward = spec.reward
-  if not (
-      isinstance(reward, tf.TypeSpec)
-      and reward.shape.rank == 0
-      and reward.dtype.is_floating
-  ):
+  is_number = isinstance(reward, tf.TypeSpec) and reward.shape.rank == 0
+  if not (is_number and reward.dtype.is_floating):
     return np.full(len(segment.step), np.nan)
   is_transition = segment.frames.step_type != ts.StepType.LAST
   rewards = segment.frames.reward.astype(np.float64)
@@ -280,23 +283,19 @@ def _returns(spec, segment) -> np.ndarray:
   )
 
 
-def _priorities(items, episodes, spec, writer) -> Optional[np.ndarray]:
-  """Returns the priorities of all items; None if they are 1."""
+def _priorities(items, episodes, spec, writer) -> np.ndarray:
+  """Returns the priorities of all items."""
   index = store_items.ItemIndex(episodes, items.windows)
   if not callable(items.priority):
-    if items.priority == 1.0:
-      return None
     return np.full(index.num_items, float(items.priority))
   function = priorities_lib.batched(items.priority)
-  rows = writer.rows()
-  count = 1
-  if items.windows is not None:
-    num_bytes = writer.layout.frame_bytes * items.windows.length
-    count = max(_PRIORITY_BYTES // max(num_bytes, 1), 1)
+  rows, boundary = writer.rows(), boundary_of(writer.layout)
+  num_bytes = max(writer.layout.frame_bytes * (index.length or 0), 1)
+  count = max(_PRIORITY_BYTES // num_bytes, 1) if index.length else 1
   priorities = np.zeros(index.num_items)
   for begin in range(0, index.num_items, count):
     numbers = np.arange(begin, min(begin + count, index.num_items))
-    leaves, _ = index.read(rows, numbers, boundary_of(writer.layout))
+    leaves, _ = index.read(rows, numbers, boundary)
     frames = tf.nest.pack_sequence_as(spec, rows.with_strings(leaves))
     priorities[numbers] = function(frames)
   priorities_lib.check(
@@ -305,26 +304,3 @@ def _priorities(items, episodes, spec, writer) -> Optional[np.ndarray]:
       lambda item: index.episode_and_start(np.array([item]))[1][0],
   )
   return priorities
-
-
-def check_has_items(
-    longest: int, has_items: bool, sequence_length: Optional[int]
-) -> None:
-  """Raises a ValueError if there is nothing to sample.
-
-  Args:
-    longest: the number of frames of the longest episode.
-    has_items: whether there are items.
-    sequence_length: how many frames an item has.
-  """
-  if not longest:
-    raise ValueError(
-        'There are no frames in the data set, so there is nothing to sample. Is'
-        ' it empty, or were all its episodes left out?'
-    )
-  if not has_items:
-    raise ValueError(
-        f'No item fits: every episode has fewer than {sequence_length} frames;'
-        f' the longest has {longest}. Choose shorter windows, or an end of'
-        ' "pad".'
-    )

@@ -1,6 +1,6 @@
 """The base class of replay buffers without a server."""
 
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.replay import importance
 from rlds2reverb.replay.local import batches as batches_lib
 from rlds2reverb.replay.local import dataset
-from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import position
 from rlds2reverb.store import items as store_items
 from rlds2reverb.store import prioritized
@@ -58,7 +57,7 @@ class LocalReplayBuffer(
   def __init__(
       self,
       items: Any,
-      store: loading.FrameStore,
+      store: Any,
       capacity: int,
       sampler: Optional[samplers.Sampler],
       process: samplers.Process,
@@ -72,7 +71,7 @@ class LocalReplayBuffer(
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, process)
-    self._position: position.SamplingState = position.SamplingState(
+    self._position: position.Position = position.Position(
         {
             'seed': int(process.seed),
             'worker': [process.rank, process.world_size],
@@ -101,7 +100,7 @@ class LocalReplayBuffer(
       stream: a number from 0 up; each stream has random draws of its own.
     """
     checks.check_not_negative('stream', stream)
-    return self._batches(sample_batch_size, None)(0).of_stream(stream)
+    return self._batches(sample_batch_size, None).of_stream(0, stream)
 
   def seek(self, number: int) -> None:
     """Lets iterators that are made from now on begin with a batch.
@@ -145,12 +144,8 @@ class LocalReplayBuffer(
           f'There must be a priority for each of the items {tuple(expected)},'
           f' but the priorities have the shape {found}.'
       )
-    if in_graph:
-      update = dataset.weak_method(self, '_update')
-      tf.numpy_function(update, [keys, priorities], [])
-      return
     try:
-      self._update(keys, priorities)
+      dataset.call(self, '_update', [keys, priorities])
     except store_items.SamplingError as e:
       # TensorFlow makes the same of it in a graph.
       raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
@@ -166,14 +161,14 @@ class LocalReplayBuffer(
     if normalization != 'table':
       return {}
     # An item of the batch may have had a lower priority than any item has now.
-    if tf.executing_eagerly():
-      least = min(sampler.min_priority(), np.min(sample_info.priority))
-    else:
-      min_priority = dataset.weak_method(sampler, 'min_priority')
-      least = tf.numpy_function(min_priority, [], tf.float64)
-      least = tf.minimum(least, tf.reduce_min(sample_info.priority))
-      least.set_shape([])
-    return {'min_priority': least, 'priority_exponent': sampler.alpha}
+    least = dataset.call(self, '_least', [sample_info.priority], tf.float64)
+    return {
+        'min_priority': tf.reshape(least, []),
+        'priority_exponent': sampler.alpha,
+    }
+
+  def _least(self, priorities):
+    return min(self._prioritized().min_priority(), np.min(priorities))
 
   def close(self) -> None:
     """Does nothing here: there is no server to stop."""
@@ -195,13 +190,13 @@ class LocalReplayBuffer(
       num_parallel_calls,
   ):
     del num_parallel_calls  # The rows of a batch are read together.
+    streams = position.Streams()
+    batches = self._batches(sample_batch_size, num_steps)
+    made = dataset.make_dataset(batches, streams, sequence_preprocess_fn)
     # What is refused must not count as a data set, or later ones would draw
     # other batches, and a checkpoint would resume those of another.
-    batches_of = self._batches(sample_batch_size, num_steps)
-    number, streams = self._position.new_data_set()
-    return dataset.make_dataset(
-        batches_of(number), streams, sequence_preprocess_fn
-    )
+    self._position.add(streams)
+    return made
 
   def _single_deterministic_pass_dataset(
       self,
@@ -211,40 +206,15 @@ class LocalReplayBuffer(
       num_parallel_calls,
   ):
     del num_parallel_calls
-    self._check_batches(sample_batch_size, num_steps)
-    own = self._process.share_of(self.num_items)
-    draw = samplers.InOrder().bind(self._items, self._process)
-    batches = batches_lib.FrameBatches(
-        self.store,
-        self._items,
-        lambda stream: draw,
-        sample_batch_size,
-        num_batches=-(-own // (sample_batch_size or 1)),
-        in_advance=not self._items.changes,
+    return dataset.make_dataset(
+        self._batches(sample_batch_size, num_steps, samplers.InOrder()),
+        position.Streams(goes_on=False),
+        sequence_preprocess_fn,
     )
-    streams = position.Streams(goes_on=False)
-    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
 
   def _batches(
-      self, batch_size, num_steps
-  ) -> Callable[[int], batches_lib.FrameBatches]:
-    """Returns a function from the number of a data set to its batches."""
-    self._check_batches(batch_size, num_steps)
-    items, sampler, process = self._items, self._sampler, self._process
-    static_size = sampler.batch_size(items, process, batch_size or 1)
-    return lambda data_set: batches_lib.FrameBatches(
-        self.store,
-        items,
-        lambda stream: sampler.bind(
-            items, process._replace(stream=(data_set, stream))
-        ),
-        batch_size,
-        static_size=static_size,
-        in_advance=not (sampler.is_synchronous or items.changes),
-        identity=str(self._position.identity),
-    )
-
-  def _check_batches(self, batch_size, num_steps):
+      self, batch_size, num_steps, sampler=None
+  ) -> batches_lib.FrameBatches:
     length = self._items.length
     if batch_size is not None:
       checks.check_positive('sample_batch_size', batch_size)
@@ -260,6 +230,14 @@ class LocalReplayBuffer(
           f' {"all frames of an episode" if length is None else length}. Make'
           f' the replay buffer with Windows({num_steps}).'
       )
+    return batches_lib.FrameBatches(
+        self.store,
+        self._items,
+        sampler or self._sampler,
+        self._process,
+        batch_size,
+        str(self._position.identity),
+    )
 
   def _next_batch(self, sample_batch_size, num_steps):
     iterators = self._position.iterators
@@ -281,8 +259,7 @@ class LocalReplayBuffer(
   def _gather_all(self):
     rows = self.store.rows
     with self._items.lock:
-      leaves = rows.with_strings(rows.read(self.store.all_rows(), 1))
+      leaves = rows.with_strings(rows.take(self.store.all_rows()[np.newaxis]))
     return tf.nest.pack_sequence_as(
-        self.data_spec,
-        [tf.convert_to_tensor(leaf.swapaxes(0, 1)) for leaf in leaves],
+        self.data_spec, [tf.convert_to_tensor(leaf) for leaf in leaves]
     )

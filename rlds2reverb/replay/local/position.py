@@ -9,114 +9,96 @@ goes on where that one stands, and gives it back when it ends:
     zip(dataset, dataset)              streams 0 and 1 at the same time
 """
 
+import contextlib
 import json
 import threading
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-# The greatest number of iterators of a data set at once.
-_MAX_STREAMS = 256
-
 
 class Streams:
-  """How many batches of each stream of a data set have been handed out."""
+  """How many batches of each stream of a data set have been handed out.
 
-  def __init__(self, positions: Sequence[int] = (), goes_on: bool = True):
+  Attributes:
+    number: the number of the data set.
+  """
+
+  def __init__(self, goes_on: bool = True):
     """Creates the streams.
 
     Args:
-      positions: the positions of the first ones.
       goes_on: whether an iterator goes on where another one has ended, rather
         than at the start.
     """
-    self._lock = threading.Lock()
-    self._goes_on = goes_on
-    # Operations in graphs count here, because they cannot count in Python. This
-    # is no `tf.Variable`, since a distribution strategy would make several of
-    # one.
+    self.number = 0
+    self._goes_on, self._lock = goes_on, threading.Lock()
+    self._is_taken: List[bool] = []
+    # Operations in graphs count here, because they cannot count in Python.
     with tf.init_scope(), tf.device('cpu'):
-      self._counts = tf.raw_ops.VarHandleOp(
-          dtype=tf.int64,
-          shape=[_MAX_STREAMS],
-          shared_name='cd2c89b7-88b7-44c8-ad83-06c2a9158347',  # Anonymous.
+      self._counts = tf.lookup.experimental.MutableHashTable(
+          tf.int64, tf.int64, 0, experimental_is_anonymous=True
       )
-    self.restore(positions)
 
   def restore(self, positions: Sequence[int]) -> None:
     """Sets the positions of all streams, and forgets existing iterators."""
-    counts = np.zeros(_MAX_STREAMS, np.int64)
-    counts[: len(positions)] = positions
     with self._lock, tf.init_scope(), tf.device('cpu'):
       self._is_taken = [False] * len(positions)
-      tf.raw_ops.AssignVariableOp(resource=self._counts, value=counts)
+      self._counts.remove(self._counts.export()[0])
+      self._counts.insert(
+          np.arange(len(positions)), np.array(positions, np.int64)
+      )
 
-  def take(self) -> Tuple[int, int, List[bool]]:
-    """Takes a stream that no other iterator has.
+  @contextlib.contextmanager
+  def taken(self) -> Iterator[Tuple[int, int]]:
+    """Takes a stream that no other iterator has, until the body ends.
 
-    Returns:
-      Its number, the number of its next batch, and what `give_back` needs.
+    Yields:
+      The number of the stream, and that of its next batch.
     """
     with self._lock:
       taken = self._is_taken
-      number = next((k for k, each in enumerate(taken) if not each), len(taken))
-      if number == _MAX_STREAMS:
-        raise ValueError(
-            f'There are {number} iterators of one data set already. Let go of'
-            ' some, or call as_dataset again.'
-        )
-      taken[number : number + 1] = [True]
-      begin = self._read()[number] if self._goes_on else 0
-      return number, int(begin), taken
+      stream = (taken + [False]).index(False)
+      taken[stream : stream + 1] = [True]
+      begin = self.positions()[stream] if self._goes_on else 0
+    try:
+      yield stream, begin
+    finally:
+      taken[stream] = False
 
-  def give_back(self, number: int, taken: List[bool]) -> None:
-    """Lets others have a stream."""
-    with self._lock:
-      taken[number] = False
-
-  def count(self, number: tf.Tensor, position: tf.Tensor) -> tf.Operation:
+  def count(self, stream: tf.Tensor, position: tf.Tensor) -> None:
     """Notes in a graph how many batches of a stream have been handed out."""
-    return tf.raw_ops.ResourceScatterUpdate(
-        resource=self._counts, indices=number, updates=position
-    )
+    self._counts.insert(stream, position)
 
   def positions(self) -> List[int]:
     """Returns the position of each stream."""
-    return self._read()[: len(self._is_taken)].tolist()
-
-  def _read(self) -> np.ndarray:
     with tf.init_scope(), tf.device('cpu'):
-      return tf.raw_ops.ReadVariableOp(
-          resource=self._counts, dtype=tf.int64
-      ).numpy()
+      numbers = np.arange(len(self._is_taken))
+      return self._counts.lookup(numbers).numpy().tolist()
 
 
-class SamplingState(tf.train.experimental.PythonState):
+class Position(tf.train.experimental.PythonState):
   """The positions of the data sets of a replay buffer, for a checkpoint.
 
   Attributes:
+    identity: what the batches depend on, by its name.
     iterators: the iterators of `get_next`; a restored position drops them.
   """
 
   def __init__(self, identity: Dict[str, Any]):
-    """Creates the state.
-
-    Args:
-      identity: what the batches depend on, by its name.
-    """
     self.identity = identity
-    self._data_sets: List[Streams] = []
-    # The positions of data sets that have not been made yet.
-    self._restored: List[List[int]] = []
     self.iterators: Dict[Any, Any] = {}
+    self._data_sets: List[Streams] = []
+    # The positions of all data sets, also of those that are not made yet.
+    self._restored: List[List[int]] = []
 
-  def new_data_set(self) -> Tuple[int, Streams]:
-    """Returns the number and the streams of the next data set."""
-    number = len(self._data_sets)
-    restored = self._restored[number : number + 1]
-    self._data_sets.append(Streams(restored[0] if restored else ()))
-    return number, self._data_sets[-1]
+  def add(self, streams: Streams) -> None:
+    """Adds a data set, once it has been made, and gives it its number."""
+    streams.number = len(self._data_sets)
+    for positions in self._restored[streams.number :][:1]:
+      streams.restore(positions)
+    self._data_sets.append(streams)
 
   def restore(self, positions: List[List[int]]) -> None:
     """Sets the positions of all data sets, also of those made later."""

@@ -60,8 +60,8 @@ class FrameRing(tf.train.experimental.PythonState):
       capacity: the largest number of frames whose items can be drawn.
 
     Raises:
-      ValueError: if frames have strings, or items are whole episodes or longer
-        than `capacity`.
+      ValueError: if frames have strings, or items are whole episodes, padded,
+        or longer than `capacity`.
     """
     layout = loading.layout_of(spec)
     if layout.has_strings:
@@ -75,6 +75,12 @@ class FrameRing(tf.train.experimental.PythonState):
           f'The windows of items must have a length of at most {capacity}, the'
           f' capacity, but it is {length}.'
       )
+    if windows.pads_episodes:
+      end = windows_lib.EndOfEpisode(windows.end).value
+      raise ValueError(
+          'Items of frames that are appended are whole windows: their end must'
+          f' be "drop" or "cross", but is {end!r}.'
+      )
     self.spec, self.windows, self.length = spec, windows, windows.length
     self.capacity = self.num_slots = capacity
     self.listener: Optional[prioritized.Prioritized] = None
@@ -86,8 +92,8 @@ class FrameRing(tf.train.experimental.PythonState):
         for size in layout.row_bytes
     ]
     self.rows = rows_lib.RowStore(layout, self._groups)
-    # The row at which each item starts, and after which it has none.
-    self._spans = np.zeros([2, capacity], np.int64)
+    # The row at which each item starts.
+    self._starts = np.zeros(capacity, np.int64)
     # The first and the next row, and the first one of the last episode.
     self._begin = self._end = self._origin = 0
     # The first item that can be drawn, and the next one.
@@ -107,14 +113,6 @@ class FrameRing(tf.train.experimental.PythonState):
     """Returns the place of each frame, int64 `[N]`."""
     return np.arange(self._end - self.num_frames, self._end) % self.capacity
 
-  def slots(self, items: np.ndarray) -> np.ndarray:
-    """Returns the slots of items; see `ItemIndex`."""
-    return items % self.capacity
-
-  def items_in(self, slots: np.ndarray) -> np.ndarray:
-    """Returns the items in slots; see `ItemIndex`."""
-    return self.first + (slots - self.first) % self.capacity
-
   def alive(self, items: np.ndarray) -> np.ndarray:
     """Returns whether items were not overwritten by newer ones, bool `[N]`.
 
@@ -125,34 +123,18 @@ class FrameRing(tf.train.experimental.PythonState):
     return items >= self.first
 
   def read(
-      self, rows: rows_lib.RowStore, items: np.ndarray, boundary: Any = None
-  ) -> Tuple[List[np.ndarray], Optional[np.ndarray]]:
+      self, rows: rows_lib.RowStore, items: np.ndarray, boundary: Any
+  ) -> Tuple[List[np.ndarray], None]:
     """Reads items; see `ItemIndex`."""
-    starts, stops = self._spans[:, items % self.capacity]
-    starts, length = starts % self.capacity, stops - starts
-    return store_items.read_windows(
-        rows, self.windows, starts, starts + length, boundary or {}
-    )
+    del boundary  # All rows are those of the data.
+    starts = self._starts[items % self.capacity] % self.capacity
+    return rows.read(starts, self.length), None
 
-  def load(self, recorded: loading.FrameStore) -> np.ndarray:
-    """Appends recorded frames, and returns the priority of each slot."""
-    layout = recorded.rows.layout
-    names = [column.name for column in layout.columns]
-    for begin in range(0, recorded.num_frames, _ROWS_AT_ONCE):
-      rows = np.arange(begin, min(begin + _ROWS_AT_ONCE, recorded.num_frames))
-      [types] = recorded.rows.take(rows, [names.index('step_type')])
-      self._append([group[rows] for group in recorded.rows.groups], types)
-    priorities = np.zeros(self.capacity)
-    items = np.arange(self.first, self._next)
-    values = recorded.priorities
-    priorities[self.slots(items)] = (
-        1.0 if values is None else values[len(values) - len(items) :]
-    )
-    return priorities
-
-  def append_leaves(self, *leaves: np.ndarray) -> None:
-    """Appends frames, given their leaves; see `append`."""
-    self.append(tf.nest.pack_sequence_as(self.spec, leaves))
+  def load(self, rows: rows_lib.RowStore) -> None:
+    """Appends recorded frames."""
+    for begin in range(0, rows.num_rows, _ROWS_AT_ONCE):
+      end = min(begin + _ROWS_AT_ONCE, rows.num_rows)
+      self.append_leaves(*rows.take(np.arange(begin, end)))
 
   def append(self, frames: Any) -> None:
     """Appends consecutive frames, a `Trajectory` of arrays `[B, ...]`.
@@ -160,10 +142,15 @@ class FrameRing(tf.train.experimental.PythonState):
     Their items have the highest priority that any item has had so far. An
     episode ends with a frame whose step type is LAST.
     """
-    groups = self.rows.layout.encode(tf.nest.flatten(frames))
+    self.append_leaves(*tf.nest.flatten(frames))
+
+  def append_leaves(self, *leaves: np.ndarray) -> None:
+    """Appends frames, given their leaves; see `append`."""
+    groups = self.rows.layout.encode(leaves)
+    [column] = loading.boundary_of(self.rows.layout)
     for begin in range(0, len(groups[0]), _ROWS_AT_ONCE):
       part = slice(begin, begin + _ROWS_AT_ONCE)
-      self._append([rows[part] for rows in groups], frames.step_type[part])
+      self._append([rows[part] for rows in groups], leaves[column][part])
 
   def clear(self) -> None:
     """Removes all frames."""
@@ -176,12 +163,12 @@ class FrameRing(tf.train.experimental.PythonState):
     file = io.BytesIO()
     with self.lock:
       rows = self.all_rows()
-      slots = self.slots(np.arange(self.first, self._next))
+      slots = np.arange(self.first, self._next) % self.capacity
       np.savez(
           file,
           *[group[rows] for group in self._groups],
           place=[self.capacity, self.first, self._end],
-          spans=self._spans[:, slots],
+          spans=self._starts[np.newaxis, slots],
       )
     return file.getvalue()
 
@@ -198,19 +185,18 @@ class FrameRing(tf.train.experimental.PythonState):
             f' {capacity} frames, but this one has {self.capacity}.'
         )
       groups = [saved[f'arr_{i}'] for i in range(len(self._groups))]
-      spans = saved['spans']
+      starts = saved['spans'][0]
     with self.lock:
       self._begin = self._end = end - len(groups[0])
       self._write(groups)
       self._origin = end
-      self.first, self._next = first, first + spans.shape[1]
-      self._spans[:, self.slots(np.arange(first, self._next))] = spans
+      self.first, self._next = first, first + len(starts)
+      self._starts[np.arange(first, self._next) % capacity] = starts
 
   def _append(self, groups, step_type) -> None:
     """Appends rows and their items."""
     count = len(step_type)
-    splits = np.array([0, count])
-    is_end = np.array([False])
+    splits, is_end = np.array([0, count]), np.array([False])
     if not self.windows.crosses_episodes:
       ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
       splits = np.unique([0, *ends, count])
@@ -222,26 +208,26 @@ class FrameRing(tf.train.experimental.PythonState):
           splits[1:] - origins, splits[:-1] - origins, is_end
       )
       starts = origins[windows.episode] + windows.start
-      stops = np.minimum(starts + self.length, splits[1:][windows.episode])
       self._origin = int(splits[-1] if is_end[-1] else origins[-1])
       for begin in range(0, count, self.capacity):
-        self._add_rows([rows[begin : begin + self.capacity] for rows in groups])
+        part = slice(begin, begin + self.capacity)
+        self._make_room(len(step_type[part]))
+        self._write([rows[part] for rows in groups])
       # Items that would begin before the frames that are kept do not exist.
-      kept = starts >= max(self._end - self.capacity, self._begin)
-      items = np.arange(self._next, self._next + np.count_nonzero(kept))
-      self._spans[:, self.slots(items)] = starts[kept], stops[kept]
+      starts = starts[starts >= max(self._end - self.capacity, self._begin)]
+      items = self._next + np.arange(len(starts))
+      self._starts[items % self.capacity] = starts
       if self.listener is not None and len(items):
         self.listener.add(items)
       self._next += len(items)
 
-  def _add_rows(self, groups) -> None:
+  def _make_room(self, count: int) -> None:
     # Items are in the order of their starts, so the oldest go first.
-    limit = self._end + len(groups[0]) - self.capacity
+    limit = self._end + count - self.capacity
     first = self.first
-    while first < self._next and self._spans[0, first % self.capacity] < limit:
+    while first < self._next and self._starts[first % self.capacity] < limit:
       first += 1
     self._remove_before(first)
-    self._write(groups)
 
   def _write(self, groups) -> None:
     rows = np.arange(self._end, self._end + len(groups[0])) % self.capacity

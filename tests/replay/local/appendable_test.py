@@ -16,7 +16,6 @@ from tf_agents.utils import nest_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import ring as ring_lib
 from rlds2reverb.store import prioritized
@@ -29,11 +28,6 @@ _SETTINGS = (
     (1, 1, 'drop'),
     (2, 1, 'drop'),
     (3, 2, 'drop'),
-    (2, 1, 'pad'),
-    (5, 3, 'pad'),
-    (3, 2, 'tile'),
-    (4, 3, 'zero_pad'),
-    (3, 2, 'overlap'),
     (4, 3, 'cross'),
 )
 
@@ -45,11 +39,11 @@ def _ring(capacity, length=2, stride=1, end='drop'):
 
 
 def _content(ring):
-  """Returns what the items show, and their step types."""
+  """Returns what the items show."""
   items = ring.first + np.arange(ring.num_items)
-  leaves, _ = ring.read(ring.rows, items, loading.boundary_of(ring.rows.layout))
+  leaves, _ = ring.read(ring.rows, items, {})
   found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
-  return list(zip(found.observation.tolist(), found.step_type.tolist()))
+  return found.observation.tolist()
 
 
 def _shown(buffer):
@@ -69,25 +63,9 @@ def _append(buffer, frames):
 def _expected(count, lasts, capacity, length, stride, end):
   """Returns the content of a ring after frames 0 to `count`."""
   ends = [last + 1 for last in lasts if last < count]
-  lengths = np.diff([0, *ends, count]).tolist()
-  is_open = lengths[-1] > 0
-  lengths = lengths if is_open else lengths[:-1]
-  types = cuts.make_frames(0, count, lasts).step_type
-  items = []
-  for rows in cuts.cut_rows(lengths, length, stride, end):
-    # The last episode has no end yet.
-    in_open = is_open and rows[0] >= count - lengths[-1]
-    overlaps = end == 'overlap' and (rows[0] - count + lengths[-1]) % stride
-    if in_open and end != 'cross' and (-1 in rows or overlaps):
-      continue
-    if rows[0] >= count - capacity:
-      items.append(
-          (
-              [max(row, 0) for row in rows],
-              [2 if row < 0 else types[row] for row in rows],
-          )
-      )
-  return items
+  lengths = np.diff([0, *ends, count])
+  items = cuts.cut_rows(lengths, length, stride, end)
+  return [rows for rows in items if rows[0] >= count - capacity]
 
 
 class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
@@ -96,7 +74,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     # Capacity 3, of frames; write 0..4.
     ring = _ring(3, length=1)
     ring.append(cuts.make_frames(0, 5))
-    self.assertEqual([shown for shown, _ in _content(ring)], [[2], [3], [4]])
+    self.assertEqual(_content(ring), [[2], [3], [4]])
     self.assertEqual((ring.num_items, ring.num_frames), (3, 3))
 
   @parameterized.product(setting=_SETTINGS, capacity=(5, 17, 1000))
@@ -125,7 +103,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(_content(restored), expected)
       begin = end
 
-  @parameterized.parameters('drop', 'tile', 'cross')
+  @parameterized.parameters('drop', 'cross')
   def test_long_appends(self, end):
     setting = 3, 2, end
     ring = _ring(20, *setting)
@@ -134,7 +112,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       ring.append(cuts.make_frames(begin, stop, lasts))
       self.assertEqual(_content(ring), _expected(stop, lasts, 20, *setting))
 
-  @parameterized.parameters('drop', 'pad', 'cross')
+  @parameterized.parameters('drop', 'cross')
   def test_clear(self, end):
     ring = _ring(10, 3, 1, end)
     ring.append(cuts.make_frames(0, 8, [3]))
@@ -143,10 +121,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual((ring.num_frames, ring.num_items), (0, 0))
     ring.append(cuts.make_frames(8, 13))
     # Nothing of the frames before.
-    self.assertEqual(
-        [shown for shown, _ in _content(ring)],
-        [[8, 9, 10], [9, 10, 11], [10, 11, 12]],
-    )
+    self.assertEqual(_content(ring), [[8, 9, 10], [9, 10, 11], [10, 11, 12]])
     self.assertEqual(ring.first, following)
 
   def test_items_that_went(self):
@@ -166,6 +141,8 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     for windows, length in ((None, None), (windows_lib.Windows(6), 6)):
       with self.assertRaisesRegex(ValueError, f'at most 5.*is {length}'):
         ring_lib.FrameRing(spec, windows, 5)
+    with self.assertRaisesRegex(ValueError, '"drop" or "cross", but.*tile'):
+      _ring(5, 2, end='tile')
     spec = spec._replace(observation=tf.TensorSpec([], tf.string))
     with self.assertRaisesRegex(ValueError, 'strings'):
       ring_lib.FrameRing(spec, windows_lib.Windows(2), 5)
@@ -214,24 +191,6 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     ring.clear()
     with self.assertRaisesRegex(ValueError, 'nothing to sample yet'):
       draw(0, 1, 2)
-
-  def test_recorded_items_have_priorities_of_their_own(self):
-    sampler = prioritized.Prioritized(1.0)
-    buffer = _Appendable(
-        golden.stacked(cuts.episodes_of([2, 3])),
-        4,
-        priority=lambda frames: 0.1 + frames.reward[0] / 1000,
-        sampler=sampler,
-    )
-    # The first item has no room, and then the second. The highest is 1.11.
-    for expected in [1.1, 1.11], [1.11, 1.11]:
-      _, info = next(buffer.as_dataset(200).as_numpy_iterator())
-      self.assertAllClose(np.unique(info.priority), np.unique(expected))
-      self.assertAllClose(
-          np.unique(info.probability), np.unique(expected) / np.sum(expected)
-      )
-      [frames] = cuts.cut_items(cuts.episodes_of([2]), None)
-      buffer._items.append(frames)  # pylint: disable=protected-access
 
   def test_slots_come_round(self):
     ring, sampler, draw = self.make(3)

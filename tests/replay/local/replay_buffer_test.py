@@ -687,6 +687,12 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     drop_last = _Buffer(data, sampler=samplers.WithoutReplacement(True))
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
       drop_last.as_dataset(6)
+
+    def fail(frames):
+      raise TypeError('it is refused')
+
+    with self.assertRaisesRegex(TypeError, 'it is refused'):
+      buffer.as_dataset(4, sequence_preprocess_fn=fail)
     # What is refused is no data set, so the next one is the first.
     for refused in (buffer, drop_last):
       same = _Buffer(data, sampler=refused._sampler)
