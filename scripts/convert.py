@@ -10,6 +10,7 @@ command goes on, and ends with the same items as if nothing had happened.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Callable, Iterator, List, Optional, Sequence
 
@@ -26,11 +27,10 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
   from rlds2reverb.jobs import engines
-  from rlds2reverb.jobs import job_folder
-  from rlds2reverb.jobs import mixtures
+  from rlds2reverb.jobs import job as job_lib
   from rlds2reverb.jobs import plan as plan_lib
   from rlds2reverb.jobs import processes
-  from rlds2reverb.jobs import quarantine
+  from rlds2reverb.jobs import ranges as ranges_lib
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import tasks as tasks_lib
   from rlds2reverb.trajectories import rules as rules_lib
@@ -216,10 +216,10 @@ def _planner(
   only = None
   if _ONLY_QUARANTINED.value is not None:
     path = files.user_path(_ONLY_QUARANTINED.value)
-    only = path, quarantine.read_ranges(path, opened)
-  weights = (
-      _WEIGHT.value if _MIXTURE.value is None else mixtures.weights_of(opened)
-  )
+    only = path, ranges_lib.of_quarantine(path, opened)
+  weights = _WEIGHT.value
+  if _MIXTURE.value is not None:
+    weights = list(sources_lib.weights_of(opened).values())
   (rule,) = rules
   return lambda task_mb: plan_lib.make_plan(
       opened,
@@ -285,7 +285,7 @@ def _say_few_tasks(
 def _local(
     plan: plan_lib.Plan,
     planner: Callable[[Optional[float]], plan_lib.Plan],
-    helper: processes.Helper,
+    engine: processes.Processes,
 ) -> engines.Engine:
   """Returns what runs the job on this machine."""
   count, reason = processes.choose_num_workers(plan)
@@ -298,21 +298,23 @@ def _local(
   # This process needs no start. But its memory grows with its tasks, and if it
   # were killed for the lack of some, nothing could say so.
   is_short = len(plan.tasks) <= processes.TASKS_PER_PROCESS
-  if count == 1 and is_short and not memory.limit():
+  if count == 1 and is_short and not memory.limits():
     return engines.Here()
-  return processes.Processes(min(count, len(plan.tasks)), helper)
+  engine.num_workers = min(count, len(plan.tasks))
+  return engine
 
 
 def main(*beam_options: str):
-  # TensorFlow is imported, and its threads are not started yet.
-  helper = processes.Helper(fork=True)
+  # TensorFlow is imported, and its threads are not started yet. More workers
+  # than processors are rare, and can be started later.
+  engine = processes.Processes(len(os.sched_getaffinity(0)), fork=True)
   try:
-    return _convert(beam_options, helper)
+    return _convert(beam_options, engine)
   finally:
-    helper.stop()
+    engine.stop()
 
 
-def _convert(beam_options: Sequence[str], helper: processes.Helper) -> int:
+def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
   """Does the job; returns the exit code."""
   sources = _sources()
   engine = _distributed(beam_options)
@@ -320,7 +322,7 @@ def _convert(beam_options: Sequence[str], helper: processes.Helper) -> int:
   plan = planner(_TASK_MB.value)
   folder = _JOB_DIR.value and files.user_path(_JOB_DIR.value)
   with usage.wrong_usage():
-    job_folder.check_same_plan(plan, folder or job_folder.default(plan))
+    job_lib.Job(plan, folder).check_same_plan()
   skips = _INVALID_EPISODES.value == 'skip'
   memory.keep_flat()  # All that stays is loaded now.
   try:
@@ -331,7 +333,7 @@ def _convert(beam_options: Sequence[str], helper: processes.Helper) -> int:
           dry_run=_DRY_RUN.value,
           max_invalid_fraction=_MAX_INVALID_FRACTION.value if skips else 0.0,
           allow_empty=flags.FLAGS.allow_empty,
-          engine=engine or _local(plan, planner, helper),
+          engine=engine or _local(plan, planner, local),
       )
   except KeyboardInterrupt:
     print(

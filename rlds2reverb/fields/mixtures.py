@@ -1,6 +1,6 @@
 """Mixtures of data sets that are trained on together.
 
-`jobs.mixtures` reads the data sets of one.
+`jobs.sources` reads the data sets of one.
 """
 
 import dataclasses

@@ -6,10 +6,9 @@ every worker must reach, so an engine may retry anything on any worker.
 """
 
 import contextlib
-import functools
 import os
 import threading
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence
 
 from absl import logging
 import apache_beam as beam
@@ -18,11 +17,9 @@ from apache_beam.runners import runner as runner_lib
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
-from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import quiet
-from rlds2reverb.jobs import receipts as receipts_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 # Otherwise every worker logs all that it receives and sends.
@@ -30,13 +27,11 @@ _DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
 # The namespace of the counters of a pipeline.
 _METRICS = 'rlds2reverb'
 _FAILURES = 'failures'
-_MESSAGE = '.txt'
 _SECONDS_PER_LOOK = 5.0
-_WHOLE_OUTPUT = -1  # Stands for the number of a task.
 
 
 class BeamEngine(engines.Engine):
-  """Does tasks as elements of a Beam pipeline, and finishes in another one.
+  """Does tasks as elements of a Beam pipeline, and joins in another one.
 
       engine = BeamEngine(['--runner=FlinkRunner', '--flink_master=host:8081'])
       convert.convert(plan, engine=engine)
@@ -73,36 +68,31 @@ class BeamEngine(engines.Engine):
     try:
       runner_lib.create_runner(standard.runner)
     except (AttributeError, ImportError, ValueError) as e:
-      names = standard.KNOWN_RUNNER_NAMES
+      names = ', '.join(standard.KNOWN_RUNNER_NAMES)
       raise ValueError(
-          f'There is no runner {standard.runner}.'
-          f'{checks.did_you_mean(standard.runner, names)} Beam has'
-          f' {", ".join(names)}, or takes the path of a class.'
+          f'There is no runner {standard.runner}. Beam has {names}, or takes'
+          ' the path of a class.'
       ) from e
 
   def map(self, attempt, numbers, report):
     numbers = list(numbers)
-    with _watching(attempt, numbers, report):
-      messages, self.counters = self._run(attempt, attempt.folder, numbers)
+    with _watching(attempt.job, numbers, report):
+      messages = self._run(attempt, numbers)
+    done = attempt.job.receipts()
     for number in numbers:
-      yield number, receipts_lib.read_one(
-          attempt.folder, attempt.plan, number
-      ) or tasks_lib.TaskError(
+      yield number, done.get(number) or tasks_lib.TaskError(
           messages.get(number, 'The pipeline has ended before it was done.')
       )
 
-  def finish(self, function):
-    messages, _ = self._run(
-        functools.partial(_finish, function), function.folder, [_WHOLE_OUTPUT]
-    )
-    if messages:
-      raise tasks_lib.TaskError(messages[_WHOLE_OUTPUT])
+  def join(self, attempt):
+    counters = self.counters
+    for message in self._run(attempt, [tasks_lib.JOIN]).values():
+      raise tasks_lib.TaskError(message)
+    self.counters = counters
 
-  def _run(
-      self, do: Any, folder: str, numbers: Sequence[int]
-  ) -> Tuple[Dict[int, str], Dict[str, int]]:
-    """Runs a pipeline; returns the messages of failures, and its counters."""
-    failures = os.path.join(folder, _FAILURES)
+  def _run(self, attempt: Any, numbers: Sequence[int]) -> Dict[int, str]:
+    """Runs a pipeline; returns the messages of failures, by their numbers."""
+    failures = attempt.job.path(_FAILURES)
     files.remove_folder(failures)  # Those of an earlier start.
     pipeline = beam.Pipeline(options=self._options)
     _ = (
@@ -110,9 +100,9 @@ class BeamEngine(engines.Engine):
         | 'numbers' >> beam.Create(numbers)
         # Otherwise one worker would do all of them.
         | 'to workers' >> beam.Reshuffle()
-        | 'episodes, trajectories, replay' >> beam.ParDo(_Do(do, failures))
+        | 'episodes, trajectories, replay' >> beam.ParDo(_Do(attempt, failures))
     )
-    problem, counters = '', {}
+    problem = ''
     try:
       result = pipeline.run()
       try:
@@ -123,45 +113,47 @@ class BeamEngine(engines.Engine):
       if state != runner_lib.PipelineState.DONE:
         problem = f'it is {state}'
       of_ours = beam.metrics.MetricsFilter().with_namespace(_METRICS)
-      for found in result.metrics().query(of_ours)['counters']:
-        # Some engines have no number where nothing was counted.
-        counters[found.key.metric.name] = found.result or 0
+      self.counters = {
+          # Some engines have no number where nothing was counted.
+          found.key.metric.name: found.result or 0
+          for found in result.metrics().query(of_ours)['counters']
+      }
     # Every engine has error types of its own.
     except Exception as error:  # pylint: disable=broad-exception-caught
       logging.debug('The pipeline has failed:', exc_info=True)
       problem = str(error).strip().rpartition('\n')[-1]
     messages = {}
     for name in files.names_in(failures):
-      if name.endswith(_MESSAGE):
+      if name.lstrip('-').isdigit():
         with files.open_text(os.path.join(failures, name)) as f:
-          messages[int(name.removesuffix(_MESSAGE))] = f.read()
+          messages[int(name)] = f.read()
     files.remove_folder(failures)
     if problem and not messages:
       raise tasks_lib.TaskError(
           f'The Beam pipeline has failed: {problem}. The tasks that are done'
           ' are kept: start the same command again.'
       )
-    return messages, counters
+    return messages
 
 
 class _Do(beam.DoFn):
-  """Does what an element stands for.
+  """Does the tasks whose numbers it gets.
 
   What would fail again, because of the data, leaves its message and is passed
   over. An error of a disk or a server fails the bundle, too, which the engine
   tries again. It would show little of the message, or that of another worker.
   """
 
-  def __init__(self, do: Any, failures: str):
-    self._do = do
+  def __init__(self, attempt: Any, failures: str):
+    self._attempt = attempt
     self._failures = failures
 
   def setup(self):
     quiet.quiet_logs()  # It may run in a process of its own.
 
   def process(self, number: int) -> None:
-    path = os.path.join(self._failures, f'{number}{_MESSAGE}')
-    outcome = self._do(number, lambda progress: None)
+    path = os.path.join(self._failures, str(number))
+    outcome = self._attempt(number, lambda progress: None)
     if isinstance(outcome, Exception):
       files.make_folder(self._failures)
       whole.write_text(path, str(outcome))
@@ -170,30 +162,16 @@ class _Do(beam.DoFn):
       return
     files.remove(path)
     if outcome is not None:
-      done = progress_lib.of_receipts(outcome)
-      for name, count in (
-          ('episodes', done.episodes),
-          ('steps', done.steps),
-          ('items', sum(outcome.items.values())),
-          ('skipped', done.skipped),
-          ('bytes', done.num_bytes),
-      ):
+      counts = progress_lib.of_receipts(outcome)._asdict()
+      counts['bytes'] = counts.pop('num_bytes')
+      counts['items'] = sum(outcome['items'].values())
+      del counts['filtered']
+      for name, count in counts.items():
         beam.metrics.Metrics.counter(_METRICS, name).inc(count)
 
 
-def _finish(finish, number, report) -> Any:
-  """Makes the whole output; returns an error as `tasks.Attempt` does."""
-  del number, report
-  try:
-    return finish()
-  except OSError as error:
-    return OSError(str(error))
-  except (RuntimeError, ValueError) as error:
-    return tasks_lib.TaskError(str(error))
-
-
 @contextlib.contextmanager
-def _watching(attempt, numbers, report) -> Iterator[None]:
+def _watching(job, numbers, report) -> Iterator[None]:
   """Reports the receipts that appear while the body runs."""
   left = set(numbers)
   ended = threading.Event()
@@ -202,11 +180,10 @@ def _watching(attempt, numbers, report) -> Iterator[None]:
     # A wrong receipt is found again at the end, and raises an error there.
     with contextlib.suppress(Exception):
       while not ended.wait(_SECONDS_PER_LOOK):
-        for number in left.intersection(receipts_lib.numbers(attempt.folder)):
-          left.remove(number)
-          receipt = receipts_lib.read_one(attempt.folder, attempt.plan, number)
-          if receipt is not None:
-            report(number, progress_lib.of_receipts(receipt))
+        new = left.intersection(job.done())
+        left.difference_update(new)
+        for number, receipt in job.receipts(new).items():
+          report(number, progress_lib.of_receipts(receipt))
 
   thread = threading.Thread(target=look, daemon=True)
   thread.start()

@@ -3,10 +3,10 @@
 import os
 import tempfile
 
-from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay.checkpoint import merge
-from rlds2reverb.replay.checkpoint import parts
+from rlds2reverb.replay.checkpoint import parts as parts_lib
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
 
@@ -14,8 +14,6 @@ from rlds2reverb.replay.checkpoint import write
 # fewer items than there are nanoseconds between the dates of two tasks.
 _FIRST_DATE = 1_500_000_000 * 10**9
 _DATES_PER_TASK = 1 << 40
-# The bytes of an item's record on disk, compressed, besides the frames.
-_RECORD_BYTES = 40
 
 
 class CheckpointOutput(outputs.FolderOutput):
@@ -23,80 +21,55 @@ class CheckpointOutput(outputs.FolderOutput):
 
   kind = 'Reverb checkpoint'
   marker = records.DONE
-  part_marker = parts.PART_INFO
+  part_marker = parts_lib.PART_INFO
 
-  def space(self, folder, left, total):
-    # The parts stay until they are joined.
-    records = _RECORD_BYTES * sum(
-        estimates.fewest_items(self.plan, table)
-        for table in self.plan.table_items
-    )
-    return {
-        folder: left + records * left // max(total, 1),
-        self.plan.output.place: total + records,
-    }
-
-  def is_finished(self, folder, receipts):
-    """Returns whether there is a checkpoint with the items of all receipts."""
-    if len(receipts) < len(self.plan.tasks):
-      return False
-    if self.adds:
-      return not self.has_parts(folder)
-    try:
-      tables = records.read_tables(self.plan.output.place)
-    except (FileNotFoundError, records.CheckpointError):
-      return False
-    expected = {
-        table['table_name']: sum(
-            receipt.items[table['table_name']] for receipt in receipts.values()
-        )
-        for table in self.plan.tables
-    }
-    # Items of repaired episodes may have been added since.
-    return expected.keys() == tables.keys() and all(
-        records.num_items(tables[name]) >= count
-        for name, count in expected.items()
-    )
-
-  def write(self, number, folder, episodes):
-    part = self.new_part(folder, number)
-    items = parts.write_part(
+  def write(self, number, episodes):
+    items = parts_lib.write_part(
         episodes.frames(),
-        part,
+        self.new_part(number),
         inserted_at=_FIRST_DATE + number * _DATES_PER_TASK,
     )
-    return outputs.Written(items, {})
+    return items, {}
 
-  def finish(self, folder, spec, receipts):
+  def _join(self, parts, receipts):
+    source = self.plan.sources[self.plan.tasks[0].source]
+    spec = sources_lib.open_source(source).frame_spec()
     if not self.adds:
-      self._join(folder, self.plan.output.place, spec)
+      parts_lib.join_parts(parts, self.place, spec)
       return
     # Adding items that are there already changes nothing, so this may be
     # interrupted and done again.
-    with tempfile.TemporaryDirectory(dir=folder) as parent:
+    with tempfile.TemporaryDirectory(dir=self.job.folder) as parent:
       joined = os.path.join(parent, 'joined')
-      self._join(folder, joined, spec)
+      parts_lib.join_parts(parts, joined, spec)
       merge.merge_reverb_checkpoints(
-          [self.plan.output.place, joined],
-          self.plan.output.place,
-          overwrite=True,
+          [self.place, joined], self.place, overwrite=True
       )
 
-  def check_addition(self, spec):
-    tables = records.read_tables(self.plan.output.place)
-    names = [table.table_name for table in self.plan.table_items]
+  def _holds(self, receipts):
+    try:
+      tables = records.read_tables(self.place)
+    except (FileNotFoundError, records.CheckpointError):
+      return False
+    names = {table['table_name'] for table in self.plan.tables}
+    return names == tables.keys() and all(
+        records.num_items(tables[name])
+        >= sum(receipt['items'][name] for receipt in receipts.values())
+        for name in names
+    )
+
+  def _check_addition(self, spec):
+    tables = records.read_tables(self.place)
+    names = [table['table_name'] for table in self.plan.tables]
     if sorted(tables) != sorted(names):
       raise ValueError(
-          f'The checkpoint {self.plan.output.place} has the tables'
-          f' {sorted(tables)}, and the items are of {sorted(names)}.'
+          f'The checkpoint {self.place} has the tables {sorted(tables)}, and'
+          f' the items are of {sorted(names)}.'
       )
     for name in names:
       fresh = write.table_checkpoint(name, None, 0, spec)
       if fresh.signature != tables[name].signature:
         raise ValueError(
-            f'The signature of table {name!r} in {self.plan.output.place} does'
-            ' not fit the data.'
+            f'The signature of table {name!r} in {self.place} does not fit the'
+            ' data.'
         )
-
-  def _join(self, folder, directory, spec) -> None:
-    parts.join_parts(self.parts(folder), directory, spec)

@@ -3,9 +3,6 @@
 It needs the extra: `pip install '.[dask]'` in a clone.
 """
 
-import functools
-from typing import List
-
 import distributed
 
 from rlds2reverb.jobs import engines
@@ -20,7 +17,7 @@ class DaskEngine(engines.Engine):
 
   The folder of the job, the data and the output must be where every worker
   finds them under the same path, and rlds2reverb must be installed there. Start
-  the workers with one thread each. The output is finished in this process.
+  the workers with one thread each. The parts are joined in this process.
   """
 
   def __init__(self, scheduler: str):
@@ -35,7 +32,7 @@ class DaskEngine(engines.Engine):
     """
     distributed.comm.get_address_host_port(scheduler)  # Refuses others.
     addresses.check_address(scheduler.rpartition('/')[2])
-    self._futures: List[distributed.Future] = []
+    self._numbers = {}
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as e:
@@ -45,26 +42,22 @@ class DaskEngine(engines.Engine):
 
   def map(self, attempt, numbers, report):
     numbers = list(numbers)
-    self._futures = self._client.map(
-        functools.partial(_call, attempt), numbers, pure=False
-    )
-    numbers_of = dict(zip(self._futures, numbers))
-    for future in distributed.as_completed(
-        self._futures, loop=self._client.loop
-    ):
+
+    def call(number):
+      quiet.quiet_logs()
+      return attempt(number, lambda progress: None)
+
+    futures = self._client.map(call, numbers, pure=False)
+    self._numbers = dict(zip(futures, numbers))
+    for future in distributed.as_completed(futures, loop=self._client.loop):
       try:
         outcome = future.result()
       # The error of a worker that died, or of a cluster that is short of
       # something.
       except Exception as e:  # pylint: disable=broad-exception-caught
         outcome = engines.WorkerDiedError(f'{type(e).__name__}: {e}')
-      yield numbers_of[future], outcome
+      yield self._numbers[future], outcome
 
   def stop(self):
-    self._client.cancel(self._futures)
-    self._futures = []
-
-
-def _call(attempt, number: int) -> engines.Outcome:
-  quiet.quiet_logs()
-  return attempt(number, lambda progress: None)
+    self._client.cancel(list(self._numbers))
+    self._numbers = {}

@@ -35,9 +35,9 @@ class Engine(abc.ABC):
       `WorkerDiedError`, after which a task may be tried again.
     """
 
-  def finish(self, function: Callable[[], None]) -> None:
-    """Calls a function, which may be pickled, when all tasks are done."""
-    function()
+  def join(self, attempt: Any) -> None:
+    """Has the parts joined, when all tasks are done."""
+    attempt.join()
 
   def stop(self) -> None:
     """Ends what is still at work, after a `map` that was not exhausted."""

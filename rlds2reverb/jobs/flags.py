@@ -31,7 +31,6 @@ with epy.lazy_imports():  # After the flags: `--help` is fast.
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import windows as windows_lib
   from rlds2reverb.fields import configs
-  from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
 
@@ -179,7 +178,7 @@ def _mixture(mixture: str) -> List[sources_lib.Source]:
   if len(values.split) > 1:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   with usage.wrong_usage():
-    return mixtures.make_sources(
+    return sources_lib.make_sources(
         user_config(mixture),
         files.user_path(values.data_dir),
         *values.split,

@@ -21,20 +21,12 @@ _LEAST_MAPPED = 1 << 18
 
 def check() -> None:
   """Raises an OSError if the limit is too low for TensorFlow to start."""
-  for what, (found, by) in _limits().items():
+  for what, (found, by) in limits().items():
     if found < _LEAST[what]:
       raise OSError(
           f'The {what} is limited to {found / 1e6:,.0f} MB ({by}), and'
           f' TensorFlow needs {_LEAST[what] / 1e6:,.0f} MB and more.'
       )
-
-
-def limit() -> int:
-  """Returns how many bytes a process may take, or 0 if there is no limit.
-
-  That is what `ulimit -v` or a container says.
-  """
-  return min((found for found, _ in _limits().values()), default=0)
 
 
 def keep_flat() -> None:
@@ -50,16 +42,16 @@ def keep_flat() -> None:
   gc.freeze()
 
 
-def _limits() -> Dict[str, Tuple[int, str]]:
-  """Returns the limits that there are, and what sets them."""
-  limits = {
-      'address space': (resource.getrlimit(resource.RLIMIT_AS)[0], 'ulimit -v')
-  }
+def limits() -> Dict[str, Tuple[int, str]]:
+  """Returns how many bytes a process may take, and what sets that limit.
+
+  That is `ulimit -v` or a container, by what they limit; none may be there.
+  """
+  addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+  known = {'address space': (addresses, 'ulimit -v')}
   with contextlib.suppress(OSError, ValueError):  # No such file, or `max`.
-    found = int(pathlib.Path(_CONTAINER).read_text())
-    limits['memory'] = found, 'a control group'
+    text = pathlib.Path(_CONTAINER).read_text()
+    known['memory'] = int(text), 'a control group'
   return {
-      what: (found, by)
-      for what, (found, by) in limits.items()
-      if 0 < found < _NO_LIMIT
+      what: limit for what, limit in known.items() if 0 < limit[0] < _NO_LIMIT
   }

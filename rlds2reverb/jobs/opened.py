@@ -1,10 +1,12 @@
-"""A data set that was found on disk, with its metadata."""
+"""A data set that was found, with its metadata: of RLDS or another format."""
 
 import abc
 import functools
 import os
-from typing import Any, Dict, List, Optional, Sequence
+import types
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
@@ -12,8 +14,10 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
@@ -23,6 +27,13 @@ from rlds2reverb.transforms import applying
 
 # The field of an episode that holds its index in its split.
 EPISODE_INDEX = 'episode_index_in_split'
+# How much is read to estimate the number of steps.
+_SAMPLED_FILES = 16
+_SAMPLED_EPISODES = 8
+_SAMPLED_BYTES = 64 << 20
+# TFDS stores one number of a scalar for each step.
+_IS_FIRST = f'{rlds.STEPS}/{rlds.IS_FIRST}'
+_SPLIT = 'train'  # The only one of a data set of another format than RLDS.
 
 
 class OpenSource(abc.ABC):
@@ -39,8 +50,9 @@ class OpenSource(abc.ABC):
     is_one_task: whether a job cannot cut it into tasks.
     num_episodes: how many episodes there are.
     num_bytes: about how many bytes of the files they take.
-    num_steps: how many steps they have, if that is known.
     fingerprint: a hash that differs for any other data set.
+    treatment: a hash of the mapping and the transforms, unless one is a
+      function, which is a ValueError.
     mapping: the mapping of the source, or None.
     transforms: its transforms and filters.
     has_filter: whether a filter may leave episodes out.
@@ -54,7 +66,6 @@ class OpenSource(abc.ABC):
   shards: List[ranges_lib.Range]
   is_one_task = False
   num_bytes: int
-  num_steps: Optional[int] = None
   fingerprint: str
 
   def __init__(
@@ -77,12 +88,6 @@ class OpenSource(abc.ABC):
 
   @property
   def treatment(self) -> str:
-    """A hash of the mapping and the transforms of every episode.
-
-    Raises:
-      ValueError: if a transform is a function, whose hash could not tell
-        whether it has changed.
-    """
     return identity_lib.fingerprint(self.mapping, self.transforms)
 
   def read(
@@ -101,9 +106,22 @@ class OpenSource(abc.ABC):
     Raises:
       ValueError: if the mapping or a transform does not fit the data set.
     """
+
+    def stored(part):
+      episodes = self._read_stored(part)
+      if not with_index:
+        return episodes
+      if EPISODE_INDEX in episodes.element_spec:
+        raise ValueError(
+            f'The episodes of {self.name} have a field {EPISODE_INDEX}, which a'
+            ' job adds itself. Rename it in the data set.'
+        )
+      return episodes.enumerate(start=part.begin).map(
+          lambda index, episode: {**episode, EPISODE_INDEX: index}
+      )
+
     episodes = functools.reduce(
-        tf.data.Dataset.concatenate,
-        [self._read_raw(part, with_index) for part in parts or self.ranges],
+        tf.data.Dataset.concatenate, map(stored, parts or self.ranges)
     )
     if self.mapping is not None:
       episodes = mapping_lib.map_fields(episodes, self.mapping)
@@ -112,19 +130,11 @@ class OpenSource(abc.ABC):
     return episodes
 
   def files(self, *parts: ranges_lib.Range) -> List[str]:
-    """Returns the paths of the files with the episodes of ranges, each once.
-
-    Args:
-      *parts: the ranges; all by default.
-    """
+    """Returns the paths of the files with ranges, or all, each once."""
     found = [
         path for part in parts or self.ranges for path in self._files_of(part)
     ]
     return list(dict.fromkeys(found))
-
-  @abc.abstractmethod
-  def _files_of(self, part: ranges_lib.Range) -> List[str]:
-    """Returns the paths of the files that hold the episodes of a range."""
 
   def frame_spec(self) -> trajectory.Trajectory:
     """Returns the spec of a frame, without reading any.
@@ -133,12 +143,7 @@ class OpenSource(abc.ABC):
       ValueError: if the mapping or a transform does not fit the data set.
     """
     spec = self.read(self.ranges[0]).element_spec
-    step_spec = steps_lib.steps_spec(spec).step
-    return specs.frame_spec(spec, policy_info_fn(step_spec))
-
-  @abc.abstractmethod
-  def read_stored(self, part: ranges_lib.Range) -> tf.data.Dataset:
-    """Returns the episodes of a range as they are, in their order."""
+    return specs.frame_spec(spec, policy_info_fn(spec))
 
   def state_of(self, parts: Sequence[ranges_lib.Range]) -> str:
     """Returns a hash of the files that hold the episodes of ranges.
@@ -162,18 +167,22 @@ class OpenSource(abc.ABC):
           f' {e.filename or e} is missing.'
       ) from e
 
-  def _read_raw(self, part, with_index):
-    episodes = self.read_stored(part)
-    if not with_index:
-      return episodes
-    if EPISODE_INDEX in episodes.element_spec:
-      raise ValueError(
-          f'The episodes of {self.name} have a field {EPISODE_INDEX}, which a'
-          ' job adds itself. Rename it in the data set.'
-      )
-    return episodes.enumerate(start=part.begin).map(
-        lambda index, episode: {**episode, EPISODE_INDEX: index}
-    )
+  @abc.abstractmethod
+  def sample(self) -> Tuple[List[int], float]:
+    """Reads the lengths of some episodes, or of all.
+
+    Returns:
+      The lengths, none if the episodes cannot be read; and about how many times
+      as many steps all episodes have.
+    """
+
+  @abc.abstractmethod
+  def _read_stored(self, part: ranges_lib.Range) -> tf.data.Dataset:
+    """Returns the episodes of a range as they are, in their order."""
+
+  @abc.abstractmethod
+  def _files_of(self, part: ranges_lib.Range) -> List[str]:
+    """Returns the paths of the files that hold the episodes of a range."""
 
 
 class RldsSource(OpenSource):
@@ -181,18 +190,28 @@ class RldsSource(OpenSource):
 
   def __init__(self, builder: tfds.core.DatasetBuilder, *args: Any):
     super().__init__(*args)
-    self.name = builder.info.full_name
-    self.directory = os.fspath(builder.data_path)
     self.info = builder.info
-    self.features = builder.info.features
-    self._splits = builder.info.splits
+    self.name = self.info.full_name
+    self.directory = os.fspath(builder.data_path)
+    self.features = self.info.features
+    self._splits = self.info.splits
     self.ranges = ranges_lib.of_split(
         self.source.split, self._splits, self.source.dataset
     )
-    self.shards = [
-        shard for part in self.ranges for shard in self._shards_of(part)
-    ]
-    self.num_bytes = sum(map(self._num_bytes, self.ranges))
+    self.shards = []
+    self.num_bytes = 0
+    for part in self.ranges:
+      split = self._splits[part.split]
+      # A writer need not have counted them.
+      num_bytes = split.num_bytes or sum(map(files.size_of, split.filepaths))
+      self.num_bytes += num_bytes * part.num_episodes // split.num_examples
+      begin = part.begin
+      for file in self._splits[part.instruction].file_instructions:
+        end = begin + file.take
+        if file.take < 0:
+          end = begin + file.examples_in_shard - file.skip
+        self.shards.append(ranges_lib.Range(part.split, begin, end))
+        begin = end
 
   @property
   def fingerprint(self) -> str:  # type: ignore[override]
@@ -200,12 +219,32 @@ class RldsSource(OpenSource):
     return versions.fingerprint(self.directory)
 
   def _files_of(self, part):
-    return [
-        instruction.filename
-        for instruction in self._splits[part.instruction].file_instructions
-    ]
+    instructions = self._splits[part.instruction].file_instructions
+    return [instruction.filename for instruction in instructions]
 
-  def read_stored(self, part):
+  def sample(self):
+    lengths: List[int] = []
+    num_bytes = 0
+    chosen = np.linspace(0, len(self.shards) - 1, _SAMPLED_FILES).round()
+    parse = {_IS_FIRST: tf.io.VarLenFeature(tf.int64)}
+    try:
+      for index in np.unique(chosen.astype(int)):
+        part = self.shards[index]
+        (file,) = self._splits[part.instruction].file_instructions
+        count = min(part.num_episodes, _SAMPLED_EPISODES)
+        records = tf.data.TFRecordDataset(file.filename)
+        for record in records.skip(file.skip).take(count):
+          parsed = tf.io.parse_single_example(record, parse)[_IS_FIRST]
+          lengths.append(int(tf.size(parsed.values)))
+          num_bytes += len(record.numpy())
+          if num_bytes > _SAMPLED_BYTES:
+            return lengths, self.num_bytes / num_bytes
+    except tf.errors.OpError:
+      pass  # The job will report the error in the file.
+    is_all = len(lengths) == self.num_episodes or not num_bytes
+    return lengths, 1.0 if is_all else self.num_bytes / num_bytes
+
+  def _read_stored(self, part):
     # TFDS reads several files in turn by default, which mixes their episodes.
     return loading.load_episodes(
         self.directory,
@@ -215,45 +254,79 @@ class RldsSource(OpenSource):
         ),
     )
 
-  def _num_bytes(self, part):
-    split = self._splits[part.split]
-    num_bytes = split.num_bytes
-    if not num_bytes:  # The writer did not count them.
-      num_bytes = sum(tf.io.gfile.stat(path).length for path in split.filepaths)
-    return num_bytes * part.num_episodes // split.num_examples
 
-  def _shards_of(self, part):
-    """Returns a range cut where one file ends and the next begins."""
-    shards = []
-    begin = part.begin
-    for instruction in self._splits[part.instruction].file_instructions:
-      end = begin + instruction.take
-      if instruction.take < 0:
-        end = begin + instruction.examples_in_shard - instruction.skip
-      shards.append(ranges_lib.Range(part.split, begin, end))
-      begin = end
-    return shards
+class FormatSource(OpenSource):
+  """A data set of another format, or a function of Python.
 
-
-def common_frame_spec(opened: Sequence[OpenSource]) -> trajectory.Trajectory:
-  """Returns the spec of a frame, which is the same for all sources.
-
-  Raises:
-    ValueError: if it is not, or as `frame_spec` does.
+  Only its reader, if anything, knows where an episode begins, so it is one task
+  of a job. Its episodes are read once to count them.
   """
-  first, *others = opened
-  spec = first.frame_spec()
-  for other in others:
-    if other.frame_spec() != spec:
-      raise ValueError(
-          f'{other.name} has other frames than {first.name}:'
-          f' {other.frame_spec()} rather than {spec}. Map their fields to the'
-          ' same names, dtypes and shapes.'
-      )
-  return spec
+
+  is_one_task = True
+
+  def __init__(
+      self, episodes: tf.data.Dataset, options: Dict[str, Any], *args: Any
+  ):
+    super().__init__(*args)
+    form, self.directory = self.source.format, self.source.dataset
+    self.name = os.path.basename(self.directory.rstrip('/'))
+    self._identity = form, options
+    # A function of Python has none.
+    self._paths = files.local_files(files.expand(self.directory))
+    self._episodes = episodes
+    self.features = saving.features_of(episodes.element_spec)
+    self.info = types.SimpleNamespace(
+        description=f'Read from {self.directory}, {form}.',
+        citation='',
+        homepage='',
+        redistribution_info=types.SimpleNamespace(license=''),
+        version='1.0.0',
+    )
+    self.num_bytes = files.total_size(self._paths)
+
+  @functools.cached_property
+  def _lengths(self) -> List[int]:
+    lengths = self._episodes.map(
+        lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
+    )
+    return list(map(int, lengths))
+
+  @functools.cached_property
+  def ranges(self) -> List[ranges_lib.Range]:  # type: ignore[override]
+    split = types.SimpleNamespace(num_examples=len(self._lengths))
+    return ranges_lib.of_split(
+        self.source.split, {_SPLIT: split}, self.source.dataset
+    )
+
+  @property
+  def shards(self) -> List[ranges_lib.Range]:  # type: ignore[override]
+    return self.ranges
+
+  @property
+  def fingerprint(self) -> str:  # type: ignore[override]
+    """A hash of the files, by their sizes and times, and of the options."""
+    stamps = [[path, *files.stamp_of(path)] for path in self._paths]
+    return identity_lib.fingerprint(stamps, *self._identity)
+
+  def state_of(self, parts):
+    return self.fingerprint
+
+  def sample(self):
+    return [
+        length
+        for part in self.ranges
+        for length in self._lengths[part.begin : part.end]
+    ], 1.0
+
+  def _files_of(self, part):
+    return self._paths or [self.directory]
+
+  def _read_stored(self, part):
+    return self._episodes.skip(part.begin).take(part.num_episodes)
 
 
-def policy_info_fn(step_spec: Dict[str, Any]) -> Any:
+def policy_info_fn(episode_spec: Dict[str, Any]) -> Any:
   """Returns the function that makes policy info, or None if there is none."""
-  has_info = step_mapping.POLICY_INFO in step_spec
+  step = steps_lib.steps_spec(episode_spec).step
+  has_info = step_mapping.POLICY_INFO in step
   return step_mapping.step_policy_info if has_info else None

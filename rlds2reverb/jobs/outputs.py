@@ -1,43 +1,41 @@
 """The outputs of jobs: the methods that every kind of output has."""
 
 import abc
+import errno
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
+import shutil
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
-from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import receipts as receipts_lib
+from rlds2reverb.jobs import job as job_lib
 
-PARTS = 'parts'
+Receipts = Mapping[int, job_lib.Receipt]
+# The items of a task by their tables, and values for its receipt, in JSON.
+Written = Tuple[Dict[str, int], Dict[str, Any]]
 
-Receipts = Mapping[int, receipts_lib.Receipt]
-
-
-class Written(NamedTuple):
-  """The result of a task.
-
-  Attributes:
-    items: the number of items of each table, by its name.
-    details: values that the output needs later, as JSON values.
-  """
-
-  items: Dict[str, int]
-  details: Dict[str, Any]
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class JobOutput(abc.ABC):
-  """A kind of output, for one plan."""
+  """A kind of output, for one job.
 
-  def __init__(self, plan: plan_lib.Plan):
-    self.plan = plan
+  Attributes:
+    job: the job.
+    plan: its plan.
+    place: where the output goes.
+  """
+
+  def __init__(self, job: job_lib.Job):
+    self.job = job
+    self.plan = job.plan
+    self.place = job.plan.output.place
 
   @abc.abstractmethod
-  def check(self, folder: str, spec: Any, receipts: Receipts) -> List[str]:
+  def check(self, spec: Any, receipts: Receipts) -> List[str]:
     """Checks that the output can be written, before anything is.
 
     Args:
-      folder: the folder of the job.
       spec: the spec of a frame, a `Trajectory`.
       receipts: the receipts of an earlier start of the job.
 
@@ -45,71 +43,47 @@ class JobOutput(abc.ABC):
       Lines about the output, for the user who reads the plan.
 
     Raises:
-      OSError: if there is something else at its place, or no space.
+      OSError: if there is something else at its place.
       ValueError: if the data does not fit.
     """
 
-  def space(self, folder: str, left: int, total: int) -> Dict[str, int]:
-    """Returns about how many bytes are still to be written, by folder.
+  def check_space(self, done: Collection[int]) -> None:
+    """Raises an OSError if a disk is too full for the rest of the output.
 
     Args:
-      folder: the folder of the job.
-      left: how many bytes of data the remaining tasks read.
-      total: how many all tasks read.
+      done: the numbers of the tasks that are done.
     """
-    del folder, left, total
-    return {}
 
   @abc.abstractmethod
-  def is_finished(self, folder: str, receipts: Receipts) -> bool:
+  def is_finished(self, receipts: Receipts) -> bool:
     """Returns whether the whole output is there."""
 
   @abc.abstractmethod
-  def lost(self, folder: str, receipts: Receipts) -> Dict[int, str]:
+  def lost(self, receipts: Receipts, changed: Sequence[int]) -> Dict[int, str]:
     """Returns the tasks whose output is not there any more, with the reason.
 
     It is asked before the tasks and after them, while `is_finished` is false.
-    """
-
-  @abc.abstractmethod
-  def discard(self, folder: str, numbers: Sequence[int]) -> None:
-    """Removes the output of tasks whose data was written anew since.
 
     Args:
-      folder: the folder of the job.
-      numbers: the tasks.
+      receipts: the receipts of the tasks that are done.
+      changed: those of them whose data was written anew since.
 
     Raises:
-      ValueError: if it cannot be removed.
+      ValueError: if the output of the old data cannot be replaced.
     """
 
   @abc.abstractmethod
-  def write(self, number: int, folder: str, episodes: Any) -> Written:
+  def write(self, number: int, episodes: Any) -> Written:
     """Writes the output of a task; called wherever the task runs.
 
     Args:
       number: the number of the task.
-      folder: the folder of the job.
       episodes: its `task_episodes.TaskEpisodes`.
     """
 
   @abc.abstractmethod
-  def finish(
-      self,
-      folder: str,
-      spec: Any,
-      receipts: Receipts,
-  ) -> None:
-    """Makes the whole output from the outputs of the tasks.
-
-    Args:
-      folder: the folder of the job.
-      spec: see `check`.
-      receipts: the receipts of all tasks.
-    """
-
-  def clean(self, folder: str) -> None:
-    """Removes the parts of the tasks, when the output is finished."""
+  def join(self, receipts: Receipts) -> None:
+    """Makes the whole output from the outputs of all tasks."""
 
 
 class FolderOutput(JobOutput):
@@ -128,91 +102,127 @@ class FolderOutput(JobOutput):
   marker: str
   part_marker: str
 
-  def check(self, folder, spec, receipts):
-    place = self.plan.output.place
-    if any(data.directory == place for data in self.plan.data_sets):
+  def check(self, spec, receipts):
+    if any(data.directory == self.place for data in self.plan.data_sets):
       raise ValueError(
-          f'The episodes are read from {place}, so they cannot be written'
+          f'The episodes are read from {self.place}, so they cannot be written'
           ' there. Choose another directory.'
       )
-    if files.exists(place) and not files.is_folder(place):
+    if files.exists(self.place) and not files.is_folder(self.place):
       raise FileExistsError(
-          f'{place} is a file, where a folder has to be. Choose another path.'
+          f'{self.place} is a file, where a folder has to be. Choose another'
+          ' path.'
       )
-    if self.is_finished(folder, receipts):
-      return [f'to the {self.kind} {place}']
+    if self.is_finished(receipts):
+      return [f'to the {self.kind} {self.place}']
     if self.adds:
-      self.check_addition(spec)
-      return [f'into the {self.kind} {place}, beside what it holds']
-    if files.names_in(place) and not whole.is_unfinished(place, self.marker):
+      self._check_addition(spec)
+      return [f'into the {self.kind} {self.place}, beside what it holds']
+    is_unfinished = whole.is_unfinished(self.place, self.marker)
+    if files.names_in(self.place) and not is_unfinished:
       raise FileExistsError(
-          f'{place} is not empty, and not the output of this job. Choose'
+          f'{self.place} is not empty, and not the output of this job. Choose'
           ' another directory, or remove it.'
       )
-    return [f'to a new {self.kind} {place}']
-
-  @abc.abstractmethod
-  def check_addition(self, spec: Any) -> None:
-    """Raises an error if the existing output cannot take repaired episodes."""
+    return [f'to a new {self.kind} {self.place}']
 
   @property
   def adds(self) -> bool:
     """Whether repaired episodes are added to an existing output."""
-    return self.plan.only is not None and bool(
-        files.names_in(self.plan.output.place)
-    )
+    return self.plan.only is not None and bool(files.names_in(self.place))
 
-  def lost(self, folder, receipts):
-    whole_ones = self._whole_parts(folder)
-    reason = f'their output in {folder} is not there any more'
-    return {number: reason for number in receipts if number not in whole_ones}
+  def check_space(self, done):
+    of_disks: Dict[int, Tuple[str, int]] = {}
+    for path, size in self._needed(done).items():
+      if not files.is_url(path):
+        path = _existing(path)
+        disk = os.stat(path).st_dev
+        of_disks[disk] = path, size + of_disks.get(disk, ('', 0))[1]
+    for path, size in of_disks.values():
+      left = shutil.disk_usage(path).free
+      if left < size:
+        raise OSError(
+            f'The disk of {path} needs about {size / 1e6:,.1f} MB for the parts'
+            f' of this job and its result, but {left / 1e6:,.1f} MB are free'
+            ' there.'
+        )
 
-  def discard(self, folder, numbers):
-    for number in numbers:
-      files.remove_folder(_part(folder, number))
+  def is_finished(self, receipts):
+    if len(receipts) < len(self.plan.tasks):
+      return False
+    if self.adds:
+      has_parts = self.job.whole_parts(self.part_marker)
+      return self._is_added() and not has_parts
+    return self._holds(receipts)
 
-  def new_part(self, folder: str, number: int) -> str:
+  def lost(self, receipts, changed):
+    parts = self.job.whole_parts(self.part_marker)
+    reason = f'their output in {self.job.folder} is not there any more'
+    return {
+        **dict.fromkeys(changed, 'files have changed since'),
+        **dict.fromkeys(receipts.keys() - parts, reason),
+    }
+
+  def new_part(self, number: int) -> str:
     """Returns where the part of a task goes, and removes what is in its way.
 
     Locally, a part that is there is replaced when the new one is whole.
     """
-    path = _part(folder, number)
+    path = self.job.part(number)
     if files.is_url(path):
       files.remove_folder(path)
     return path
 
-  def parts(self, folder: str) -> List[str]:
-    """Returns the folders of the parts of all tasks, in their order.
+  def join(self, receipts):
+    try:
+      self._join(list(map(self.job.part, sorted(receipts))), receipts)
+    except OSError as e:
+      if e.errno not in _FULL:
+        raise
+      size = self._needed(receipts).get(self.place, 0)
+      left = shutil.disk_usage(_existing(self.place)).free
+      raise OSError(
+          f'{self.place} could not be written, because its disk is full: the'
+          f' result takes about {size / 1e6:,.1f} MB, and {left / 1e6:,.1f} MB'
+          f' are free. All tasks are done, and kept in {self.job.folder}: make'
+          ' room, and the same command goes on with the result.'
+      ) from e
 
-    Raises:
-      FileNotFoundError: if one is missing.
+  @abc.abstractmethod
+  def _check_addition(self, spec: Any) -> None:
+    """Raises an error if the existing output cannot take repaired episodes."""
+
+  def _is_added(self) -> bool:
+    """Returns whether the output has the repaired episodes of this job."""
+    return True
+
+  @abc.abstractmethod
+  def _holds(self, receipts: Receipts) -> bool:
+    """Returns whether the output has what the receipts of all tasks say.
+
+    Repaired episodes may have been added since.
     """
-    numbers = range(len(self.plan.tasks))
-    missing = sorted(set(numbers) - self._whole_parts(folder))
-    if missing:
-      raise FileNotFoundError(
-          f'The output of task {missing[0]} is not in {folder} any more.'
-      )
-    return [_part(folder, number) for number in numbers]
 
-  def has_parts(self, folder: str) -> bool:
-    """Returns whether parts are left, which are removed when all is done."""
-    return bool(files.names_in(os.path.join(folder, PARTS)))
+  @abc.abstractmethod
+  def _join(self, parts: Sequence[str], receipts: Receipts) -> None:
+    """Makes the whole output from its parts, those of the tasks in order."""
 
-  def clean(self, folder):
-    files.remove_folder(os.path.join(folder, PARTS))
+  def _needed(self, done: Collection[int]) -> Dict[str, int]:
+    """Returns about how many bytes are still to be written, by folder.
 
-  def _whole_parts(self, folder: str) -> Set[int]:
-    """Returns the numbers of the tasks whose parts are whole."""
-    return {
-        int(name)
-        for name in files.names_in(os.path.join(folder, PARTS))
-        if name.isdigit()
-        and files.exists(os.path.join(folder, PARTS, name, self.part_marker))
-    }
+    The parts stay until they are joined.
+    """
+    left = total = 0.0
+    for number, task in enumerate(self.plan.tasks):
+      data_set = self.plan.data_sets[task.source]
+      size = data_set.num_bytes / data_set.num_episodes * task.num_episodes
+      total += size
+      left += size * (number not in done)
+    return {self.job.folder: int(left), self.place: int(total)}
 
 
-def _part(folder: str, number: int) -> str:
-  # All names have one length, because some stores find files by the start of a
-  # name.
-  return os.path.join(folder, PARTS, f'{number:08d}')
+def _existing(path: str) -> str:
+  """Returns a local path, or the folder above it that is there."""
+  while not os.path.exists(path):
+    path = os.path.dirname(path)
+  return path

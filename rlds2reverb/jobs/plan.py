@@ -9,15 +9,13 @@ cut into tasks, which any process can do in any order:
     tasks      |  0   |  1  |    2    |     3      |     of 2 or 3 episodes
 """
 
+import collections
 import dataclasses
 import functools
 import json
-import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
@@ -41,7 +39,6 @@ _LEAST_TASK_BYTES = 8_000_000
 # The format of plans and receipts: a job that one version of this library has
 # begun is not finished by another that would not understand them.
 _FORMAT = 3
-FILE = 'plan.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,20 +155,19 @@ class Plan:
 
   @property
   def table_items(self) -> List[items_lib.TableItems]:
-    return [
-        items_lib.TableItems(
-            **{
-                **table,
-                'windows': table['windows']
-                and windows_lib.Windows(**table['windows']),
-            }
-        )
-        for table in self.tables
-    ]
+    tables = []
+    for table in self.tables:
+      windows = table['windows'] and windows_lib.Windows(**table['windows'])
+      tables.append(items_lib.TableItems(**{**table, 'windows': windows}))
+    return tables
 
   @property
   def conversion_rules(self) -> rules_lib.ConversionRules:
     return rules_lib.ConversionRules(**self.rules)
+
+  def open(self) -> List[opened_lib.OpenSource]:
+    """Opens the sources."""
+    return [sources_lib.open_source(source) for source in self.sources]
 
   def identity(self, task: Task) -> Dict[str, str]:
     """Returns the identity of the episodes of a task, without their index.
@@ -194,14 +190,11 @@ class Plan:
 def from_json(text: str) -> Plan:
   """Returns the plan from which `Plan.to_json` made the text."""
   plain = json.loads(text)
-  return Plan(
-      sources=tuple(
-          sources_lib.Source(**source) for source in plain['sources']
-      ),
-      data_sets=tuple(DataSet(**data) for data in plain['data_sets']),
+  plain.update(
+      sources=tuple(sources_lib.Source(**each) for each in plain['sources']),
+      data_sets=tuple(DataSet(**each) for each in plain['data_sets']),
       output=Output(**plain['output']),
       tables=tuple(plain['tables']),
-      rules=plain['rules'],
       tasks=tuple(
           Task(
               task['source'],
@@ -209,23 +202,8 @@ def from_json(text: str) -> Plan:
           )
           for task in plain['tasks']
       ),
-      only=plain['only'],
-      format=plain['format'],
   )
-
-
-def write(folder: str, plan: Plan) -> None:
-  """Writes a plan into the folder of its job."""
-  whole.write_text(os.path.join(folder, FILE), plan.to_json())
-
-
-def read(folder: str) -> Optional[Plan]:
-  """Returns the plan of the job in a folder; None if there is none."""
-  path = os.path.join(folder, FILE)
-  if not files.exists(path):
-    return None
-  with files.open_text(path) as f:
-    return from_json(f.read())
+  return Plan(**plain)
 
 
 def make_plan(
@@ -284,16 +262,7 @@ def make_plan(
     ranges = [list(parts) for parts in only[1]]
   if weights is not None:
     ranges = ranges_lib.first_by_weights(ranges, weights)
-  data_sets = tuple(
-      DataSet(
-          *(
-              getattr(source, field.name)
-              for field in dataclasses.fields(DataSet)
-          )
-      )
-      for source in opened
-  )
-  _check_distinct(data_sets, ranges)
+  _check_distinct(opened, ranges)
   if task_bytes is None:
     half = -(-sum(source.num_bytes for source in opened) // 2)
     task_bytes = max(min(half, _MOST_TASK_BYTES), _LEAST_TASK_BYTES)
@@ -301,30 +270,37 @@ def make_plan(
   for index, (source, parts) in enumerate(zip(opened, ranges)):
     limit = source.num_episodes
     if not source.is_one_task:
-      limit = task_bytes * limit // max(source.num_bytes, limit)
-    tasks.append(
-        [Task(index, spans) for spans in ranges_lib.cut(parts, max(limit, 1))]
-    )
+      limit = max(task_bytes * limit // max(source.num_bytes, limit), 1)
+    pieces = ranges_lib.cut(parts, limit)
+    tasks += [
+        # Of sources by weights each is spread evenly over the job.
+        ((number + 0.5) / len(pieces) if weights else 0.0, Task(index, piece))
+        for number, piece in enumerate(pieces)
+    ]
+  tasks.sort(key=lambda placed: placed[0])
+  names = [field.name for field in dataclasses.fields(DataSet)]
   return Plan(
       sources=tuple(source.source for source in opened),
-      data_sets=data_sets,
+      data_sets=tuple(
+          DataSet(*(getattr(source, name) for name in names))
+          for source in opened
+      ),
       output=output,
-      tables=tuple(_plain_table(table) for table in tables),
+      tables=tuple(map(_plain_table, tables)),
       # The rule for invalid episodes changes no item of a valid one.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
-      tasks=tuple(ranges_lib.in_turn(tasks) if weights else sum(tasks, [])),
+      tasks=tuple(task for _, task in tasks),
       only=only and only[0],
   )
 
 
-def _check_distinct(data_sets, ranges) -> None:
+def _check_distinct(opened, ranges) -> None:
   """Raises a ValueError if two sources have an episode in common."""
-  parts: Dict[Any, List[ranges_lib.Range]] = {}
-  for data, of_source in zip(data_sets, ranges):
-    place = data.name, data.directory, data.treatment
-    parts.setdefault(place, []).extend(of_source)
-  for (name, directory, _), of_data_set in parts.items():
-    twice = ranges_lib.overlap(of_data_set)
+  found: Dict[Any, List[ranges_lib.Range]] = collections.defaultdict(list)
+  for source, parts in zip(opened, ranges):
+    found[source.name, source.directory, source.treatment] += parts
+  for (name, directory, _), parts in found.items():
+    twice = ranges_lib.overlap(parts)
     if twice is not None:
       raise ValueError(
           f'Episodes of {name} in {directory}, split {twice.split}, are in two'

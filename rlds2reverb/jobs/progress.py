@@ -3,11 +3,11 @@
 import math
 import sys
 import time
-from typing import Dict, Optional, TextIO
+from typing import Dict
 
 import tqdm
 
-from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 _SECONDS_PER_LINE = 30.0
@@ -22,28 +22,18 @@ class ProgressDisplay:
     total: the progress of all tasks, earlier starts of the job included.
   """
 
-  def __init__(
-      self,
-      num_episodes: int,
-      *,
-      done: tasks_lib.Progress,
-      stream: Optional[TextIO] = None,
-      seconds_per_line: float = _SECONDS_PER_LINE,
-  ):
-    """Starts the display.
+  def __init__(self, num_episodes: int, done: tasks_lib.Progress):
+    """Starts the display, on the standard error.
 
     Args:
       num_episodes: how many episodes all tasks have.
       done: the progress of earlier starts of the job, which does not count for
         the rate.
-      stream: where to write; the standard error by default.
-      seconds_per_line: how often a line is written where there is no terminal.
     """
-    self._stream = stream or sys.stderr
+    self._stream = sys.stderr
     self.total = self._done = done
     self._tasks: Dict[int, tasks_lib.Progress] = {}
     self._start = self._last_line = time.monotonic()
-    self._seconds_per_line = seconds_per_line
     self._is_terminal = self._stream.isatty()
     self._bar = tqdm.tqdm(
         total=num_episodes,
@@ -66,7 +56,8 @@ class ProgressDisplay:
     total = self.total = tasks_lib.Progress(
         *(a + b - c for a, b, c in zip(self.total, progress, before))
     )
-    seconds = max(time.monotonic() - self._start, 1e-3)
+    now = time.monotonic()
+    seconds = max(now - self._start, 1e-3)
     steps = (total.steps - self._done.steps) / seconds
     mb = (total.num_bytes - self._done.num_bytes) / seconds / 1e6
     self._bar.set_postfix_str(
@@ -74,11 +65,9 @@ class ProgressDisplay:
         refresh=False,
     )
     self._bar.update(_seen(total) - self._bar.n)
-    if (
-        not self._is_terminal
-        and time.monotonic() - self._last_line >= self._seconds_per_line
-    ):
-      self._last_line = time.monotonic()
+    is_time = now - self._last_line >= _SECONDS_PER_LINE
+    if is_time and not self._is_terminal:
+      self._last_line = now
       self.say(str(self._bar))
 
   def say(self, message: str) -> None:
@@ -96,16 +85,10 @@ def _seen(progress: tasks_lib.Progress) -> int:
   return progress.episodes + progress.skipped + progress.filtered
 
 
-def of_receipts(*done: receipts.Receipt) -> tasks_lib.Progress:
+def of_receipts(*done: job_lib.Receipt) -> tasks_lib.Progress:
   """Returns the progress of tasks that are done, all together."""
   of_each = [
-      (
-          each.episodes,
-          each.steps,
-          each.num_bytes,
-          len(each.skipped),
-          each.filtered,
-      )
-      for each in done
+      tasks_lib.progress_of(one, len(one['skipped']), one['filtered'])
+      for one in done
   ]
   return tasks_lib.Progress(*map(sum, zip(*of_each)))

@@ -1,10 +1,20 @@
 """Episodes of a split, by their indices, and how tasks get their share."""
 
-import re
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+import json
+from typing import (
+    Any,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 
 
@@ -49,7 +59,7 @@ def of_split(
   Raises:
     ValueError: if there is no such split, or if an episode is in it twice.
   """
-  for name in re.split(r'\+', split):
+  for name in split.split('+'):
     name = name.partition('[')[0].strip()
     if name != 'all' and name not in splits:
       raise ValueError(
@@ -60,13 +70,9 @@ def of_split(
   ranges = []
   for one in tfds.core.ReadInstruction.from_spec(split).to_absolute(splits):
     size = splits[one.splitname].num_examples
-    part = Range(
-        one.splitname,
-        0 if one.from_ is None else one.from_,
-        size if one.to is None else one.to,
-    )
-    if part.num_episodes > 0:
-      ranges.append(part)
+    end = size if one.to is None else one.to
+    ranges.append(Range(one.splitname, one.from_ or 0, end))
+  ranges = [part for part in ranges if part.num_episodes > 0]
   if not ranges:
     raise ValueError(f'The split {split} of {dataset} has no episodes.')
   twice = overlap(ranges)
@@ -94,15 +100,14 @@ def first_by_weights(
   checks.check_weights(weights, are_positive=True)
   sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
   unit = min(size / weight for size, weight in zip(sizes, weights))
-  kept = []
+  kept: List[List[Range]] = []
   for parts, weight in zip(ranges, weights):
     left = round(unit * weight)
     kept.append([])
     for part in parts:
       part = part._replace(end=min(part.end, part.begin + left))
-      if part.num_episodes:
-        kept[-1].append(part)
-        left -= part.num_episodes
+      left -= part.num_episodes
+      kept[-1] += [part] * bool(part.num_episodes)
   return kept
 
 
@@ -116,31 +121,75 @@ def cut(parts: Sequence[Range], limit: int) -> List[Tuple[Range, ...]]:
     limit: how many episodes a task may have.
   """
   tasks: List[List[Range]] = []
-  num_episodes = 0  # Of the last task.
+  left = 0  # How many more episodes the last task may have.
   for part in parts:
     count = -(-part.num_episodes // limit)
-    borders = [
-        part.begin + part.num_episodes * i // count for i in range(count + 1)
-    ]
-    for begin, end in zip(borders, borders[1:]):
-      piece = part._replace(begin=begin, end=end)
+    for i in range(count):
+      piece = part._replace(
+          begin=part.begin + part.num_episodes * i // count,
+          end=part.begin + part.num_episodes * (i + 1) // count,
+      )
       last = tasks[-1][-1] if tasks else None
-      num_episodes += piece.num_episodes
-      if last is None or last.split != part.split or num_episodes > limit:
+      if not last or last.split != part.split or piece.num_episodes > left:
         tasks.append([piece])
-        num_episodes = piece.num_episodes
-      elif last.end == begin:
-        tasks[-1][-1] = last._replace(end=end)
+        left = limit
+      elif last.end == piece.begin:
+        tasks[-1][-1] = last._replace(end=piece.end)
       else:
         tasks[-1].append(piece)
+      left -= piece.num_episodes
   return [tuple(task) for task in tasks]
 
 
-def in_turn(tasks: Sequence[List[Any]]) -> List[Any]:
-  """Interleaves the tasks of all sources, each source evenly spread."""
-  places = [
-      ((number + 0.5) / len(of_source), task)
-      for of_source in tasks
-      for number, task in enumerate(of_source)
+def of_quarantine(
+    path: files.PathLike, opened: Sequence[Any]
+) -> List[List[Range]]:
+  """Returns the episodes that a quarantine file lists, to convert them alone.
+
+  Args:
+    path: the file, as a job has written it.
+    opened: the `OpenSource`s that they are looked for in.
+
+  Returns:
+    The ranges of each source, in the order of the data set.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if a line is not of a quarantine file, or of none of the
+      sources, or if there is no line.
+  """
+  path = files.expand(path)
+  found: List[Set[Range]] = [set() for _ in opened]
+  with files.open_text(path) as f:
+    for number, line in enumerate(f, 1):
+      try:
+        bad = json.loads(line)
+        directory, split = str(bad['directory']), str(bad['split'])
+        at = int(bad['episode'])
+      except (KeyError, TypeError, ValueError) as e:
+        raise ValueError(
+            f'{path}, line {number} is not of a quarantine file:'
+            f' {line.strip()!r}.'
+        ) from e
+      owners = [
+          ranges
+          for source, ranges in zip(opened, found)
+          if source.directory == directory
+          and any(
+              part.split == split and part.begin <= at < part.end
+              for part in source.ranges
+          )
+      ]
+      if not owners:
+        raise ValueError(
+            f'{path}, line {number}: episode {at} of split {split} of'
+            f' {directory} is not in the data sets of this job.'
+        )
+      owners[0].add(Range(split, at, at + 1))
+  if not any(found):
+    raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
+  # Those that follow each other are one range.
+  return [
+      [part for task in cut(sorted(one), len(one)) for part in task]
+      for one in found
   ]
-  return [task for _, task in sorted(places, key=lambda place: place[0])]

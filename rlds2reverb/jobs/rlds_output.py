@@ -6,11 +6,10 @@ hard link), or by a copy where the file system has no such links.
 
 import itertools
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
-import tree
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import saving
@@ -20,7 +19,6 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
-from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.trajectories import frame_blocks
 
 _MADE_BY = 'Episodes converted by rlds2reverb.'
@@ -37,39 +35,16 @@ class RldsOutput(outputs.FolderOutput):
   marker = versions.INFO_FILE
   part_marker = _PART_MARKER
 
-  def space(self, folder, left, total):
-    # The files of the parts become those of the result.
-    place = self.plan.output.place
-    is_linked = not files.is_url(folder) and not files.is_url(place)
-    return {folder: left} if is_linked else {folder: left, place: total}
-
-  def is_finished(self, folder, receipts):
-    """Returns whether there is a data set with the episodes of all receipts."""
-    place = self.plan.output.place
-    if len(receipts) < len(self.plan.tasks) or not files.exists(
-        os.path.join(place, versions.INFO_FILE)
-    ):
-      return False
-    if self.adds:
-      return self._is_added() and not self.has_parts(folder)
-    splits = tfds.builder_from_directory(place).info.splits
-    # Repaired episodes may have been added later.
-    return self.plan.output.split in splits and (
-        splits[self.plan.output.split].num_examples
-        >= sum(receipt.episodes for receipt in receipts.values())
-    )
-
-  def write(self, number, folder, episodes):
+  def write(self, number, episodes):
     written = _episodes_of(episodes)
     # TFDS writes no split without episodes.
     first = next(written, None)
-    part = self.new_part(folder, number)
-    opened = [sources_lib.open_source(each) for each in self.plan.sources]
-    name, version = _identity_of(self.plan.output.place, opened)
+    opened = self.plan.open()
+    part = self.new_part(number)
+    output: Dict[str, Any] = {'files': [], 'bytes': 0}
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
-      shards = []
-      num_bytes = 0
       if first is not None:
+        name, version = _identity_of(self.place, opened)
         writing.write_episodes(
             itertools.chain([first], written),
             path,
@@ -79,49 +54,39 @@ class RldsOutput(outputs.FolderOutput):
             features=_features_of(opened, episodes.read().element_spec),
             split=self.plan.output.split,
         )
-        split = tfds.builder_from_directory(path).info.splits[
-            self.plan.output.split
-        ]
-        shards = [
-            [os.path.basename(file), count]
-            for file, count in zip(split.filepaths, split.shard_lengths)
-        ]
-        num_bytes = split.num_bytes
+        split = self._info(path).splits[self.plan.output.split]
+        names = map(os.path.basename, split.filepaths)
+        shards = map(list, zip(names, split.shard_lengths))
+        output = {'files': list(shards), 'bytes': split.num_bytes}
       with open(os.path.join(path, _PART_MARKER), 'wb'):
         pass
-    return outputs.Written({}, {'files': shards, 'bytes': num_bytes})
+    return {}, output
 
-  def finish(self, folder, spec, receipts):
-    parts = [
-        (part, receipts[number].output)
-        for number, part in enumerate(self.parts(folder))
-    ]
+  def _join(self, parts, receipts):
+    if self.adds and self._is_added():
+      return  # An earlier start added them before it was interrupted.
+    outputs_of = [receipts[number]['output'] for number in sorted(receipts)]
     shards = [
         (os.path.join(part, name), count)
-        for part, output in parts
+        for part, output in zip(parts, outputs_of)
         for name, count in output['files']
     ]
-    num_bytes = sum(output['bytes'] for _, output in parts)
-    texts = _texts_of(
-        [sources_lib.open_source(each) for each in self.plan.sources]
-    )
+    num_bytes = sum(output['bytes'] for output in outputs_of)
+    if not shards:
+      raise ValueError('There are no valid episodes to write.')
+    texts = _texts_of(self.plan.open())
     if self.adds:
-      if self._is_added():
-        return  # An earlier start added them before it was interrupted.
-      info = tfds.builder_from_directory(self.plan.output.place).info
+      info = self._info(self.place)
       there = info.splits[self.plan.output.split]
       shards = [*zip(there.filepaths, there.shard_lengths), *shards]
       num_bytes += there.num_bytes
       texts['description'] = info.description
-    elif shards:
-      first = next(part for part, output in parts if output['files'])
-      info = tfds.builder_from_directory(first).info
     else:
-      raise ValueError('There are no valid episodes to write.')
+      info = self._info(os.path.dirname(shards[0][0]))
     if self.plan.only is not None:
       texts['description'] += f'\n{self._mark}'
     with whole.new_folder(
-        self.plan.output.place, [versions.INFO_FILE], replace=self.adds
+        self.place, [versions.INFO_FILE], replace=self.adds
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
@@ -130,48 +95,69 @@ class RldsOutput(outputs.FolderOutput):
           filetype_suffix='tfrecord',
       )
       for index, (source, _) in enumerate(shards):
-        target = os.fspath(
-            template.sharded_filepath(shard_index=index, num_shards=len(shards))
+        target = template.sharded_filepath(
+            shard_index=index, num_shards=len(shards)
         )
-        _link(source, target)
+        try:
+          os.link(source, target)
+        except OSError:
+          with files.os_errors(source):
+            tf.io.gfile.copy(source, target)
+      split = tfds.core.SplitInfo(
+          name=self.plan.output.split,
+          shard_lengths=[count for _, count in shards],
+          num_bytes=num_bytes,
+          filename_template=template,
+      )
       tfds.folder_dataset.write_metadata(
           data_dir=path,
           features=info.features,
-          split_infos=[
-              tfds.core.SplitInfo(
-                  name=self.plan.output.split,
-                  shard_lengths=[count for _, count in shards],
-                  num_bytes=num_bytes,
-                  filename_template=template,
-              )
-          ],
+          split_infos=[split],
           filename_template=template,
           version=info.version,
           **texts,
           check_data=False,
       )
 
+  def _needed(self, done):
+    needed = super()._needed(done)
+    if not any(map(files.is_url, needed)):
+      del needed[self.place]  # The files of the parts become those of it.
+    return needed
+
+  def _info(self, folder: str) -> tfds.core.DatasetInfo:
+    return tfds.builder_from_directory(folder).info
+
+  def _is_there(self) -> bool:
+    return files.exists(os.path.join(self.place, versions.INFO_FILE))
+
   @property
   def _mark(self) -> str:
     """The sentence in the data set's description that says what was added."""
     return f'Repaired by job {self.plan.hash}.'
 
-  def _is_added(self) -> bool:
-    info = tfds.builder_from_directory(self.plan.output.place).info
-    return self._mark in info.description.splitlines()
+  def _is_added(self):
+    lines = self._is_there() and self._info(self.place).description
+    return bool(lines) and self._mark in lines.splitlines()
 
-  def check_addition(self, spec) -> None:
-    place = self.plan.output.place
-    if not files.exists(os.path.join(place, versions.INFO_FILE)):
+  def _holds(self, receipts):
+    if not self._is_there():
+      return False
+    split = self._info(self.place).splits.get(self.plan.output.split)
+    count = sum(receipt['episodes'] for receipt in receipts.values())
+    return split is not None and split.num_examples >= count
+
+  def _check_addition(self, spec):
+    if not self._is_there():
       raise FileExistsError(
-          f'{place} is not empty, and no RLDS data set that repaired episodes'
-          ' could be added to.'
+          f'{self.place} is not empty, and no RLDS data set that repaired'
+          ' episodes could be added to.'
       )
-    splits = list(tfds.builder_from_directory(place).info.splits)
+    splits = list(self._info(self.place).splits)
     if splits != [self.plan.output.split]:
       raise ValueError(
           f'Repaired episodes go into the split {self.plan.output.split!r} of'
-          f' {place}, which has the splits {splits}.'
+          f' {self.place}, which has the splits {splits}.'
       )
 
 
@@ -179,23 +165,13 @@ def _episodes_of(episodes: Any) -> Iterator[Dict[str, Any]]:
   """Yields the valid episodes of a task, one by one, as NumPy arrays."""
   for block in episodes.blocks().prefetch(1).as_numpy_iterator():
     episodes.watch(block)
-    for index, (begin, end) in enumerate(
-        zip(block.row_splits, block.row_splits[1:])
-    ):
-      yield {
-          **tf.nest.map_structure(
-              lambda leaf, at=index: leaf[at], block.fields
-          ),
-          rlds.STEPS: frame_blocks.slice_frames(block.steps, begin, end),
-      }
-
-
-def _link(source: str, target: str) -> None:
-  try:
-    os.link(source, target)
-  except OSError:
-    with files.os_errors(source):
-      tf.io.gfile.copy(source, target)
+    splits = block.row_splits
+    for index, (begin, end) in enumerate(zip(splits, splits[1:])):
+      fields = tf.nest.map_structure(
+          lambda leaf, at=index: leaf[at], block.fields
+      )
+      steps = frame_blocks.slice_frames(block.steps, begin, end)
+      yield {**fields, rlds.STEPS: steps}
 
 
 def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
@@ -216,10 +192,8 @@ def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
       'homepage': [info.homepage for info in infos],
       'license': [info.redistribution_info.license for info in infos],
   }
-  return {
-      name: '\n\n'.join(dict.fromkeys(text.strip() for text in each if text))
-      for name, each in texts.items()
-  }
+  join = lambda found: '\n\n'.join(dict.fromkeys(map(str.strip, found)))
+  return {name: join(filter(None, found)) for name, found in texts.items()}
 
 
 def _identity_of(
@@ -235,9 +209,9 @@ def _identity_of(
     opened: the data sets.
   """
   name, version = writing.name_and_version(path)
-  versions = {str(source.info.version) for source in opened}
-  if not path.rstrip('/').endswith(f'/{version}') and len(versions) == 1:
-    version = versions.pop()
+  known = {str(source.info.version) for source in opened}
+  if not path.rstrip('/').endswith(f'/{version}') and len(known) == 1:
+    version = known.pop()
   return name, version
 
 
@@ -255,32 +229,23 @@ def _features_of(
   """
   known = [dict(saving.feature_leaves(source.features)) for source in opened]
 
-  def keep(path, feature):
+  def kept(feature, *path):
+    if isinstance(feature, tfds.features.Dataset):
+      return tfds.features.Dataset(kept(feature.feature, *path))
+    if isinstance(feature, (dict, tfds.features.FeaturesDict)):
+      return {key: kept(part, *path, key) for key, part in feature.items()}
     found = [
         features.get(_source_field(source, path))
         for source, features in zip(opened, known)
     ]
     first = found[0]
-    is_same = len({(repr(each), str(_names(each))) for each in found}) == 1
-    if (
-        isinstance(first, _NAMED)
-        and is_same
-        and (first.np_dtype, first.shape) == (feature.np_dtype, feature.shape)
-    ):
-      return first
-    return feature
+    looks = {(repr(one), str(getattr(one, 'names', None))) for one in found}
+    if len(looks) > 1 or not isinstance(first, _NAMED):
+      return feature
+    form = feature.np_dtype, feature.shape
+    return first if (first.np_dtype, first.shape) == form else feature
 
-  features = saving.features_of(episode_spec)
-  plain = {**features, rlds.STEPS: _plain(features[rlds.STEPS].feature)}
-  kept = tree.map_structure_with_path(keep, plain)
-  return {**kept, rlds.STEPS: tfds.features.Dataset(kept[rlds.STEPS])}
-
-
-def _plain(features: Any) -> Any:
-  """Returns features as dicts, to the leaves."""
-  if isinstance(features, (tfds.features.FeaturesDict, dict)):
-    return {key: _plain(feature) for key, feature in features.items()}
-  return features
+  return kept(saving.features_of(episode_spec))
 
 
 def _source_field(source, path) -> str:
@@ -293,8 +258,3 @@ def _source_field(source, path) -> str:
       return ''
     path = [rlds.STEPS, field, *path[2:]]
   return '/'.join(path)
-
-
-def _names(feature) -> Optional[List[str]]:
-  is_label = isinstance(feature, tfds.features.ClassLabel)
-  return feature.names if is_label else None

@@ -6,7 +6,7 @@ items. A receipt therefore says which run of each server took the items, and how
 many items each table had removed by then.
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
@@ -21,63 +21,62 @@ _TIMEOUT_SECONDS = 30
 class ServerOutput(outputs.JobOutput):
   """Inserts the items of every task into the tables of the servers."""
 
-  def check(self, folder, spec, receipts) -> List[str]:
-    addresses = self.plan.output.addresses
-    if len(set(addresses)) < len(addresses) or not all(addresses):
+  @property
+  def _addresses(self):
+    return self.plan.output.addresses
+
+  def check(self, spec, receipts):
+    if len(set(self._addresses)) < len(self._addresses):
       raise ValueError(
-          'The addresses of servers must differ, but they are'
-          f' {self.plan.output.place!r}.'
+          f'The addresses of servers must differ, but they are {self.place!r}.'
       )
     lines = []
-    for address in addresses:
+    fewest = estimates.fewest_items(self.plan)
+    for address in self._addresses:
       infos = self._infos(address)
       lines.append(f'to the Reverb server at {address}')
-      for table in self.plan.table_items:
-        info = infos[table.table_name]
-        fewest = estimates.fewest_items(self.plan, table) // len(addresses)
-        _check_table(address, info, spec, fewest)
+      for name, info in infos.items():
+        _check_table(address, info, spec, fewest[name] // len(self._addresses))
         lines.append(
             f'  table {info.name!r} holds {info.current_size} of at most'
             f' {info.max_size} items'
         )
     return lines
 
-  def is_finished(self, folder, receipts):
-    return len(receipts) == len(self.plan.tasks) and not self.lost('', receipts)
+  def is_finished(self, receipts):
+    return len(receipts) == len(self.plan.tasks) and not self.lost(receipts, ())
 
-  def lost(self, folder, receipts):
+  def lost(self, receipts, changed):
     lost = {}
-    for address in self.plan.output.addresses if receipts else ():
+    for address in self._addresses if receipts else ():
       state = tables_lib.state_of(address, _TIMEOUT_SECONDS)
       infos = self._infos(address)
       for number, receipt in receipts.items():
-        before = receipt.output[address]
+        before = receipt['output'][address]
         if before['state'] != state:
           lost[number] = f'the server at {address} was started again since'
           continue
         for name, info in infos.items():
-          _check_not_full(address, info, before['removed'][name])
-          removed = _removed(info) - before['removed'][name]
+          removed = _check_not_full(address, info, before['removed'][name])
           if removed > 0 and not info.max_times_sampled:
             lost[number] = (
                 f'table {name!r} at {address} has removed {removed} items since'
             )
+    stale = set(changed) - lost.keys()
+    if stale:
+      # New items would have the keys of the old ones, which a table keeps.
+      raise ValueError(
+          f'The data has changed since {len(stale)} tasks of this job were'
+          f' done, and the tables at {self.place} hold their items as the data'
+          ' was then. Remove these items or start the server again, and remove'
+          f' the job, {self.job.folder}.'
+      )
     return lost
 
-  def discard(self, folder, numbers):
-    # New items would have the keys of the old ones, which a table keeps.
-    raise ValueError(
-        f'The data has changed since {len(numbers)} tasks of this job were'
-        f' done, and the tables at {self.plan.output.place} hold their items as'
-        f' the data was then. Remove these items or start the server again, and'
-        f' remove the job, {folder}.'
-    )
-
-  def write(self, number, folder, episodes):
-    addresses = self.plan.output.addresses
+  def write(self, number, episodes):
     # The state is asked for before the items are written. If the server starts
     # again meanwhile, its state differs later, and the task is done again.
-    details = {
+    output: Dict[str, Dict[str, Any]] = {
         address: {
             'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),
             'removed': {
@@ -85,30 +84,29 @@ class ServerOutput(outputs.JobOutput):
                 for name, info in self._infos(address).items()
             },
         }
-        for address in addresses
+        for address in self._addresses
     }
     _, counts = insert.insert(
         episodes.frames(),
-        list(map(reverb.Client, addresses)),
+        list(map(reverb.Client, self._addresses)),
         timeout=_TIMEOUT_SECONDS,
     )
-    items = {table.table_name: 0 for table in self.plan.table_items}
-    for address, of_server in zip(addresses, counts):
+    items = {table['table_name']: 0 for table in self.plan.tables}
+    for address, of_server in zip(self._addresses, counts):
+      output[address]['new'] = {}
       for name, info in self._infos(address).items():
-        _check_not_full(address, info, details[address]['removed'][name])
+        _check_not_full(address, info, output[address]['removed'][name])
         items[name] += sum(of_server[name])
-      details[address]['new'] = {
-          name: count.new for name, count in of_server.items()
-      }
-    return outputs.Written(items, details)
+        output[address]['new'][name] = of_server[name].new
+    return items, output
 
-  def finish(self, folder, spec, receipts):
+  def join(self, receipts):
     """Does nothing: the servers have the items already."""
 
   def _infos(self, address: str) -> Dict[str, Any]:
     return tables_lib.table_infos(
         reverb.Client(address),
-        [table.table_name for table in self.plan.table_items],
+        [table['table_name'] for table in self.plan.tables],
         _TIMEOUT_SECONDS,
     )
 
@@ -143,8 +141,12 @@ def _check_table(address: str, info, spec, fewest: int) -> None:
     )
 
 
-def _check_not_full(address: str, info, removed_before: int) -> None:
-  """Raises a ValueError if a table made room by removing items."""
+def _check_not_full(address: str, info, removed_before: int) -> int:
+  """Returns how many items a table has removed since there were so many.
+
+  Raises:
+    ValueError: if it made room by removing items.
+  """
   removed = _removed(info) - removed_before
   if removed > 0 and info.current_size == info.max_size:
     raise ValueError(
@@ -153,3 +155,4 @@ def _check_not_full(address: str, info, removed_before: int) -> None:
         f' {info.max_size}. Create the table with a larger max_size, and start'
         ' the job again.'
     )
+  return removed

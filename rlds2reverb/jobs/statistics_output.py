@@ -31,19 +31,7 @@ class StatisticsOutput(outputs.FolderOutput):
   marker = STATISTICS_FILE
   part_marker = _SKETCH
 
-  def is_finished(self, folder, receipts):
-    return len(receipts) == len(self.plan.tasks) and files.exists(
-        os.path.join(self.plan.output.place, STATISTICS_FILE)
-    )
-
-  def check_addition(self, spec):
-    raise ValueError(
-        f'{self.plan.output.place} has the statistics of other episodes, to'
-        ' which those of repaired ones cannot be added. Make them anew, of all'
-        ' episodes.'
-    )
-
-  def write(self, number, folder, episodes):
+  def write(self, number, episodes):
     accumulation = _accumulation(episodes.read(), number)
 
     @graphs.no_autograph
@@ -56,46 +44,53 @@ class StatisticsOutput(outputs.FolderOutput):
     for block, part in episodes.blocks().map(to_part):
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
       state = add(state, part)
-    folder = self.new_part(folder, number)
+    folder = self.new_part(number)
     with whole.new_folder(folder, [_SKETCH], replace=True) as path:
       accumulation_lib.save(os.path.join(path, _SKETCH), state)
-    return outputs.Written({}, {})
+    return {}, {}
 
-  def finish(self, folder, spec, receipts):
-    paths = self.parts(folder)
+  def _join(self, parts, receipts):
     size = _SKETCHES_PER_MERGE
-    while size < len(paths):
+    while size < len(parts):
       size *= _SKETCHES_PER_MERGE
     task = self.plan.tasks[0]
     source = sources_lib.open_source(self.plan.sources[task.source])
-    statistics = _accumulation(source.read(task.ranges[0]), 0).statistics(
-        _merged(paths, 0, size)
+    accumulation = _accumulation(source.read(task.ranges[0]), 0)
+    text = results.to_json(accumulation.statistics(_merged(parts, 0, size)))
+    with whole.new_folder(self.place, [STATISTICS_FILE]) as path:
+      whole.write_text(os.path.join(path, STATISTICS_FILE), text)
+
+  def _needed(self, done):
+    return {}  # It is small.
+
+  def _holds(self, receipts):
+    return files.exists(os.path.join(self.place, STATISTICS_FILE))
+
+  def _check_addition(self, spec):
+    raise ValueError(
+        f'{self.place} has the statistics of other episodes, to which those of'
+        ' repaired ones cannot be added. Make them anew, of all episodes.'
     )
-    with whole.new_folder(self.plan.output.place, [STATISTICS_FILE]) as path:
-      whole.write_text(
-          os.path.join(path, STATISTICS_FILE), results.to_json(statistics)
-      )
 
 
-def _merged(paths: Sequence[str], begin: int, size: int):
+def _merged(parts: Sequence[str], begin: int, size: int):
   """Returns the sketch of `size` parts, the first of which is at `begin`.
 
   The same parts are merged in the same order for the same number of tasks, or
   the last bits would change.
   """
   if size == 1:
-    return accumulation_lib.load(os.path.join(paths[begin], _SKETCH))
+    return accumulation_lib.load(os.path.join(parts[begin], _SKETCH))
   step = size // _SKETCHES_PER_MERGE
-  begins = range(begin, min(begin + size, len(paths)), step)
-  state = _merged(paths, begin, step)
+  begins = range(begin, min(begin + size, len(parts)), step)
+  state = _merged(parts, begin, step)
   for number, other in enumerate(begins[1:]):
     state = state.merge(
-        _merged(paths, other, step), [begin, len(begins), number]
+        _merged(parts, other, step), [begin, len(begins), number]
     )
   return state
 
 
 def _accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:
-  return accumulation_lib.Accumulation(
-      steps_lib.steps_spec(episodes.element_spec).step, seed=seed
-  )
+  step = steps_lib.steps_spec(episodes.element_spec).step
+  return accumulation_lib.Accumulation(step, seed=seed)

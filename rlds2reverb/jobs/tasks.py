@@ -1,12 +1,11 @@
 """Does one task of a plan, wherever it runs.
 
-A task is a function of the plan and of its number. Its output appears when it
-is whole and on disk, and its receipt after that. So a task that has no receipt
-is done again, and one that has it need not be.
+A task is a function of the job and of its number. Its output appears when it is
+whole and on disk, and its receipt after that. So a task that has no receipt is
+done again, and one that has it need not be.
 """
 
 from concurrent import futures
-import functools
 import gc
 import time
 from typing import (
@@ -16,7 +15,6 @@ from typing import (
     List,
     Mapping,
     NamedTuple,
-    Optional,
     Type,
 )
 
@@ -25,15 +23,18 @@ import tensorflow as tf
 from rlds2reverb.episodes import private
 from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import error_location
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import rlds_output
 from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.replay.server import insert_stream
+
+# Stands for the number of a task: the parts are joined.
+JOIN = -1
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
@@ -81,150 +82,117 @@ class InvalidEpisodesError(TaskError):
   """An error that says that too many episodes are invalid."""
 
 
+# What becomes of errors, by the first kind that they are of.
+_OUTCOMES = (
+    (_TRANSIENT_ERRORS, ConnectionError, '{}'),
+    (
+        MemoryError,
+        TaskError,
+        'There is not enough memory: {}. A worker holds the longest episode,'
+        ' whatever task_mb is: allow more, or take fewer workers.',
+    ),
+    # A file of the data that is missing will be missing again.
+    ((FileNotFoundError, RuntimeError, ValueError), TaskError, '{}'),
+    (OSError, OSError, '{}'),
+)
+
+
 class Attempt(NamedTuple):
   """Does the tasks of a job; a function of their numbers, for an engine.
 
   Attributes:
-    folder: the folder of the job, in which the plan is.
-    plan: the hash of the plan.
-    max_skipped: see `run_task`.
+    job: the job.
+    skips: whether invalid episodes are left out. Otherwise the task fails.
   """
 
-  folder: str
-  plan: str
-  max_skipped: Optional[int] = None
+  job: job_lib.Job
+  skips: bool = True
 
   def __call__(self, number: int, report: Callable[[Progress], None]) -> Any:
-    """Does a task; returns its receipt, or an error, which can be pickled.
+    """Does a task, or joins the parts.
 
     Args:
-      number: the number of the task.
-      report: see `run_task`.
+      number: the number of the task, or `JOIN`.
+      report: is called with the progress about twice a second.
 
     Returns:
-      The receipt; an `InvalidEpisodesError`; a `ConnectionError`, if the task
-      is worth another try; another `OSError`, if its output could not be
-      written; or a `TaskError`.
+      The receipt of the task, or None; or an error as `outcome_of` makes it.
     """
     try:
       with private.own_default_graph():
-        plan = _stored(self.folder, self.plan)
-        return run_task(
-            plan,
-            number,
-            self.folder,
-            max_skipped=self.max_skipped,
-            on_progress=report,
-        )
-    except TaskError as error:
-      return error
-    except _TRANSIENT_ERRORS as error:
-      return ConnectionError(str(error))
-    except MemoryError as error:
-      return TaskError(
-          f'There is not enough memory: {error}. A worker holds the longest'
-          ' episode, whatever task_mb is: allow more, or take fewer workers.'
-      )
-    # A file of the data that is missing will be missing again.
-    except (FileNotFoundError, RuntimeError, ValueError) as error:
-      return TaskError(str(error))
-    except OSError as error:
-      return OSError(str(error))
-    # The other tasks can be done after any error.
+        return self.join() if number == JOIN else run_task(self, number, report)
     except Exception as error:  # pylint: disable=broad-exception-caught
-      return TaskError(f'{type(error).__name__}: {error}')
+      return outcome_of(error)
     finally:
       # The graphs of a task refer to each other, and hold memory that Python
       # does not count, so it would collect them too late.
       gc.collect()
 
+  def join(self) -> None:
+    """Makes the whole output of a job whose tasks are all done."""
+    output_of(self.job).join(self.job.receipts())
 
-class Finish(NamedTuple):
-  """Makes the whole output of a job whose tasks are all done.
 
-  Attributes:
-    folder: the folder of the job.
-    plan: the hash of its plan.
+def outcome_of(error: Exception) -> Exception:
+  """Returns an error as the outcome of a task, which can be pickled.
+
+  It is a `ConnectionError`, if the task is worth another try; another
+  `OSError`, if its output could not be written; or a `TaskError`. The other
+  tasks can be done after any error.
   """
-
-  folder: str
-  plan: str
-
-  def __call__(self) -> None:
-    plan = _stored(self.folder, self.plan)
-    source = sources_lib.open_source(plan.sources[plan.tasks[0].source])
-    done = receipts.read(self.folder, self.plan)
-    output_of(plan).finish(self.folder, source.frame_spec(), done)
-
-
-@functools.lru_cache(maxsize=1)
-def _stored(folder: str, plan_hash: str) -> plan_lib.Plan:
-  """Returns the plan in the folder of a job."""
-  plan = plan_lib.read(folder)
-  if plan is None or plan.hash != plan_hash:
-    raise TaskError(f'This worker does not find the plan in {folder}.')
-  return plan
-
-
-def _open_unchanged(plan, task):
-  """Returns the source of a task; a TaskError if it is not that of the plan."""
-  source = sources_lib.open_source(plan.sources[task.source])
-  data_set = plan.data_sets[task.source]
-  if source.fingerprint != data_set.fingerprint:
-    raise TaskError(
-        f'{data_set.name} in {data_set.directory} has changed since the plan of'
-        ' this job was made.'
-    )
-  return source
+  if isinstance(error, TaskError):
+    return error
+  for kinds, kind, text in _OUTCOMES:
+    if isinstance(error, kinds):
+      return kind(text.format(error))
+  return TaskError(f'{type(error).__name__}: {error}')
 
 
 def run_task(
-    plan: plan_lib.Plan,
+    attempt: Attempt,
     number: int,
-    folder: str,
-    *,
-    max_skipped: Optional[int] = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
-) -> receipts.Receipt:
+) -> job_lib.Receipt:
   """Does a task, and leaves its receipt in the folder of the job.
 
   Args:
-    plan: the plan.
+    attempt: the job, and whether invalid episodes are left out.
     number: which of its tasks to do.
-    folder: the folder of the job.
-    max_skipped: how many episodes may be invalid; None for no limit.
-    on_progress: a function that is called about twice a second.
+    on_progress: see `Attempt.__call__`.
 
   Returns:
     The receipt.
 
   Raises:
-    InvalidEpisodesError: if more episodes are invalid. There is no receipt.
     TaskError: if the data has changed since the plan was made, or cannot be
-      read.
+      read, or an episode is invalid. There is no receipt.
     OSError: if the output cannot be written; a `ConnectionError`, if a server
       or a file system does not answer.
     InsertError: if a server fails.
     ValueError: if the data does not fit the output.
   """
   start = last = time.monotonic()
+  job, skips = attempt
+  plan = job.plan
   task = plan.tasks[number]
-  source = _open_unchanged(plan, task)
+  data_set = plan.data_sets[task.source]
+  source = sources_lib.open_source(plan.sources[task.source])
+  if source.fingerprint != data_set.fingerprint:
+    raise TaskError(
+        f'{data_set.name} in {data_set.directory} has changed since the plan of'
+        ' this job was made.'
+    )
   state = source.state_of(task.ranges)
 
   def report():
     num_skipped = len(episodes.report.skipped_episodes)
-    if max_skipped is not None and num_skipped > max_skipped:
-      raise InvalidEpisodesError(
-          f'Invalid episodes: {num_skipped} so far, and {max_skipped} may be'
+    if num_skipped and not skips:
+      raise TaskError(
+          f'Invalid episodes: {num_skipped} so far, and 0 may be'
           ' (--invalid_episodes=skip, or max_invalid_fraction, leaves them'
           f' out):\n{_describe(episodes.skipped())}'
       )
-    on_progress(
-        Progress(
-            measures.episodes, measures.steps, measures.num_bytes, num_skipped
-        )
-    )
+    on_progress(progress_of(episodes.measures.counts, num_skipped))
 
   def on_block():
     nonlocal last
@@ -233,9 +201,8 @@ def run_task(
       report()
 
   episodes = task_episodes.TaskEpisodes(plan, task, source, on_block)
-  measures = episodes.measures
   try:
-    written = output_of(plan).write(number, folder, episodes)
+    items, output = output_of(job).write(number, episodes)
   except tf.errors.OpError as error:
     is_transient = isinstance(error, _TRANSIENT_ERRORS)
     kind = ConnectionError if is_transient else TaskError
@@ -247,31 +214,37 @@ def run_task(
     )
   report()
   skipped = episodes.skipped()
-  receipt = receipts.Receipt(
-      task=number,
-      plan=plan.hash,
-      data=state,
-      episodes=measures.episodes,
-      steps=measures.steps,
-      items=written.items,
-      num_bytes=measures.num_bytes,
-      skipped=skipped,
-      filtered=task.num_episodes - measures.episodes - len(skipped),
-      statistics=measures.statistics(episodes.report),
-      seconds=time.monotonic() - start,
-      output=written.details,
-  )
-  receipts.write(folder, receipt)
+  counts = episodes.counts()
+  receipt = {
+      'task': number,
+      'plan': job.hash,
+      'data': state,
+      **counts,
+      'items': items,
+      'skipped': skipped,
+      'filtered': task.num_episodes - counts['episodes'] - len(skipped),
+      'seconds': time.monotonic() - start,
+      'output': output,
+  }
+  job.write_receipt(receipt)
   return receipt
 
 
-def output_of(plan: plan_lib.Plan) -> outputs.JobOutput:
-  """Returns the output of a plan."""
-  return _OUTPUTS[plan.output.kind](plan)
+def progress_of(
+    counts: Mapping[str, Any], skipped: int, filtered: int = 0
+) -> Progress:
+  """Returns the progress of a task that has these counts."""
+  episodes, steps = counts['episodes'], counts['steps']
+  return Progress(episodes, steps, counts['num_bytes'], skipped, filtered)
+
+
+def output_of(job: job_lib.Job) -> outputs.JobOutput:
+  """Returns the output of a job."""
+  return _OUTPUTS[job.plan.output.kind](job)
 
 
 def changed(
-    plan: plan_lib.Plan, done: Mapping[int, receipts.Receipt]
+    plan: plan_lib.Plan, done: Mapping[int, job_lib.Receipt]
 ) -> List[int]:
   """Returns the tasks whose files were written anew since they were done.
 
@@ -279,12 +252,12 @@ def changed(
     plan: the plan.
     done: the receipts of these tasks.
   """
-  opened = [sources_lib.open_source(source) for source in plan.sources]
+  opened = plan.open()
 
   def is_changed(number):
     task = plan.tasks[number]
     try:
-      return opened[task.source].state_of(task.ranges) != done[number].data
+      return opened[task.source].state_of(task.ranges) != done[number]['data']
     except FileNotFoundError:
       return True
 
@@ -293,8 +266,8 @@ def changed(
     return [n for n, is_one in zip(done, pool.map(is_changed, done)) if is_one]
 
 
-def _describe(bad: List[receipts.Bad]) -> str:
-  shown = [f'  {each.file}: {each.message}' for each in bad[:5]]
+def _describe(bad: List[Dict[str, Any]]) -> str:
+  shown = [f'  {each["file"]}: {each["message"]}' for each in bad[:5]]
   if len(bad) > len(shown):
     shown.append(f'  and {len(bad) - len(shown)} more')
   return '\n'.join(shown)

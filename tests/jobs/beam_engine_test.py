@@ -20,8 +20,8 @@ import reverb
 import tensorflow as tf
 
 from rlds2reverb.jobs import convert
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks
 from tests import ram_files  # noqa: F401
 from tests.jobs import data_sets
@@ -110,15 +110,15 @@ class BeamEngineTest(BeamTestCase):
     plan = self.plan(plan_lib.SERVER, place)
     rng = np.random.default_rng(1)
     failed = []
-    write = receipts.write
+    write = job_lib.Job.write_receipt
 
-    def write_or_fail(folder, receipt):
+    def write_or_fail(job, receipt):
       failed.append(rng.random() < 0.3)
       if failed[-1]:
         raise OSError('The worker has died.')
-      write(folder, receipt)
+      write(job, receipt)
 
-    with mock.patch.object(receipts, 'write', write_or_fail):
+    with mock.patch.object(job_lib.Job, 'write_receipt', write_or_fail):
       summary = self.run_on_beam(plan, _BUNDLE_BASED)
     self.assertGreater(sum(failed), 0)
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
@@ -138,17 +138,15 @@ class BeamEngineTest(BeamTestCase):
     ):
       self.run_on_beam(plan, _FN_API)
     self.assertFalse(os.path.exists(plan.output.place))
-    self.assertCountEqual(
-        receipts.read(self.job_folder(plan), plan.hash), [0, 2, 3]
-    )
+    self.assertCountEqual(self.receipts_of(plan), [0, 2, 3])
     os.rename(f'{path}.away', path)
     done = []
     run_task = tasks.run_task
     with mock.patch.object(
         tasks,
         'run_task',
-        lambda plan, number, *args, **kwargs: done.append(number)
-        or run_task(plan, number, *args, **kwargs),
+        lambda attempt, number, *args: done.append(number)
+        or run_task(attempt, number, *args),
     ):
       self.run_on_beam(plan, _FN_API)
     self.assertEqual(done, [1])
@@ -161,7 +159,7 @@ class BeamEngineTest(BeamTestCase):
     from rlds2reverb.jobs import beam_engine  # pylint: disable=g-import-not-at-top
 
     for option, message in (
-        ('--runner=FlinkRuner', 'no runner FlinkRuner. Did you mean FlinkRu'),
+        ('--runner=FlinkRuner', 'There is no runner FlinkRuner. Beam has'),
         ('--runner=no.such.Runner', 'There is no runner no.such.Runner'),
     ):
       with self.assertRaisesRegex(ValueError, re.escape(message)):
@@ -172,21 +170,13 @@ class BeamEngineTest(BeamTestCase):
   @pytest.mark.long
   def test_the_program(self):
     output = self.new()
+    flags = (
+        f'--dataset={self.directory} --checkpoint_dir={output}'
+        f' --table={job_testing.TABLE} --task_mb=0.0001 --of_an_engine=1'
+        f' {" ".join(_PROCESSES)}'
+    )
     done = subprocess.run(
-        [
-            sys.executable,
-            '-m',
-            'scripts.convert',
-            f'--dataset={self.directory}',
-            f'--checkpoint_dir={output}',
-            '--table=' + job_testing.TABLE,
-            '--task_mb=0.0001',
-            '--runner=FnApiRunner',
-            '--direct_num_workers=2',
-            '--direct_running_mode',
-            'multi_processing',
-            '--of_an_engine=1',
-        ],
+        [sys.executable, '-m', 'scripts.convert', *flags.split()],
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -243,11 +233,10 @@ class PortableRunnerTest(BeamTestCase):
         plan_lib.SERVER, f'localhost:{server.port}', episodes_per_task=1
     )
     process, options = self._start_job_service()
-    folder = self.job_folder(plan)
     killed = []
 
     def kill_when_a_task_is_done():
-      while not receipts.read(folder, plan.hash):
+      while not self.receipts_of(plan):
         time.sleep(0.05)
       for pid in _workers_of(process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -264,7 +253,7 @@ class PortableRunnerTest(BeamTestCase):
       self.run_on_beam(plan, *options)
     thread.join()
     self.assertNotEmpty(killed)
-    self.assertLess(len(receipts.read(folder, plan.hash)), 8)
+    self.assertLess(len(self.receipts_of(plan)), 8)
     _, options = self._start_job_service()
     summary = self.run_on_beam(plan, *options)
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -18,10 +19,12 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import engines
+from rlds2reverb.jobs import job as job_lib
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import processes
-from rlds2reverb.jobs import quarantine
-from rlds2reverb.jobs import receipts
+from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.jobs import tasks
@@ -33,6 +36,39 @@ from tests.jobs import job_testing
 _NUMBERS = list(range(len(job_testing.LENGTHS)))
 # Episode 3 breaks a rule at its step 1, and episode 6 has no first step.
 _BAD = {3: 'Discount must lie in [0, 1].', 6: 'An episode must begin'}
+
+
+_REWARDS = [
+    [100 * index + step for step in range(length)]
+    for index, length in enumerate(job_testing.LENGTHS)
+]
+_NUMBERED = list(enumerate(job_testing.LENGTHS))
+_SHARES = [job_testing.pairs(_NUMBERED[server::2]) for server in range(2)]
+
+# A server that keeps its checkpoints in a folder, and starts from the newest.
+_SERVER = """
+import sys
+import reverb
+from tests.jobs import job_testing
+
+_, root, data, port = sys.argv
+server = reverb.Server(
+    [
+        reverb.Table(
+            job_testing.TABLE,
+            sampler=reverb.selectors.Fifo(),
+            remover=reverb.selectors.Fifo(),
+            max_size=1000,
+            rate_limiter=reverb.rate_limiters.MinSize(1),
+            signature=job_testing.signature_of(data),
+        )
+    ],
+    int(port) or None,
+    reverb.checkpointers.DefaultCheckpointer(root),
+)
+print(server.port, flush=True)
+server.wait()
+"""
 
 
 def _numbered_episodes():
@@ -57,18 +93,23 @@ class _Interrupted(BaseException):
   """Stops a job where nothing expects it."""
 
 
-def _stop_before(count):
-  """Lets only `count` tasks be done."""
+def _before_task(count, action):
+  """Lets something happen when `count` tasks are done."""
   run_task = tasks.run_task
   calls = []
 
-  def run(*args, **kwargs):
-    if len(calls) == count:
-      raise _Interrupted
+  def run(*args):
     calls.append(args)
-    return run_task(*args, **kwargs)
+    if len(calls) == count + 1:
+      action()
+    return run_task(*args)
 
   return mock.patch.object(tasks, 'run_task', run)
+
+
+def _stop_before(count):
+  """Lets only `count` tasks be done."""
+  return _before_task(count, mock.Mock(side_effect=_Interrupted))
 
 
 class ConvertTest(job_testing.JobTestCase):
@@ -86,6 +127,10 @@ class ConvertTest(job_testing.JobTestCase):
         ).as_numpy_iterator()
     ]
 
+  def _check_pairs(self, plan):
+    rewards = job_testing.rewards_of(self._content(plan))
+    self.assertEqual(rewards, job_testing.ALL_PAIRS)
+
   def _place(self, kind):
     if kind == plan_lib.SERVER:
       return f'localhost:{self.start_server().port}'
@@ -100,7 +145,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.convert(plan)
     with _stop_before(2), self.assertRaises(_Interrupted):
       self.convert(plan)
-    self.assertLen(receipts.read(self.job_folder(plan), plan.hash), 3)
+    self.assertLen(self.receipts_of(plan), 3)
     summary = self.convert(plan)
     self.assertIn('tasks: 4, done already: 3 (6 of 8 episodes)', self.said[0])
     self.assertEqual(summary['episodes'], 8)
@@ -119,13 +164,7 @@ class ConvertTest(job_testing.JobTestCase):
 
     content = self._content(plan)
     if kind == plan_lib.RLDS:
-      self.assertEqual(
-          content,
-          [
-              [100 * index + step for step in range(length)]
-              for index, length in enumerate(job_testing.LENGTHS)
-          ],
-      )
+      self.assertEqual(content, _REWARDS)
     else:
       self.assertEqual(job_testing.rewards_of(content), job_testing.ALL_PAIRS)
       # Neither the way in which the work is cut, nor the interruptions, nor
@@ -165,8 +204,8 @@ class ConvertTest(job_testing.JobTestCase):
   def test_an_end_at_any_moment_of_finishing(self, kind):
     plan = self.plan(kind, self.new(), episodes_per_task=4)
     for target, name in (
-        (convert.summary_lib, 'write'),
-        (tasks.output_of(plan).__class__, 'clean'),
+        (job_lib.Job, 'write_quarantine'),
+        (job_lib.Job, 'remove_parts'),
     ):
       with mock.patch.object(target, name, side_effect=_Interrupted):
         with self.assertRaises(_Interrupted):
@@ -180,14 +219,6 @@ class ConvertTest(job_testing.JobTestCase):
     self.convert(plan)
     self.assertIn('2 tasks are done again', '\n'.join(self.said))
     self.assertLen(self._content(plan), {'rlds': 8}.get(kind, 26))
-
-  @pytest.mark.long
-  def test_two_workers_with_processes_of_their_own(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new())
-    self.convert(plan, engine=processes.Processes(2))
-    self.assertEqual(
-        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
-    )
 
   def test_a_dry_run_reads_no_episode_and_writes_nothing(self):
     folder = self.new('data')
@@ -227,10 +258,10 @@ class ConvertTest(job_testing.JobTestCase):
   def test_a_job_that_was_killed_before_it_did_anything(self):
     place = self.new()
     plan = self.plan(plan_lib.CHECKPOINT, place, split='train[:2]')
-    with mock.patch.object(convert.job_folder, 'remove'), _stop_before(0):
+    with mock.patch.object(job_lib.Job, 'remove'), _stop_before(0):
       with self.assertRaises(_Interrupted):
         self.convert(plan)
-    self.assertEqual(plan_lib.read(self.job_folder(plan)), plan)
+    self.assertEqual(job_lib._read_plan(self.job_folder(plan)), plan)
     other = self.plan(plan_lib.CHECKPOINT, place, split='train[2:4]')
     with _stop_before(0), self.assertRaises(_Interrupted):
       self.convert(other)
@@ -249,15 +280,21 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(again['there_before'], 26)
     self.assertIn('Items whose keys a server has already stay', self.said[-1])
 
-  def test_an_output_that_is_not_of_this_job_is_refused(self):
-    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS:
-      place = self.new()
-      os.mkdir(place)
-      with open(os.path.join(place, 'mine'), 'w', encoding='utf-8'):
-        pass
-      with self.assertRaisesRegex(FileExistsError, 'not the output of this'):
-        self.convert(self.plan(kind, place))
-      self.assertEqual(os.listdir(place), ['mine'])
+  def test_places_that_cannot_be_written_are_refused(self):
+    folder, file = self.new(), self.create_tempfile(content='mine').full_path
+    os.mkdir(folder)
+    open(os.path.join(folder, 'mine'), 'wb').close()
+    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
+      for place, error, message in (
+          (folder, FileExistsError, 'not the output of this'),
+          (file, FileExistsError, f'{file} is a file'),
+          ('/proc/output', OSError, '/proc/output.job cannot be written'),
+          (self.directory, ValueError, 'The episodes are read from'),
+      ):
+        with self.assertRaisesRegex(error, message):
+          self.convert(self.plan(kind, place))
+        self.assertFalse(os.path.exists(f'{place}.job'))
+    self.assertEqual(os.listdir(folder), ['mine'])
 
   def test_a_second_job_on_one_output_is_refused(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=8)
@@ -314,7 +351,7 @@ class ConvertTest(job_testing.JobTestCase):
     place = os.path.join(disk, 'output')
     plan = self.plan(plan_lib.CHECKPOINT, place, directory=data)
     job = self.new('job')
-    with mock.patch.object(convert.job_folder, 'check_space'):
+    with mock.patch.object(outputs.FolderOutput, 'check_space'):
       with self.assertRaisesRegex(
           convert.JobError,
           f'{place} could not be written, because its disk is full: the result'
@@ -409,18 +446,6 @@ class ConvertTest(job_testing.JobTestCase):
         tfds.builder('out', data_dir=parent).info.full_name, 'out/2.3.1'
     )
 
-  def test_an_output_that_is_a_file_is_refused(self):
-    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
-      file = self.create_tempfile(content='mine').full_path
-      with self.assertRaisesRegex(FileExistsError, f'{file} is a file'):
-        self.convert(self.plan(kind, file))
-      self.assertFalse(os.path.exists(f'{file}.job'))
-
-  def test_a_folder_that_cannot_be_written(self):
-    plan = self.plan(plan_lib.CHECKPOINT, '/proc/output')
-    with self.assertRaisesRegex(OSError, '/proc/output.job cannot be written'):
-      self.convert(plan)
-
   @pytest.mark.long
   def test_a_damaged_file_is_named_and_the_others_are_done(self):
     folder = self.new('data')
@@ -435,15 +460,11 @@ class ConvertTest(job_testing.JobTestCase):
         rf'1 of 4 tasks have failed(.|\n)*{path} is damaged after 1 whole',
     ):
       self.convert(plan)
-    self.assertSameElements(
-        receipts.read(self.job_folder(plan), plan.hash), [0, 2, 3]
-    )
+    self.assertSameElements(self.receipts_of(plan), [0, 2, 3])
     with open(path, 'wb') as f:
       f.write(whole)
     self.convert(plan)
-    self.assertEqual(
-        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
-    )
+    self._check_pairs(plan)
 
   def test_data_that_has_changed_is_refused(self):
     folder = self.new('data')
@@ -488,10 +509,7 @@ class ConvertTest(job_testing.JobTestCase):
       content = job_testing.rewards_of(content)
       expected = job_testing.ALL_PAIRS
     else:
-      expected = [
-          [100 * index + step for step in range(length)]
-          for index, length in enumerate(job_testing.LENGTHS)
-      ]
+      expected = _REWARDS
     expected = [[reward + 0.5 for reward in rewards] for rewards in expected]
     self.assertEqual(content, expected)
 
@@ -521,24 +539,16 @@ class ConvertTest(job_testing.JobTestCase):
       ):
         self.convert(plan)
     self.convert(plan)
-    self.assertEqual(
-        job_testing.rewards_of(self._content(plan)), job_testing.ALL_PAIRS
-    )
+    self._check_pairs(plan)
 
-  def test_a_file_that_is_missing_is_named(self):
-    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
-    path = data_sets.files_of(folder)[1]
-    os.unlink(path)
-    with self.assertRaisesRegex(convert.JobError, f'{path} is missing'):
-      self.convert(plan)
-
-  def test_a_job_without_a_task_that_is_done_leaves_nothing(self):
+  def test_a_job_without_its_files_names_them_and_leaves_nothing(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
     for path in data_sets.files_of(folder):
       os.unlink(path)
-    with self.assertRaisesRegex(convert.JobError, '; 0 are done'):
+    with self.assertRaisesRegex(
+        convert.JobError, rf'; 0 are done(.|\n)*{path} is missing'
+    ):
       self.convert(plan)
     self.assertFalse(os.path.exists(self.job_folder(plan)))
 
@@ -592,9 +602,9 @@ class ConvertTest(job_testing.JobTestCase):
     # Those of 2, 4, 3 and 3 steps have fewer than 3 transitions, but for 4.
     kept = [i for i, length in enumerate(job_testing.LENGTHS) if length > 3]
     self.assertEqual(summary['filtered'], 3)
-    done = receipts.read(self.job_folder(plan), plan.hash)
+    done = self.receipts_of(plan)
     self.assertEqual(
-        [bad.episode for receipt in done.values() for bad in receipt.skipped],
+        [bad['episode'] for one in done.values() for bad in one['skipped']],
         [3],
     )
     self.assertEqual(
@@ -648,12 +658,12 @@ class ConvertTest(job_testing.JobTestCase):
     shutil.rmtree(folder)
     data_sets.numbered(folder, job_testing.LENGTHS)
     opened = [sources.open_source(sources.make_source(folder))]
-    ranges = quarantine.read_ranges(path, opened)
+    ranges = ranges_lib.of_quarantine(path, opened)
     self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
     repair = self.plan(kind, place, opened=opened, only=(path, ranges))
     # A repair, too, may be interrupted when its items are there.
     with mock.patch.object(
-        convert.summary_lib, 'write', side_effect=_Interrupted
+        job_lib.Job, 'write_quarantine', side_effect=_Interrupted
     ), self.assertRaises(_Interrupted):
       self.convert(repair)
     self.convert(repair)
@@ -732,28 +742,17 @@ class ServerTest(job_testing.JobTestCase):
 
   def test_a_server_that_is_started_again_while_the_job_runs(self):
     server = self.start_server()
-    port = server.port
     plan = self._plan(server)
-    run_task = tasks.run_task
-    calls = []
 
-    def run(*args, **kwargs):
-      calls.append(args)
-      if len(calls) == 3:
-        server.stop()
-        self.start_server(port)
-      return run_task(*args, **kwargs)
+    def start_again():
+      server.stop()
+      self.start_server(server.port)
 
-    with mock.patch.object(tasks, 'run_task', run):
+    with _before_task(2, start_again):
       self.convert(plan)
-    self.assertLen(calls, 6)
     self.assertIn('2 tasks are done again', '\n'.join(self.said))
-    self.assertEqual(
-        job_testing.rewards_of(
-            job_testing.items_in(reverb.Client(f'localhost:{port}'))
-        ),
-        job_testing.ALL_PAIRS,
-    )
+    items_there = job_testing.items_in(reverb.Client(plan.output.place))
+    self.assertEqual(job_testing.rewards_of(items_there), job_testing.ALL_PAIRS)
 
   def test_data_that_was_written_anew_is_refused(self):
     # A table keeps the first item of a key, so the old ones would stay.
@@ -785,8 +784,9 @@ class ServerTest(job_testing.JobTestCase):
     self.assertEqual(job_testing.items_in(client), content)
 
   def test_a_table_that_is_too_small_is_noticed(self):
-    # Of 26 items the sizes of the files tell of 19, which it could hold.
-    plan = self._plan(self.start_server(max_size=22))
+    # The first 8 episodes of a file are read, with 16 of its 40 items.
+    data = data_sets.numbered(self.new('data'), [3] * 20, per_file=20)
+    plan = self._plan(self.start_server(max_size=30), directory=data)
     with self.assertRaisesRegex(
         convert.JobError, r'is too small: it has removed \d+ items'
     ):
@@ -818,19 +818,79 @@ class ServerTest(job_testing.JobTestCase):
           self.convert(plan)
         self.assertFalse(os.path.exists(self.job_folder(plan)))
 
-  def test_a_server_that_stays_away_ends_the_job(self):
-    server = self.start_server()
-    plan = self._plan(server)
-    run_task = tasks.run_task
 
-    def run(plan, number, *args, **kwargs):
-      if number:
-        raise ConnectionError('There is no answer.')
-      return run_task(plan, number, *args, **kwargs)
+@pytest.mark.long
+class SeveralServersTest(job_testing.JobTestCase):
 
-    with mock.patch.object(tasks, 'run_task', run):
-      with self.assertRaisesRegex(convert.JobError, '3 of 4 tasks have failed'):
+  def setUp(self):
+    super().setUp()
+    # How long a server that is gone is waited for.
+    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
+
+  def _plan(self, ports, **kwargs):
+    addresses = [f'localhost:{port}' for port in ports]
+    return self.plan(plan_lib.SERVER, ','.join(addresses), **kwargs)
+
+  def _check_items(self, ports):
+    for port, expected in zip(ports, _SHARES):
+      items = job_testing.items_in(reverb.Client(f'localhost:{port}'))
+      self.assertEqual(job_testing.rewards_of(items), expected)
+
+  def test_each_gets_its_share_once(self):
+    ports = [self.start_server().port for _ in range(2)]
+    summary = self.convert(self._plan(ports))
+    self.assertEqual(summary['items'], {job_testing.TABLE: 26})
+    self._check_items(ports)
+    # Another plan of the same data leaves every item where it is.
+    self.convert(self._plan(ports, episodes_per_task=8))
+    self._check_items(ports)
+
+  def test_a_server_that_is_gone_stops_the_job_which_then_goes_on(self):
+    here, gone = self.start_server(), self.start_server()
+    ports = here.port, gone.port
+    plan = self._plan(ports)
+    with _before_task(1, gone.stop):
+      with self.assertRaisesRegex(convert.JobError, f'localhost:{ports[1]}'):
         self.convert(plan, patience=0.0)
+    self.start_server(ports[1])
+    self.convert(plan)
+    self.assertIn('was started again since', '\n'.join(self.said))
+    self._check_items(ports)
+
+  def test_two_servers_must_be_two(self):
+    port = self.start_server().port
+    with self.assertRaisesRegex(ValueError, 'addresses of servers must differ'):
+      self.convert(self._plan([port, port]))
+
+  def test_a_server_that_is_killed_and_starts_from_its_checkpoint(self):
+    roots = [self.new() for _ in range(2)]
+    servers = [self._start_process(root) for root in roots]
+    ports = [port for _, port in servers]
+    plan = self._plan(ports)
+
+    def checkpoint_and_kill():
+      reverb.Client(f'localhost:{ports[1]}').checkpoint()
+      servers[1][0].kill()
+      servers[1][0].wait()
+
+    with _before_task(1, checkpoint_and_kill):
+      with self.assertRaises(convert.JobError):
+        self.convert(plan, patience=0.0)
+    self._start_process(roots[1], ports[1])
+    summary = self.convert(plan)
+    self.assertEqual(summary['items'], {job_testing.TABLE: 26})
+    self._check_items(ports)
+
+  def _start_process(self, root, port=0):
+    process = subprocess.Popen(
+        [sys.executable, '-c', _SERVER, root, self.directory, str(port)],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    self.addCleanup(process.communicate)
+    self.addCleanup(process.kill)
+    return process, int(process.stdout.readline())
 
 
 if __name__ == '__main__':

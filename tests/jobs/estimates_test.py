@@ -3,77 +3,45 @@
 import os
 
 from absl.testing import absltest
-from absl.testing import parameterized
 import numpy as np
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import estimates
-from rlds2reverb.jobs import plan
+from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
+_TABLES = [
+    items.TableItems('pairs'),
+    items.TableItems('strided', windows_lib.Windows(5, 3)),
+    items.TableItems('episodes', None),
+    items.TableItems('padded', windows_lib.Windows(80, end='pad')),
+]
 
-class EstimatesTest(parameterized.TestCase):
 
-  def _open(self, lengths):
+class EstimatesTest(absltest.TestCase):
+
+  def _open(self, lengths, split='train', **kwargs):
     directory = os.path.join(self.create_tempdir().full_path, 'data')
-    return sources.open_source(
-        sources.make_source(data_sets.numbered(directory, lengths))
-    )
+    data_sets.numbered(directory, lengths, **kwargs)
+    return sources.open_source(sources.make_source(directory, split))
 
-  @parameterized.parameters(2, 6, 20, 200, 2000)
-  def test_steps(self, length):
-    opened = self._open([length] * 3)
-    self.assertBetween(
-        estimates.steps_of(opened), 2.9 * length, 3.1 * length + 1
-    )
-    self.assertLessEqual(
-        estimates.steps_of(opened, fewest=True), 3 * length + 1
-    )
+  def test_a_sample_that_has_all_is_exact(self):
+    breakout = os.path.join(job_testing.RECORDED, 'breakout')
+    opened = sources.open_source(sources.make_source(breakout))
+    episodes = opened.read().as_numpy_iterator()
+    lengths = [len(episode['steps']['reward']) for episode in episodes]
+    self.assertEqual(opened.sample(), (lengths, 1.0))
+    # Of parts of files, the episodes of the parts are read.
+    opened = self._open(range(1, 10), 'train[3:6]+train[8:]', per_file=5)
+    self.assertEqual(opened.sample(), ([4, 5, 6, 9], 1.0))
 
-  def test_steps_with_images_do_not_show(self):
-    opened = sources.open_source(
-        sources.make_source(os.path.join(job_testing.RECORDED, 'breakout'))
-    )
-    self.assertIsNone(estimates.steps_of(opened))
-    # The first episodes of the files tell: of so small a data set, all of them.
-    lengths = [
-        len(episode['steps']['reward'])
-        for episode in opened.read().as_numpy_iterator()
-    ]
-    self.assertEqual(
-        estimates.steps_or_sample(opened),
-        (sum(lengths), len(lengths)),
-    )
-
-  @parameterized.parameters(1, 10**6)
-  def test_integers_take_as_many_bytes_as_their_values_say(self, value):
-    episodes = [data_sets.episode(index, 40) for index in range(20)]
-    for episode in episodes:
-      for step in episode['steps']:
-        step['count'] = np.full([9], value)
-    features = dict(data_sets.FEATURES['steps'].feature)
-    features['count'] = tfds.features.Tensor(shape=(9,), dtype=np.int64)
-    directory = os.path.join(self.create_tempdir().full_path, 'data')
-    os.mkdir(directory)
-    writing.write_episodes(
-        episodes,
-        directory,
-        name='counts',
-        description='Episodes with counts.',
-        features={'steps': tfds.features.Dataset(features)},
-    )
-    steps = estimates.steps_or_sample(
-        sources.open_source(sources.make_source(directory))
-    )
-    self.assertEqual(steps, (800, 8))
-
-  def test_a_sample_is_about_right(self):
-    # The name of an episode's agent is a string, so the sizes tell nothing.
+  def test_a_sample_of_some_is_about_right(self):
+    # The name of an episode's agent is a string, which takes bytes, too.
     lengths = [3 + 7 * index % 11 for index in range(60)]
     episodes = [
         {**data_sets.episode(index, length), 'agent_id': 'a' * index}
@@ -86,44 +54,35 @@ class EstimatesTest(parameterized.TestCase):
         directory,
         name='named',
         description='Episodes of agents with names.',
-        features={
-            **data_sets.FEATURES,
-            'agent_id': tfds.features.Text(),
-        },
+        features={**data_sets.FEATURES, 'agent_id': tfds.features.Text()},
         max_episodes_per_file=10,
     )
     opened = sources.open_source(sources.make_source(directory))
-    self.assertIsNone(estimates.steps_of(opened))
-    steps = estimates.steps_or_sample(opened)
-    self.assertEqual(steps.sampled, 48)
-    self.assertBetween(steps.about, 0.93 * sum(lengths), 1.07 * sum(lengths))
+    sampled, factor = opened.sample()
+    self.assertLen(sampled, 48)
+    about = sum(sampled) * factor
+    self.assertBetween(about, 0.93 * sum(lengths), 1.07 * sum(lengths))
 
-  def test_items_of_episodes_of_10_steps(self):
-    for table, expected in (
-        (items.TableItems('t'), 9),
-        (items.TableItems('t', windows_lib.Windows(3, 2)), 4),
-        (items.TableItems('t', windows_lib.Windows(3, 2, 'tile')), 5),
-        (items.TableItems('t', windows_lib.Windows(20, end='pad')), 1),
-        (items.TableItems('t', windows_lib.Windows(20)), 0),
-        (items.TableItems('t', None), 1),
-    ):
-      self.assertEqual(estimates.items_of(table, 7, 70), 7 * expected)
+  def test_what_cannot_be_read_is_not_known(self):
+    opened = self._open([3, 4])
+    for path in data_sets.files_of(opened.directory):
+      with open(path, 'wb') as f:
+        f.truncate(1000)  # Zeros, which are no record.
+    self.assertEqual(opened.sample(), ([], 1.0))
 
   def test_the_fewest_items_are_never_more_than_there_are(self):
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 60, 9).tolist()
-    opened = self._open(lengths)
-    for table in (
-        items.TableItems('t'),
-        items.TableItems('t', windows_lib.Windows(5, 3)),
-        items.TableItems('t', None),
-        items.TableItems('t', windows_lib.Windows(80, end='pad')),
-    ):
-      made = plan.make_plan(
-          [opened], plan.Output(plan.CHECKPOINT, '/out'), tables=[table]
+    lengths = np.random.default_rng(0).integers(1, 60, 40)
+    for per_file, is_all in (2, False), (40, False), (5, True):
+      opened = self._open(lengths.tolist(), per_file=per_file)
+      plan = plan_lib.make_plan(
+          [opened],
+          plan_lib.Output(plan_lib.CHECKPOINT, '/out'),
+          tables=_TABLES,
       )
-      counted = table.count(np.array(lengths)).sum()
-      self.assertLessEqual(estimates.fewest_items(made, table), counted)
+      for table in _TABLES:
+        counted = table.count(lengths).sum()
+        fewest = estimates.fewest_items(plan)[table.table_name]
+        self.assertBetween(fewest, counted if is_all else 1, counted)
 
 
 if __name__ == '__main__':

@@ -71,7 +71,7 @@ class FormatSourceTest(job_testing.JobTestCase):
     summary = self.convert(plan)
     written = sources.open_source(sources.make_source(plan.output.place))
     self.assertEqual(summary['episodes'], opened.num_episodes)
-    self.assertEqual(summary['steps'], opened.num_steps)
+    self.assertEqual(summary['steps'], sum(opened.sample()[0]))
     self.assertEqual(written.num_episodes, opened.num_episodes)
     self.assertIn(f', {form}.', written.info.description)
     self.assertEqual(
@@ -115,8 +115,8 @@ class FormatSourceTest(job_testing.JobTestCase):
     folder = self.new('job')
     os.mkdir(folder)
     _READ.clear()
-    receipt = tasks.run_task(plan, 0, folder)
-    self.assertEqual(receipt.episodes, len(job_testing.LENGTHS))
+    receipt = tasks.run_task(self.attempt(plan, folder), 0)
+    self.assertEqual(receipt['episodes'], len(job_testing.LENGTHS))
     # The first one may be read once more, for the spec.
     self.assertEqual(_READ.count(len(job_testing.LENGTHS) - 1), 1)
 
@@ -134,7 +134,7 @@ class FormatSourceTest(job_testing.JobTestCase):
       if len(rewards) == 3:
         plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=path)
     with self.assertRaisesRegex(tasks.TaskError, 'has changed since the plan'):
-      tasks.run_task(plan, 0, self.new('job'))
+      tasks.run_task(self.attempt(plan, self.new('job')), 0)
 
 
 if __name__ == '__main__':

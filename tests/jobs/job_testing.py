@@ -14,9 +14,10 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import job_folder
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -132,7 +133,13 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     if plan.output.kind == plan_lib.SERVER:
       folder = os.path.join(self._home(), plan.hash)
       return folder
-    return job_folder.default(plan)
+    return job_lib.Job(plan).folder
+
+  def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, job_lib.Receipt]:
+    return job_lib.Job(plan, self.job_folder(plan)).receipts()
+
+  def attempt(self, plan: plan_lib.Plan, folder: str) -> tasks.Attempt:
+    return tasks.Attempt(job_lib.Job(plan, folder))
 
   def _home(self):
     if not hasattr(self, '_jobs'):

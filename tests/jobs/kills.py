@@ -75,7 +75,7 @@ def _code(pid: int) -> int:
 def _convert(kind: str, data: str, place: str, num_workers: int) -> None:
   engine: Any = engines.Here()
   if num_workers > 1:
-    engine = processes.Processes(num_workers, processes.Helper(fork=True))
+    engine = processes.Processes(num_workers, fork=True)
   source = sources.open_source(sources.make_source(data))
   plan = plan_lib.make_plan(
       [source],
@@ -120,7 +120,7 @@ def _kill(target: str, pid: int, job: str, seconds: float) -> bool:
   if _is_over(pid):
     return False
   try:
-    # The first process below the job is its helper, without which it ends.
+    # Nannies are below the job, without which it ends, and workers below them.
     below = _below(pid) if target == 'worker' else []
     os.kill(random.choice(below) if below else pid, signal.SIGKILL)
   except (FileNotFoundError, ProcessLookupError):

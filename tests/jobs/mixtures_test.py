@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import writing
 from rlds2reverb.fields import known_features
-from rlds2reverb.jobs import mixtures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import fields
@@ -56,7 +55,7 @@ class MixturesTest(parameterized.TestCase):
     self.mixture = self.create_tempfile('mine.gin', _MIXTURE % config).full_path
 
   def _open(self, **kwargs):
-    made = mixtures.make_sources(self.mixture, self.folder, **kwargs)
+    made = sources.make_sources(self.mixture, self.folder, **kwargs)
     return [sources.open_source(source) for source in made]
 
   def test_each_data_set_has_its_config_and_the_transforms_of_all(self):
@@ -85,31 +84,29 @@ class MixturesTest(parameterized.TestCase):
     self.assertEqual([small.num_episodes, large.num_episodes], [5, 20])
 
   def test_a_weight_is_a_factor_of_the_size(self):
-    self.assertEqual(mixtures.weights_of(self._open()), [10.0, 20.0])
-
-  def test_a_plan_has_all_of_the_heaviest_and_a_part_of_the_others(self):
     opened = self._open()
+    weights = sources.weights_of(opened)
+    self.assertEqual(weights, {'small': 10.0, 'large': 20.0})
+    # A plan has all of the heaviest and a part of the others.
     plan = plan_lib.make_plan(
         opened,
-        plan_lib.Output(
-            plan_lib.RLDS, os.path.join(self.folder, 'new'), 'train'
-        ),
-        weights=mixtures.weights_of(opened),
+        plan_lib.Output(plan_lib.RLDS, '/new', 'train'),
+        weights=list(weights.values()),
     )
     episodes = collections.Counter()
     for task in plan.tasks:
-      episodes[task.source] += sum(part.num_episodes for part in task.ranges)
+      episodes[task.source] += task.num_episodes
     self.assertEqual(episodes, {0: 10, 1: 20})
 
   def test_draws(self):
     config = self.create_tempfile('plain.gin', "StepMapping.action = 'action'")
+    configs = dict.fromkeys(('small', 'large'), config.full_path)
     mixture = self.create_tempfile(
         'plain_mixture.gin',
         "Mixture.weights = {'small': 1.0, 'large': 0.5}\n"
-        f"Mixture.configs = {{'small': '{config.full_path}',"
-        f" 'large': '{config.full_path}'}}",
+        f'Mixture.configs = {configs}',
     )
-    mixed = mixtures.read_mixture(mixture.full_path, self.folder, seed=1)
+    mixed = sources.read_mixture(mixture.full_path, self.folder, seed=1)
     drawn = [int(element.source) for element in mixed.take(900)]
     # Two thirds are of the large one: 600, with a standard deviation of 14.
     self.assertBetween(sum(drawn), 540, 660)
@@ -142,7 +139,7 @@ class MixturesTest(parameterized.TestCase):
           description='Random episodes.',
           features=dict(features),
       )
-    mixed = mixtures.read_mixture(
+    mixed = sources.read_mixture(
         'oxe_magic_soup',
         self.folder,
         bindings=[f'Mixture.weights = {weights}', 'Mixture.configs = {}'],
@@ -174,7 +171,7 @@ class MixturesTest(parameterized.TestCase):
   def test_what_is_not_there(self, text, message):
     mixture = self.create_tempfile('other.gin', text).full_path
     with self.assertRaisesRegex((ValueError, FileNotFoundError), message):
-      mixtures.read_mixture(mixture, self.folder)
+      sources.read_mixture(mixture, self.folder)
 
 
 if __name__ == '__main__':

@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import receipts
 from rlds2reverb.replay.checkpoint import records
 from tests import ram_files  # noqa: F401
 from tests.jobs import job_testing
@@ -92,7 +91,7 @@ class ObjectStoreTest(job_testing.JobTestCase):
         self.convert(plan)
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
       records.read_tables(plan.output.place)
-    done = receipts.read(self.job_folder(plan), plan.hash)
+    done = self.receipts_of(plan)
     self.assertLen(done, 2 if name == records.DONE else 0)
     self.convert(plan)
     self.assertEqual(

@@ -6,7 +6,7 @@ import tempfile
 from absl.testing import absltest
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import job_folder
+from rlds2reverb.jobs import job
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
@@ -44,33 +44,23 @@ class PlanTest(absltest.TestCase):
         opened, task_bytes=int(size * episodes_per_task) + 1, **kwargs
     )
 
-  def _ranges(self, *args, **kwargs):
-    return [
-        [(task.source, part.begin, part.end) for part in task.ranges]
-        for task in self._make(*args, **kwargs).tasks
-    ]
-
-  def test_large_files_are_cut_evenly(self):
-    self.assertEqual(
-        self._ranges(2),
-        [[(0, 0, 1)], [(0, 1, 3)], [(0, 3, 4)], [(0, 4, 6)], [(0, 6, 8)]],
-    )
-
-  def test_small_files_go_together(self):
-    self.assertEqual(self._ranges(6), [[(0, 0, 6)], [(0, 6, 8)]])
-    self.assertEqual(self._ranges(100), [[(0, 0, 8)]])
-
-  def test_ranges_that_do_not_touch_stay_ranges(self):
-    self.assertEqual(
-        self._ranges(100, split='train[5:]+train[1:3]'),
-        [[(0, 5, 8), (0, 1, 3)]],
-    )
-
-  def test_a_task_is_of_one_data_set(self):
-    self.assertEqual(
-        self._ranges(100, [self.directory, self.other]),
-        [[(0, 0, 8)], [(1, 0, 5)]],
-    )
+  def test_how_the_work_is_cut(self):
+    both = [self.directory, self.other]
+    apart = 'train[5:]+train[1:3]'
+    for size, directories, split, expected in (
+        (2, None, 'train', [['0:1'], ['1:3'], ['3:4'], ['4:6'], ['6:8']]),
+        (6, None, 'train', [['0:6'], ['6:8']]),
+        (100, None, 'train', [['0:8']]),
+        (100, None, apart, [['5:8', '1:3']]),
+        (100, both, 'train', [['0:8'], ['0:5']]),
+    ):
+      made = self._make(size, directories, split)
+      self.assertEqual(
+          [list(map(str, task.ranges)) for task in made.tasks],
+          [[f'train[{each}]' for each in task] for task in expected],
+      )
+      sources_of = {task.source for task in made.tasks}
+      self.assertLen(sources_of, len(directories or [0]))
 
   def test_every_episode_is_in_one_task(self):
     for size in range(1, 10):
@@ -81,14 +71,19 @@ class PlanTest(absltest.TestCase):
       )
       self.assertEqual(made.num_episodes, 8)
 
-  def test_json(self):
-    made = self._make(2, rules=rules.ConversionRules(nan='invalid'))
+  def test_json_and_differences(self):
+    made = self._make(2)
     again = plan.from_json(made.to_json())
-    self.assertEqual(again, made)
-    self.assertEqual(again.hash, made.hash)
+    self.assertEqual((again, again.hash), (made, made.hash))
     self.assertEqual(again.table_items, [_TABLE])
-    self.assertEqual(again.conversion_rules.nan, 'invalid')
-    self.assertEqual(job_folder.differences(made, again), [])
+    other = self._make(2, rules=rules.ConversionRules(nan='invalid'))
+    self.assertEqual(other.conversion_rules.nan, 'invalid')
+    for other, expected in (
+        (again, []),
+        (other, ["rules/nan: 'report' before, 'invalid' now"]),
+        (self._make(8), ['number of tasks (--task_mb): 5 before, 1 now']),
+    ):
+      self.assertEqual(job.differences(made, other), expected)
 
   def test_the_identity_is_that_of_the_data_alone(self):
     made = self._make(2)
@@ -107,19 +102,6 @@ class PlanTest(absltest.TestCase):
     other = self._make(2, [self.other])
     self.assertNotEqual(
         other.identity(other.tasks[0]), made.identity(made.tasks[0])
-    )
-
-  def test_differences(self):
-    self.assertEqual(
-        job_folder.differences(
-            self._make(2),
-            self._make(2, rules=rules.ConversionRules(nan='invalid')),
-        ),
-        ["rules/nan: 'report' before, 'invalid' now"],
-    )
-    self.assertEqual(
-        job_folder.differences(self._make(2), self._make(8)),
-        ['number of tasks (--task_mb): 5 before, 1 now'],
     )
 
   def test_weights(self):

@@ -16,9 +16,9 @@ from tensorflow.python.framework import func_graph
 
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import engines
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import processes
-from rlds2reverb.jobs import receipts
 from rlds2reverb.jobs import tasks
 from tests.jobs import job_testing
 
@@ -78,33 +78,25 @@ class NumWorkersTest(job_testing.JobTestCase):
 
 class HereTest(job_testing.JobTestCase):
 
-  def _attempt(self, plan):
-    folder = self.new('job')
-    os.mkdir(folder)
-    plan_lib.write(folder, plan)
-    return tasks.Attempt(folder, plan.hash)
-
-  def test_a_task_leaves_no_graphs(self):
+  def test_tasks_are_heard_of_one_by_one_and_leave_no_graphs(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
-    attempt = self._attempt(plan)
+    job = job_lib.Job(plan, self.new('job'))
+    os.mkdir(job.folder)
+    job.begin()
     counts = []
     gc.disable()  # What is left to Python comes too late.
     self.addCleanup(gc.enable)
-    for number in range(3):
-      outcome = attempt(number, lambda progress: None)
-      self.assertIsInstance(outcome, receipts.Receipt)
+    outcomes = engines.Here().map(
+        tasks.Attempt(job), range(3), lambda *unused: None
+    )
+    for number, (done, outcome) in enumerate(outcomes):
+      self.assertEqual((done, outcome['task']), (number, number))
+      self.assertEqual(sorted(job.receipts()), list(range(number + 1)))
       counts.append(
           sum(isinstance(one, func_graph.FuncGraph) for one in gc.get_objects())
       )
     # The first task leaves what the next ones use.
     self.assertEqual(counts[1:], counts[:1] * 2)
-
-  def test_each_task_is_heard_of_before_the_next_begins(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
-    attempt = self._attempt(plan)
-    outcomes = engines.Here().map(attempt, range(2), lambda *unused: None)
-    self.assertEqual(next(outcomes)[0], 0)
-    self.assertEqual(list(receipts.read(attempt.folder, plan.hash)), [0])
 
   def test_whatever_a_task_raises_the_others_are_done(self):
     plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
@@ -115,10 +107,10 @@ class HereTest(job_testing.JobTestCase):
         (OSError('No space left.'), 'task 0: No space left.'),
     ):
 
-      def run(plan, number, *args, error=error, **kwargs):
+      def run(attempt, number, *args, error=error):
         if number == 0:
           raise error
-        return run_task(plan, number, *args, **kwargs)
+        return run_task(attempt, number, *args)
 
       with mock.patch.object(tasks, 'run_task', run):
         with self.assertRaisesRegex(

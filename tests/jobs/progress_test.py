@@ -1,6 +1,8 @@
 """Tests of the display of a job's progress."""
 
 import io
+import sys
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -8,27 +10,21 @@ from rlds2reverb.jobs import progress
 from rlds2reverb.jobs import tasks
 
 
-class _Terminal(io.StringIO):
-
-  def isatty(self):
-    return True
-
-
 class ProgressDisplayTest(absltest.TestCase):
 
-  def test_lines_in_a_log(self):
-    # There is one now and then, by default.
+  def _display(self, *args, is_terminal=False):
     stream = io.StringIO()
-    display = progress.ProgressDisplay(10, done=tasks.Progress(), stream=stream)
+    stream.isatty = lambda: is_terminal
+    with mock.patch.object(sys, 'stderr', stream):
+      return stream, progress.ProgressDisplay(*args)
+
+  def test_lines_in_a_log(self):
+    # There is one now and then.
+    stream, display = self._display(10, tasks.Progress())
     display.update(0, tasks.Progress(1, 10, 100, 0))
     self.assertEqual(stream.getvalue(), '')
-    stream = io.StringIO()
-    display = progress.ProgressDisplay(
-        10,
-        done=tasks.Progress(2, 20, 200, 1),
-        stream=stream,
-        seconds_per_line=0.0,
-    )
+    self.enter_context(mock.patch.object(progress, '_SECONDS_PER_LINE', 0.0))
+    stream, display = self._display(10, tasks.Progress(2, 20, 200, 1))
     display.update(3, tasks.Progress(1, 10, 100, 0))
     display.update(3, tasks.Progress(3, 30, 300, 1))  # It replaces the first.
     display.update(4, tasks.Progress(1, 10, 100, 0))
@@ -37,10 +33,8 @@ class ProgressDisplayTest(absltest.TestCase):
     display.close()
     # No carriage returns, with which a bar goes back.
     self.assertNotIn('\r', stream.getvalue())
-    lines = stream.getvalue().splitlines()
-    self.assertLen(lines, 4)
-    last = lines[2]
-    self.assertEqual(lines[3], 'A line.')
+    *_, last, said = stream.getvalue().splitlines()
+    self.assertEqual(said, 'A line.')
     self.assertRegex(
         last,
         r'^8 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped,'
@@ -48,8 +42,7 @@ class ProgressDisplayTest(absltest.TestCase):
     )
 
   def test_a_bar_on_a_terminal(self):
-    stream = _Terminal()
-    display = progress.ProgressDisplay(10, done=tasks.Progress(), stream=stream)
+    stream, display = self._display(10, tasks.Progress(), is_terminal=True)
     display.update(0, tasks.Progress(10, 10, 100, 0))
     display.say('A line.')
     display.close()

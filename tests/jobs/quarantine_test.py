@@ -5,7 +5,7 @@ import os
 
 from absl.testing import absltest
 
-from rlds2reverb.jobs import quarantine
+from rlds2reverb.jobs import ranges
 from rlds2reverb.jobs import sources
 from tests.jobs import data_sets
 
@@ -26,26 +26,24 @@ class QuarantineTest(absltest.TestCase):
 
   def _read(self, *lines):
     text = ''.join(
-        (line if isinstance(line, str) else json.dumps(line)) + '\n'
-        for line in lines
+        each
+        if isinstance(each, str)
+        else json.dumps(
+            {
+                'directory': self.opened[each[0]].directory,
+                'episode': each[1],
+                'split': each[2] if len(each) > 2 else 'train',
+            }
+        )
+        + '\n'
+        for each in lines
     )
     file = self.create_tempfile('quarantine.jsonl', text)
-    return quarantine.read_ranges(file.full_path, self.opened)
-
-  def _line(self, index, episode, split='train'):
-    return {
-        'directory': self.opened[index].directory,
-        'split': split,
-        'episode': episode,
-        'message': 'any',
-    }
+    return ranges.of_quarantine(file.full_path, self.opened)
 
   def test_neighbours_become_ranges_whatever_the_order_of_lines(self):
     self.assertEqual(
-        self._read(
-            *(self._line(0, episode) for episode in (4, 1, 3, 8, 1)),
-            self._line(1, 2),
-        ),
+        self._read((0, 4), (0, 1), (0, 3), (0, 8), (0, 1), (1, 2)),
         [
             [('train', 1, 2), ('train', 3, 5), ('train', 8, 9)],
             [('train', 2, 3)],
@@ -53,19 +51,18 @@ class QuarantineTest(absltest.TestCase):
     )
 
   def test_what_cannot_be_found(self):
-    for message, lines in (
-        ('line 1: episode 7 of split train', [self._line(1, 7)]),
-        ('line 2: episode 9 of', [self._line(0, 0), self._line(0, 9)]),
-        ('line 1: episode 0 of split test', [self._line(0, 0, 'test')]),
-        ('line 1 is not of a quarantine file', ['{}']),
-        ('line 1 is not of a quarantine file', ['nonsense']),
-        ('lists no episodes', []),
+    for message, *lines in (
+        ('line 1: episode 7 of split train', (1, 7)),
+        ('line 2: episode 9 of', (0, 0), (0, 9)),
+        ('line 1: episode 0 of split test', (0, 0, 'test')),
+        ('line 1 is not of a quarantine file', '{}'),
+        ('line 1 is not of a quarantine file', 'nonsense'),
+        ('lists no episodes',),
     ):
-      with self.subTest(message):
-        with self.assertRaisesRegex(ValueError, message):
-          self._read(*lines)
+      with self.assertRaisesRegex(ValueError, message):
+        self._read(*lines)
     with self.assertRaises(FileNotFoundError):
-      quarantine.read_ranges('/nowhere', self.opened)
+      ranges.of_quarantine('/nowhere', self.opened)
 
 
 if __name__ == '__main__':

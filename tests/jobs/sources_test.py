@@ -23,6 +23,10 @@ def _first_numbers(episodes):
   return [int(episode['steps']['observation'][0, 0]) for episode in episodes]
 
 
+def _indices(episodes):
+  return [int(episode[opened_lib.EPISODE_INDEX]) for episode in episodes]
+
+
 class SourcesTest(absltest.TestCase):
 
   @classmethod
@@ -56,29 +60,28 @@ class SourcesTest(absltest.TestCase):
     )
 
   def test_a_range_is_read_in_the_order_of_the_data_set(self):
-    opened = self._open()
-    self.assertEqual(_first_numbers(opened.read()), list(range(7)))
-    part = ranges_lib.Range('train', 1, 6)
-    episodes = list(opened.read(part, with_index=True))
-    self.assertEqual(_first_numbers(episodes), [1, 2, 3, 4, 5])
-    self.assertEqual(
-        [int(e[opened_lib.EPISODE_INDEX]) for e in episodes], [1, 2, 3, 4, 5]
-    )
-    self.assertEqual(opened.files(part), data_sets.files_of(self.directory)[:3])
-
-  def test_indices_are_those_of_the_split_whatever_part_of_it_is_read(self):
-    opened = self._open('train[5:]+train[1:3]')
+    for split, part, expected in (
+        ('train', (), [0, 1, 2, 3, 4, 5, 6]),
+        ('train', ('train', 1, 6), [1, 2, 3, 4, 5]),
+        # Indices are those of the split, whatever part of it is read.
+        ('train[5:]+train[1:3]', (), [5, 6, 1, 2]),
+    ):
+      opened = self._open(split)
+      parts = [ranges_lib.Range(*part)] if part else []
+      episodes = list(opened.read(*parts, with_index=True))
+      self.assertEqual(_first_numbers(episodes), expected)
+      self.assertEqual(_indices(episodes), expected)
+      paths = data_sets.files_of(self.directory)
+      self.assertEqual(
+          opened.files(*parts),
+          list(dict.fromkeys(paths[index // 2] for index in expected)),
+      )
     self.assertEqual(opened.ranges, [('train', 5, 7), ('train', 1, 3)])
     self.assertEqual(
         opened.shards,
         [('train', 5, 6), ('train', 6, 7), ('train', 1, 2), ('train', 2, 3)],
     )
     self.assertEqual(opened.num_episodes, 4)
-    episodes = list(opened.read(with_index=True))
-    self.assertEqual(_first_numbers(episodes), [5, 6, 1, 2])
-    self.assertEqual(
-        [int(e[opened_lib.EPISODE_INDEX]) for e in episodes], [5, 6, 1, 2]
-    )
 
   def test_a_source_survives_json_and_the_end_of_its_config(self):
     config = self.create_tempfile(
@@ -117,13 +120,9 @@ class SourcesTest(absltest.TestCase):
         ]
     )
     self.assertTrue(opened.has_filter)
-    indices = [
-        int(episode[opened_lib.EPISODE_INDEX])
-        for episode in opened.read(
-            ranges_lib.Range('train', 1, 7), with_index=True
-        )
-    ]
-    self.assertEqual(indices, [2, 3, 6])  # Of 4 transitions and more.
+    part = ranges_lib.Range('train', 1, 7)
+    episodes = opened.read(part, with_index=True)
+    self.assertEqual(_indices(episodes), [2, 3, 6])  # Of 4 transitions or more.
 
   def test_a_known_config(self):
     opened = self._open(config='recorded_gym')

@@ -6,7 +6,6 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import frame_blocks
-from rlds2reverb.trajectories import report as report_lib
 
 _REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]
 
@@ -54,50 +53,47 @@ def _add(frames, max_length=None):
   return added
 
 
+def _statistics(**others):
+  return {**task_episodes.no_counts()['statistics'], **others}
+
+
 class MeasuresTest(absltest.TestCase):
 
   def test_however_the_frames_come_in_blocks(self):
     for max_length in None, 1, 2, 4:
-      counted = _add(_frames(_REWARDS), max_length)
-      self.assertEqual((counted.episodes, counted.steps), (3, 8))
-      self.assertEqual(counted.num_bytes, 8 * (4 + 12 + 4 + 8 + 4))
       self.assertEqual(
-          counted.statistics(report_lib.ConversionReport()),
+          _add(_frames(_REWARDS), max_length).counts,
           {
-              'zero_discount_ends': 0,
-              'bootstrapped_terminals': 0,
-              'last_rewards': {'episodes': 0, 'sum': 0},
-              'nan': {},
-              'length': {'count': 3, 'sum': 5, 'min': 0, 'max': 3},
-              'return': {'count': 3, 'sum': 2.0, 'min': -1.0, 'max': 3.0},
+              'episodes': 3,
+              'steps': 8,
+              'num_bytes': 8 * (4 + 12 + 4 + 8 + 4),
+              'statistics': _statistics(
+                  length={'count': 3, 'sum': 5, 'min': 0, 'max': 3},
+                  **{'return': {'count': 3, 'sum': 2, 'min': -1, 'max': 3}},
+              ),
           },
       )
 
-  def test_ends_of_discount_0(self):
-    counted = _add(_frames(_REWARDS, discount=0.0))
-    statistics = counted.statistics(report_lib.ConversionReport())
+  def test_ends_of_discount_0_and_rewards_of_several_numbers(self):
+    frames = _frames(_REWARDS, np.zeros([8, 2]), discount=0.0)
+    statistics = _add(frames).counts['statistics']
     self.assertEqual(statistics['zero_discount_ends'], 3)
-
-  def test_a_reward_of_several_numbers_has_no_return(self):
-    counted = _add(_frames(_REWARDS, reward=np.zeros([8, 2])))
-    statistics = counted.statistics(report_lib.ConversionReport())
     self.assertEqual(statistics['return']['count'], 0)
 
   def test_merging(self):
-    report = report_lib.ConversionReport()
-    parts = [_add(_frames([each])).statistics(report) for each in _REWARDS]
-    self.assertEqual(
-        task_episodes.merge(parts), _add(_frames(_REWARDS)).statistics(report)
+    merged = task_episodes.no_counts()
+    for each in _REWARDS:
+      merged = task_episodes.merge(merged, _add(_frames([each])).counts)
+    self.assertEqual(merged, _add(_frames(_REWARDS)).counts)
+    merged = task_episodes.merge(
+        {'nan': {'reward': 2}, 'items': 1, 'more': 4},
+        {'nan': {'reward': 1, 'max': 4}, 'items': 3},
     )
-    parts[0]['nan'] = {'reward': 2}
-    parts[1].update(nan={'reward': 1, 'action': 4}, bootstrapped_terminals=3)
-    merged = task_episodes.merge(parts)
-    self.assertEqual(merged['nan'], {'reward': 3, 'action': 4})
-    self.assertEqual(merged['bootstrapped_terminals'], 3)
     self.assertEqual(
-        task_episodes.merge([])['length'],
-        {'count': 0, 'sum': 0.0, 'min': None, 'max': None},
+        merged, {'nan': {'reward': 3, 'max': 4}, 'items': 4, 'more': 4}
     )
+    nothing = task_episodes.no_counts()
+    self.assertEqual(task_episodes.merge(nothing, nothing), nothing)
 
 
 if __name__ == '__main__':
