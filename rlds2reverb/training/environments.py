@@ -36,9 +36,8 @@ class PositionOnlyCartPole(gym.ObservationWrapper):
   def __init__(self):
     super().__init__(cartpole.CartPoleEnv())
     full = self.env.observation_space
-    self.observation_space = gym.spaces.Box(
-        full.low[_POSITIONS], full.high[_POSITIONS], dtype=np.float32
-    )
+    ends = full.low[_POSITIONS], full.high[_POSITIONS]
+    self.observation_space = gym.spaces.Box(*ends, dtype=np.float32)
 
   def observation(self, observation: np.ndarray) -> np.ndarray:
     return observation[_POSITIONS]
@@ -81,10 +80,11 @@ def specs_of(
   """
   env = make_environment(environment)
   env.close()
-  time_step_spec = tensor_spec.from_spec(env.time_step_spec())
-  action_spec = tensor_spec.from_spec(env.action_spec())
+  time_step_spec, action_spec = tensor_spec.from_spec(
+      (env.time_step_spec(), env.action_spec())
+  )
   step = steps_lib.steps_spec(rlds_data.element_spec).step
-  found, expected = (
+  expected, found = (
       {
           path: f'{leaf.dtype.name} {leaf.shape}'
           for path, leaf in paths.leaves(
@@ -92,14 +92,14 @@ def specs_of(
           ).items()
       }
       for observation, action in (
-          (step[rlds.OBSERVATION], step[rlds.ACTION]),
           (time_step_spec.observation, action_spec),
+          (step[rlds.OBSERVATION], step[rlds.ACTION]),
       )
   )
   differences = [
       f'{path} is {found.get(path, "nothing")} in the data, and'
       f' {expected.get(path, "nothing")} in the environment'
-      for path in sorted(found.keys() | expected.keys())
+      for path in sorted({*found, *expected})
       if found.get(path) != expected.get(path)
   ]
   if differences:

@@ -90,13 +90,11 @@ class Evaluator:
     returns = np.zeros(self._environments.batch_size)
     is_over = step.is_last()
     while not is_over.all():
-      chosen = self._action(
-          tf.nest.map_structure(tf.convert_to_tensor, step), state
-      )
-      state = chosen.state
+      step = tf.nest.map_structure(tf.convert_to_tensor, step)
+      action, state, _ = self._action(step, state)
       # An environment that is over starts again, which does not count.
       step = self._environments.step(
-          tf.nest.map_structure(lambda leaf: leaf.numpy(), chosen.action)
+          tf.nest.map_structure(lambda leaf: leaf.numpy(), action)
       )
       returns += np.where(is_over, 0, step.reward)
       is_over |= step.is_last()

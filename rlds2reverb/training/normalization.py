@@ -41,19 +41,14 @@ class Normalization(NamedTuple):
 
   def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the episodes with normalised steps."""
-    return applying.transform_episodes(
-        rlds_data, [self.observation, self.action]
-    )
+    return applying.transform_episodes(rlds_data, self)
 
   def apply_to_frames(
       self, frames: trajectory.Trajectory
   ) -> trajectory.Trajectory:
     """Returns frames, with any leading dimensions, normalised."""
     steps = {rlds.OBSERVATION: frames.observation, rlds.ACTION: frames.action}
-    steps = self.action.transform(self.observation.transform(steps))
-    return frames._replace(
-        observation=steps[rlds.OBSERVATION], action=steps[rlds.ACTION]
-    )
+    return frames._replace(**applying.Compose(self).transform(steps))
 
 
 def fit_normalization(
@@ -80,14 +75,12 @@ def fit_normalization(
   ]
   if fields and statistics is None:
     statistics = compute.compute_statistics(rlds_data, fields)
-  return Normalization(
-      *(
-          normalization.normalize_by_statistics(statistics, field, method)
-          if field in fields
-          else applying.Compose([])
-          for field, method in _METHODS.items()
-      )
-  )
+  made = dict.fromkeys(_METHODS, applying.Compose([]))
+  for field in fields:
+    made[field] = normalization.normalize_by_statistics(
+        statistics, field, _METHODS[field]
+    )
+  return Normalization(**made)
 
 
 def normalized_specs(
@@ -104,19 +97,19 @@ def normalized_specs(
 
   def of_floats(change, specs):
     return tf.nest.map_structure(
-        lambda spec: change(spec) if spec.dtype.is_floating else spec,
-        tensor_spec.from_spec(specs),
+        lambda spec: change(spec) if spec.dtype.is_floating else spec, specs
     )
 
-  observation = of_floats(tf.TensorSpec.from_spec, time_step_spec.observation)
-  action = of_floats(
-      lambda spec: tensor_spec.BoundedTensorSpec(
-          spec.shape, spec.dtype, np.float32(-1), np.float32(1), spec.name
-      ),
-      action_spec,
-  )
+  def bounded(spec):
+    ends = np.float32(-1), np.float32(1)
+    return tensor_spec.BoundedTensorSpec(
+        spec.shape, spec.dtype, *ends, spec.name
+    )
+
   time_step_spec = tensor_spec.from_spec(time_step_spec)
-  return time_step_spec._replace(observation=observation), action
+  observation = of_floats(tf.TensorSpec.from_spec, time_step_spec.observation)
+  action_spec = of_floats(bounded, tensor_spec.from_spec(action_spec))
+  return time_step_spec._replace(observation=observation), action_spec
 
 
 class DenormalizedPolicy(tf_policy.TFPolicy):
@@ -154,16 +147,13 @@ class DenormalizedPolicy(tf_policy.TFPolicy):
     return self._policy.get_initial_state(batch_size)
 
   def _action(self, time_step, policy_state, seed):
-    steps = self._normalization.observation.transform(
+    observation = self._normalization.observation.transform(
         {rlds.OBSERVATION: time_step.observation}
     )
-    step = self._policy.action(
-        time_step._replace(observation=steps[rlds.OBSERVATION]),
-        policy_state,
-        seed,
-    )
-    steps = self._normalization.action.invert({rlds.ACTION: step.action})
-    return step._replace(action=steps[rlds.ACTION])
+    time_step = time_step._replace(**observation)
+    step = self._policy.action(time_step, policy_state, seed)
+    action = self._normalization.action.invert({rlds.ACTION: step.action})
+    return step._replace(**action)
 
   def _distribution(self, time_step, policy_state):
     raise NotImplementedError(

@@ -32,21 +32,18 @@ class CartPoleController:
   _GAINS = np.array([0.1, 0.4, 3.0, 1.0])
   _SECONDS_PER_STEP = 0.02
 
-  def __init__(self):
-    self.reset()
+  _last: Optional[np.ndarray] = None
 
   def reset(self) -> None:
-    self._last_positions = None
+    self._last = None
 
   def __call__(self, observation: np.ndarray) -> np.int64:
-    if len(observation) == 4:
-      state = observation
-    else:
-      last = self._last_positions
-      moved = 0.0 * observation if last is None else observation - last
-      velocities = moved / self._SECONDS_PER_STEP
+    state = observation
+    if len(observation) == 2:
+      last = observation if self._last is None else self._last
+      velocities = (observation - last) / self._SECONDS_PER_STEP
       state = np.stack([observation, velocities], axis=1).flatten()
-      self._last_positions = np.array(observation)
+      self._last = np.array(observation)
     return np.int64(self._GAINS @ state > 0)
 
 
@@ -100,16 +97,11 @@ class NoisyPolicy:
     """
     if not 0.0 <= randomness <= 1.0:
       raise ValueError(f'randomness must be in [0, 1], but is {randomness}.')
-    self._policy = policy
-    self._action_space = action_space
-    self._randomness = randomness
+    self._policy, self._action_space = policy, action_space
+    self._randomness, self._probability = randomness, 0.0
     self._generator = np.random.default_rng(seed)
-    self._probability = 0.0
+    self.info_space = getattr(policy, 'info_space', None)
     action_space.seed(seed)
-
-  @property
-  def info_space(self) -> Optional[gym.Space]:
-    return getattr(self._policy, 'info_space', None)
 
   def reset(self) -> None:
     self._policy.reset()
@@ -175,19 +167,15 @@ class SavedPolicy:
     time_step = ts.transition(observation, reward=0.0)
     if self._is_first:
       time_step = ts.restart(observation)
-    before = tf.nest.flatten(self._state)
+    before = enumerate(tf.nest.flatten(self._state))
     step = self._policy.action(time_step, self._state)
     self._is_first, self._state = False, step.state
     if self.info_space is None:
       return step.action
-    state = {str(i): leaf[0].numpy() for i, leaf in enumerate(before)}
-    return step.action, {'state': state}
+    return step.action, {'state': {str(i): one[0].numpy() for i, one in before}}
 
 
-_SCRIPTED = {
-    'cart_pole': CartPoleController,
-    'pendulum': PendulumController,
-}
+_SCRIPTED = {'cart_pole': CartPoleController, 'pendulum': PendulumController}
 
 
 def make_policy(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import tensorflow as tf
 from tf_agents.policies import policy_saver
@@ -17,11 +17,9 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.training import evaluation
 
 # These may be others when a run goes on.
-_FREE_SETTINGS = frozenset(
-    (
-        *('dataset', 'directory', 'num_steps', 'checkpoint_interval'),
-        *('eval_interval', 'num_eval_episodes'),
-    )
+_FREE_SETTINGS = (
+    *('dataset', 'directory', 'num_steps', 'checkpoint_interval'),
+    *('eval_interval', 'num_eval_episodes'),
 )
 _SETTINGS_FILE = 'settings.json'
 _NUM_CHECKPOINTS = 3
@@ -66,18 +64,23 @@ def train(
   checks.check_positive('num_steps', num_steps)
   checks.check_positive('checkpoint_interval', checkpoint_interval)
   directory = files.expand_local(directory, 'The run')
+  folders = learner_lib.TRAIN_DIR, learner_lib.POLICY_CHECKPOINT_DIR
   checkpointer = common.Checkpointer(
-      os.path.join(
-          directory, learner_lib.TRAIN_DIR, learner_lib.POLICY_CHECKPOINT_DIR
-      ),
-      _NUM_CHECKPOINTS,
-      **saved,
+      os.path.join(directory, *folders), _NUM_CHECKPOINTS, **saved
   )
   checkpointer.initialize_or_restore()
   writer = tf.summary.create_file_writer(os.path.join(directory, 'eval'))
+
+  def evaluate():
+    returns = evaluator.run()
+    with writer.as_default(step):
+      tf.summary.scalar('Metrics/AverageReturn', returns.mean)
+      tf.summary.scalar('Metrics/StandardError', returns.standard_error)
+    writer.flush()
+    return returns
+
   intervals = [_PROGRESS_INTERVAL, checkpoint_interval, eval_interval]
-  step = int(learner.train_step_numpy)
-  returns: Optional[evaluation.Returns] = None
+  step, returns = int(learner.train_step_numpy), None
   # The bar is shown where there is a terminal.
   with tqdm.tqdm(
       total=num_steps, initial=step, unit=' steps', disable=None
@@ -89,30 +92,17 @@ def train(
       bar.update(stop - step)
       step, returns = stop, None
       if eval_interval and step % eval_interval == 0:
-        returns = _evaluate(evaluator, writer, step)
+        returns = evaluate()
       if step % checkpoint_interval == 0 or step == num_steps:
         checkpointer.save(step)
-  if returns is None:
-    returns = _evaluate(evaluator, writer, step)
+  returns = evaluate() if returns is None else returns
   writer.close()
+  saver = policy_saver.PolicySaver(
+      evaluator.policy, train_step=learner.train_step
+  )
   folder = os.path.join(directory, 'policy')
   with whole.new_folder(folder, [], replace=True) as new:
-    policy_saver.PolicySaver(
-        evaluator.policy, train_step=learner.train_step
-    ).save(new)
-  return returns
-
-
-def _evaluate(
-    evaluator: evaluation.Evaluator,
-    writer: tf.summary.SummaryWriter,
-    step: int,
-) -> evaluation.Returns:
-  returns = evaluator.run()
-  with writer.as_default(step):
-    tf.summary.scalar('Metrics/AverageReturn', returns.mean)
-    tf.summary.scalar('Metrics/StandardError', returns.standard_error)
-  writer.flush()
+    saver.save(new)
   return returns
 
 
@@ -134,21 +124,16 @@ def open_run(directory: files.PathLike, settings: Dict[str, Any]) -> str:
   """
   directory = files.expand_local(directory, 'The run')
   path = os.path.join(directory, _SETTINGS_FILE)
-  # Tuples are lists in JSON.
-  settings = json.loads(
-      json.dumps(
-          {k: v for k, v in settings.items() if k not in _FREE_SETTINGS},
-          default=identity.fingerprint,
-      )
-  )
+  kept = {k: v for k, v in settings.items() if k not in _FREE_SETTINGS}
+  text = json.dumps(kept, default=identity.fingerprint, indent=1)
   if not files.exists(path):
-    whole.write_text(path, json.dumps(settings, indent=1))
+    whole.write_text(path, text)
     return directory
   with files.open_text(path) as f:
     found = json.load(f)
   differences = [
       f'{name} was {found.get(name)!r}, and is {value!r}'
-      for name, value in settings.items()
+      for name, value in json.loads(text).items()  # Tuples are lists in JSON.
       if found.get(name) != value
   ]
   if differences:
