@@ -59,23 +59,21 @@ def read(text: str, path: str) -> Bindings:
     ValueError: if it has other statements than bindings, or names something
       that is not registered with gin.
   """
-  bindings = {}
+  bindings: Bindings = {}
   lines = io.StringIO(text)
   lines.name = path
   for statement in config_parser.ConfigParser(lines, _Delegate()):
     if isinstance(statement, config_parser.BlockDeclaration):
       continue
-    if (
-        not isinstance(statement, config_parser.BindingStatement)
-        or statement.scope
-        or not statement.arg_name
-    ):
+    is_binding = isinstance(statement, config_parser.BindingStatement)
+    if not is_binding or statement.scope or not statement.arg_name:
       raise ValueError(
           f'{path}, line {statement.location.line_num}: a config may only'
           " have bindings such as StepMapping.action = 'action'."
       )
-    configurable = get_configurable(statement.selector, path)
-    arguments = bindings.setdefault(configurable, {})
+    arguments = bindings.setdefault(
+        get_configurable(statement.selector, path), {}
+    )
     arguments[statement.arg_name] = statement.value
   return bindings
 
@@ -100,7 +98,19 @@ def arguments_of(
     ValueError: as `read` does; if a reference names something that is not
       registered with gin, or if there is no argument of a name.
   """
-  bound = _arguments(name, read(text, path), path)
+  bindings = read(text, path)
+
+  def bound_to(name):
+    bound = bindings.get(get_configurable(name, path), {})
+    return tree.map_structure(resolve, bound)
+
+  def resolve(value):
+    if not isinstance(value, _Reference):
+      return value
+    found = get_configurable(value.name, path)
+    return found(**bound_to(value.name)) if value.is_called else found
+
+  bound = bound_to(name)
   for argument in bound if known is not None else ():
     if argument not in (known := list(known)):
       raise ValueError(
@@ -108,27 +118,6 @@ def arguments_of(
           f'{checks.did_you_mean(argument, known)} The fields are {known}.'
       )
   return bound
-
-
-def _arguments(name, bindings, path) -> Dict[str, Any]:
-  return {
-      argument: tree.map_structure(
-          lambda leaf: _resolve(leaf, bindings, path), value
-      )
-      for argument, value in bindings.get(
-          get_configurable(name, path), {}
-      ).items()
-  }
-
-
-def _resolve(value: Any, bindings: Bindings, path: str) -> Any:
-  """Returns the object that a value of a config stands for."""
-  if not isinstance(value, _Reference):
-    return value
-  configurable = get_configurable(value.name, path)
-  if not value.is_called:
-    return configurable
-  return configurable(**_arguments(value.name, bindings, path))
 
 
 def get_configurable(name: str, path: str) -> Callable[..., Any]:

@@ -143,10 +143,11 @@ def object_of(kind: Any, text: str, path: str) -> Any:
       for field in dataclasses.fields(kind)
   }
   bound = bindings.arguments_of(name, text, path, fields)
-  if not bound or missing in {**fields, **bound}.values():
+  fields.update(bound)
+  if not bound or missing in fields.values():
     example = f'{name}.{next(iter(fields))} = ...'
     raise ValueError(f'{path} must bind fields of {name}, as {example} does.')
-  return kind(**{**fields, **bound})
+  return kind(**fields)
 
 
 def read_config(

@@ -41,20 +41,19 @@ def known_features(config: str) -> Dict[str, tfds.features.FeaturesDict]:
   for root, _, names in sorted(os.walk(folder)):
     if 'features.json' in names:
       name = os.path.join(config, os.path.relpath(root, folder))
-      features[os.path.normpath(name)] = (
-          tfds.features.FeatureConnector.from_config(root)
-      )
+      found = tfds.features.FeatureConnector.from_config(root)
+      features[os.path.normpath(name)] = found
   if os.path.isdir(folder):
     return features
+  names = tfds.list_builders(with_community_datasets=False)
   # TFDS would prefer features on disk, so it looks in an empty folder.
   with tempfile.TemporaryDirectory() as empty:
-    for name in tfds.list_builders(with_community_datasets=False):
-      if name.startswith(config):
-        for variant in tfds.builder_cls(name).builder_configs or ['']:
-          full_name = os.path.join(name, variant).rstrip('/')
-          found = tfds.builder(full_name, data_dir=empty).info.features
-          if rlds.STEPS in found:
-            features[full_name] = found
+    for name in filter(lambda name: name.startswith(config), names):
+      for variant in tfds.builder_cls(name).builder_configs or ['']:
+        full_name = os.path.join(name, variant).rstrip('/')
+        found = tfds.builder(full_name, data_dir=empty).info.features
+        if rlds.STEPS in found:
+          features[full_name] = found
   return features
 
 
@@ -86,12 +85,11 @@ def check_kinds(
     ValueError: if the steps differ from each of the data sets. The message
       lists the differences from the one that has the fewest, by path.
   """
-  if config in _FOR_ANY_KINDS:
-    return False
+  known = {} if config in _FOR_ANY_KINDS else known_features(config)
   found = {}
-  for name, features in known_features(config).items():
-    known = mapped_step_spec(mapping, episode_spec(features))
-    found[name] = list(_differences(known, step_spec, ()))
+  for name, features in known.items():
+    spec = mapped_step_spec(mapping, episode_spec(features))
+    found[name] = list(_differences(spec, step_spec, ()))
     if not found[name]:
       return True
   if not found:
@@ -116,11 +114,9 @@ def mapped_step_spec(
     ValueError: if the mapping does not fit.
   """
   traced = tf.function(mapping).get_concrete_function(episode)
+  steps = traced.structured_outputs[rlds.STEPS]
   return steps_lib.without_time(
-      tf.nest.map_structure(
-          lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
-          traced.structured_outputs[rlds.STEPS],
-      )
+      tf.nest.map_structure(tf.type_spec_from_value, steps)
   )
 
 

@@ -10,9 +10,11 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    Iterator,
     List,
     NamedTuple,
     Optional,
+    Sequence,
     Tuple,
     Union,
 )
@@ -63,21 +65,6 @@ class Rows(NamedTuple):
     return tf.gather(leaf, self.episode_of_rows)
 
 
-class Reader(NamedTuple):
-  """How the tensors of a source are read.
-
-  Attributes:
-    used: the keys, in the `nest_of` an episode, of the fields that it names.
-    calls: whether it calls a function, which takes one episode.
-    read: a function from `Rows` to a nest of tensors `[T, ...]`. It raises an
-      InvalidArgumentError if a function returns another length.
-  """
-
-  used: Tuple[paths.KeyPath, ...]
-  calls: bool
-  read: Callable[[Rows], Any]
-
-
 def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
   """Returns a dict of a step's fields, with the episode's fields at `..`.
 
@@ -98,76 +85,91 @@ def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
   return {**steps, EPISODE: metadata}
 
 
-def reader_of(
-    source: Source, nest: Dict[str, Any], problems: List[str], name: str
-) -> Reader:
-  """Returns how a source is read.
+def parts_of(source: Source) -> Iterator[Source]:
+  """Yields the paths, functions and constants in a source."""
+  if isinstance(source, (dict, list)):
+    for part in source.values() if isinstance(source, dict) else source:
+      yield from parts_of(part)
+  else:
+    yield source
+
+
+def find(
+    source: Source, nest: Dict[str, Any]
+) -> Tuple[List[paths.KeyPath], List[str]]:
+  """Finds the fields of the data that a source names.
 
   Args:
     source: a source, but not None.
     nest: the `nest_of` an episode, or of the spec of one.
-    problems: a list to which a sentence is added for every path that does not
-      exist, that can be read in more than one way, or that leads to something
-      that is not a dense tensor.
-    name: the name of the field that is made, for error messages.
+
+  Returns:
+    The keys of the fields; and a sentence for every path that does not exist,
+    that can be read in more than one way, or that leads to something that is
+    not a dense tensor.
   """
-  if isinstance(source, (dict, list)):
-    items = source.items() if isinstance(source, dict) else enumerate(source)
-    parts = {key: reader_of(part, nest, problems, name) for key, part in items}
-
-    def read_parts(rows):
-      found = {key: part.read(rows) for key, part in parts.items()}
-      return found if isinstance(source, dict) else _to_vectors(found)
-
-    return Reader(
-        tuple(keys for part in parts.values() for keys in part.used),
-        any(part.calls for part in parts.values()),
-        read_parts,
-    )
-  if isinstance(source, (str, tuple)):
-    return _reader_of_path(source, nest, problems)
-  if not callable(source):
-    return Reader((), False, lambda rows: _repeated(tf.constant(source), rows))
-
-  def call(rows):
-    values = tf.nest.map_structure(tf.convert_to_tensor, source(rows.episode))
-    checked = stacked_steps.with_equal_lengths(
-        {rlds.STEPS: tf.range(rows.length), name: values}
-    )
-    return tf.nest.map_structure(rows.cast, checked[name])
-
-  return Reader((), True, call)
+  used, problems = [], []
+  for part in parts_of(source):
+    if not isinstance(part, (str, tuple)):
+      continue
+    keys, problem, _ = _look_up(nest, part)
+    if problem:
+      problems.append(problem)
+      continue
+    used.append(keys)
+    problems += [
+        f'{steps_lib.field_path(below)} is not a dense tensor; make it one'
+        ' first'
+        for below, leaf in tree.flatten_with_path(nest)
+        if is_below(below, [keys])
+        and len(tf.nest.flatten(leaf, expand_composites=True)) > 1
+    ]
+  return used, problems
 
 
-def _reader_of_path(path, nest, problems) -> Reader:
-  """Returns how a field is read; `columns` are some numbers of a vector."""
-  columns: Any = None
+def _look_up(nest, path):
+  """Returns the keys of a path, what is wrong with it, and the columns."""
+  columns = None
   # A key of the data may itself end like `[0:3]`.
   if isinstance(path, str) and not paths.contains(nest, path):
     parts = _COLUMNS.fullmatch(path)
     if parts:
       path, *ends = parts.groups()
       columns = slice(*(int(end) if end else None for end in ends))
-  keys, problem = paths.look_up(nest, path)
-  if problem:
-    problems.append(problem)
-    return Reader((), False, lambda rows: None)
-  problems += [
-      f'{steps_lib.field_path(below)} is not a dense tensor; make it one first'
-      for below, leaf in tree.flatten_with_path(nest)
-      if is_below(below, [keys])
-      and len(tf.nest.flatten(leaf, expand_composites=True)) > 1
-  ]
+  return (*paths.look_up(nest, path), columns)
 
-  def read(rows):
-    found = paths.get(nest_of(rows.episode), keys)
+
+def read(source: Source, rows: Rows, name: str) -> Any:
+  """Returns the tensors of a source that fits, a nest of `[T, ...]`.
+
+  Args:
+    source: a source, but not None.
+    rows: the steps.
+    name: the name of the field that is made, for error messages.
+
+  Raises:
+    InvalidArgumentError: if a function returns another length.
+  """
+  if isinstance(source, dict):
+    return {key: read(part, rows, name) for key, part in source.items()}
+  if isinstance(source, list):
+    return _to_vectors([read(part, rows, name) for part in source])
+  if isinstance(source, (str, tuple)):
+    nest = nest_of(rows.episode)
+    keys, _, columns = _look_up(nest, source)
+    found = paths.get(nest, keys)
     if keys[0] == EPISODE:
       found = tf.nest.map_structure(rows.repeat, found)
     if columns is not None:
       found = _columns_of(found, steps_lib.field_path(keys), columns)
-    return tf.nest.map_structure(rows.cast, found)
-
-  return Reader((keys,), False, read)
+  elif callable(source):
+    found = tf.nest.map_structure(tf.convert_to_tensor, source(rows.episode))
+    found = stacked_steps.with_equal_lengths(
+        {rlds.STEPS: tf.range(rows.length), name: found}
+    )[name]
+  else:
+    return _repeated(tf.constant(source), rows)
+  return tf.nest.map_structure(rows.cast, found)
 
 
 def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
@@ -183,16 +185,15 @@ def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
 
   Raises:
     ValueError: if the source does not fit the episode.
-    InvalidArgumentError: as a `Reader` does.
+    InvalidArgumentError: as `read` does.
   """
-  problems: List[str] = []
-  reader = reader_of(source, nest_of(episode), problems, name)
+  used, problems = find(source, nest_of(episode))
   if problems:
     raise ValueError(f'{name}: ' + ' '.join(problems))
-  return reader.read(measured(episode, reader.used))
+  return read(source, measured(episode, used), name)
 
 
-def measured(episode: Dict[str, Any], used: Iterable[paths.KeyPath]) -> Rows:
+def measured(episode: Dict[str, Any], used: Sequence[paths.KeyPath]) -> Rows:
   """Returns the rows of stacked steps, checked for one length.
 
   Args:
@@ -203,17 +204,16 @@ def measured(episode: Dict[str, Any], used: Iterable[paths.KeyPath]) -> Rows:
     ValueError: see `stacked_steps.lengths_of`.
     InvalidArgumentError: if the leaves that are used differ in length.
   """
-  used = list(used)
   leaves = dict(tree.flatten_with_path(episode[rlds.STEPS]))
   names = {
-      keys: steps_lib.field_path(keys)
+      steps_lib.field_path(keys): keys
       for keys in leaves
       if is_below(keys, used)
   }
   checked = stacked_steps.with_equal_lengths(
-      {name: leaves[keys] for keys, name in names.items()}
+      {name: leaves[keys] for name, keys in names.items()}
   )
-  leaves.update({keys: checked[name] for keys, name in names.items()})
+  leaves.update({keys: checked[name] for name, keys in names.items()})
   steps = tree.map_structure_with_path(
       lambda keys, _: leaves[keys], episode[rlds.STEPS]
   )
@@ -221,7 +221,7 @@ def measured(episode: Dict[str, Any], used: Iterable[paths.KeyPath]) -> Rows:
   dense = (
       leaf
       for leaf in [*checked.values(), *leaves.values()]
-      if not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
+      if not steps_lib.is_composite(leaf)
   )
   return Rows({**episode, rlds.STEPS: steps}, tf.shape(next(dense))[0])
 
@@ -233,17 +233,15 @@ def is_below(keys: paths.KeyPath, fields: Iterable[paths.KeyPath]) -> bool:
 
 def describe(episode: Dict[str, Any]) -> List[str]:
   """Returns a line with the path, dtype and shape of each leaf of `nest_of`."""
-  stacked = not isinstance(
+  is_nested = isinstance(
       episode[rlds.STEPS], (tf.data.Dataset, tf.data.DatasetSpec)
   )
   lines = []
   for keys, leaf in tree.flatten_with_path(nest_of(episode)):
     line = steps_lib.field_path(keys)
     if hasattr(leaf, 'shape'):
-      shape = tf.TensorShape(leaf.shape)
-      if stacked and keys[0] != EPISODE:
-        shape = shape[1:]
-      line += f': {leaf.dtype.name} {shape}'
+      first = 0 if is_nested or keys[0] == EPISODE else 1
+      line += f': {leaf.dtype.name} {tf.TensorShape(leaf.shape)[first:]}'
     lines.append(line)
   return lines
 
@@ -268,10 +266,9 @@ def _columns_of(leaf, name, columns):
         f'Only of a vector some numbers can be taken, but {name} is'
         f' {kind_of(leaf)}.'
     )
-  size = leaf.shape[1]
-  taken = leaf[:, columns]
+  size, taken = leaf.shape[1], leaf[:, columns]
   ends = [columns.start, columns.stop]
-  furthest = max((abs(end) for end in ends if end is not None), default=0)
+  furthest = max(abs(end or 0) for end in ends)
   if size is not None and (furthest > size or not taken.shape[1]):
     text = ':'.join('' if end is None else str(end) for end in ends)
     raise ValueError(
@@ -293,10 +290,8 @@ def _to_vectors(values):
         + ', '.join(map(kind_of, leaves))
     )
   dtype = max(floats, key=lambda d: d.size) if floats else leaves[0].dtype
-  return tf.concat(
-      [
-          tf.reshape(tf.cast(leaf, dtype), [-1, size])
-          for leaf, size in zip(leaves, sizes)
-      ],
-      axis=1,
-  )
+  vectors = [
+      tf.reshape(tf.cast(leaf, dtype), [-1, size])
+      for leaf, size in zip(leaves, sizes)
+  ]
+  return tf.concat(vectors, axis=1)

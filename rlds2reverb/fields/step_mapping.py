@@ -6,7 +6,7 @@ and with their shapes. A `StepMapping` says for each field what it is made from.
 
 import dataclasses
 import functools
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import gin
 import tensorflow as tf
@@ -140,11 +140,11 @@ class StepMapping:
       InvalidArgumentError: if stacked fields that are used differ in length, or
         if a function returns another length.
     """
-    readers = self._readers(episode)
-    steps = _stack(episode[rlds.STEPS], _used(readers))
-    rows = sources_lib.measured({**episode, rlds.STEPS: steps}, _used(readers))
+    used = self._used(episode)
+    steps = _stack(episode[rlds.STEPS], used)
+    rows = sources_lib.measured({**episode, rlds.STEPS: steps}, used)
     row_splits = tf.stack([0, rows.length])
-    return {**episode, rlds.STEPS: self._map(readers, rows, row_splits)}
+    return {**episode, rlds.STEPS: self._map(rows, row_splits)}
 
   def map_batch(
       self, batch: episode_batches.EpisodeBatch
@@ -156,14 +156,13 @@ class StepMapping:
       InvalidArgumentError: as `__call__` does.
     """
     episodes = {**batch.fields, rlds.STEPS: batch.steps}
-    readers = self._readers(episodes)
-    rows = sources_lib.measured(episodes, _used(readers))
+    rows = sources_lib.measured(episodes, self._used(episodes))
     # Of a single episode, a field that is not used may be longer than others.
     row_splits = tf.minimum(batch.row_splits, tf.cast(rows.length, tf.int64))
     rows = rows._replace(
         episode_of_rows=episode_batches.episode_of_rows(row_splits)
     )
-    steps = self._map(readers, rows, row_splits)
+    steps = self._map(rows, row_splits)
     return batch._replace(steps=steps, row_splits=row_splits)
 
   def takes_batches(self, episode_spec: Any) -> bool:
@@ -172,15 +171,16 @@ class StepMapping:
     Raises:
       ValueError: if a path is none of `episode_spec`; see `map_fields`.
     """
-    readers = self._readers(episode_spec)
-    return not any(reader.calls for reader in readers.values())
+    self._used(episode_spec)
+    sources = list(self._sources().values())
+    return not any(map(callable, sources_lib.parts_of(sources)))
 
-  def _map(self, readers, rows, row_splits):
+  def _map(self, rows, row_splits):
     """Returns the mapped steps of episodes."""
     rows = rows._replace(cast=self._cast)
     mapped = {}
-    for field, reader in readers.items():
-      value = reader.read(rows)
+    for field, source in self._sources().items():
+      value = sources_lib.read(source, rows, field)
       if field in (*_FLAGS, rlds.DISCOUNT):
         dtype = tf.bool if field in _FLAGS else tf.float32
         value = steps_lib.one_a_step(field, value, dtype)
@@ -198,17 +198,25 @@ class StepMapping:
       mapped[last_steps.HAS_ACTION] = tf.ones_like(last)
     return _fill_in(mapped, first, last)
 
-  def _readers(self, episode) -> Dict[str, sources_lib.Reader]:
-    """Returns how each field that has a source is read."""
-    nest = sources_lib.nest_of(episode)
-    readers, problems = {}, []
-    for field in dataclasses.fields(self):
-      name, source, found = field.name, getattr(self, field.name), []
-      if source is None:
-        if name in (rlds.OBSERVATION, rlds.ACTION):
-          found.append('It cannot be filled in.')
-      elif name not in _SETTINGS:
-        readers[name] = sources_lib.reader_of(source, nest, found, name)
+  def _sources(self) -> Dict[str, Source]:
+    """Returns the sources of the fields that have one."""
+    return {
+        name: source
+        for name, source in vars(self).items()
+        if name not in _SETTINGS and source is not None
+    }
+
+  def _used(self, episode) -> List[paths_lib.KeyPath]:
+    """Returns the keys of all fields that are read, if the mapping fits."""
+    nest, used = sources_lib.nest_of(episode), []
+    problems = [
+        f'{name}: It cannot be filled in.'
+        for name in (rlds.OBSERVATION, rlds.ACTION)
+        if getattr(self, name) is None
+    ]
+    for name, source in self._sources().items():
+      keys, found = sources_lib.find(source, nest)
+      used += keys
       hint = ' None fills it in.' if name in _CAN_BE_FILLED else ''
       problems += [f'{name}: {problem}{hint}' for problem in found]
     if problems:
@@ -218,7 +226,7 @@ class StepMapping:
           + '\nThe data set has:\n  '
           + '\n  '.join(sources_lib.describe(episode))
       )
-    return readers
+    return used
 
   def _cast(self, leaf):
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
@@ -237,10 +245,6 @@ def step_policy_info(current: Dict[str, Any], following: Dict[str, Any]) -> Any:
 
 def _squeeze(leaf):
   return leaf[:, 0] if leaf.shape.rank == 2 and leaf.shape[1] == 1 else leaf
-
-
-def _used(readers):
-  return [keys for reader in readers.values() for keys in reader.used]
 
 
 def _stack(steps, used):
