@@ -101,7 +101,9 @@ def _sending(episodes):
   layout = layout_lib.Layout(source)
   requests = [
       (
-          encoding.insert_request(batch.chunks, batch.items, []),
+          protos.InsertStreamRequest(
+              chunks=batch.chunks, items=batch.items
+          ).SerializeToString(),
           len(batch.items),
           batch.keep_chunk_keys,
       )

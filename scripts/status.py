@@ -15,7 +15,7 @@ from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import server_status
-  from rlds2reverb.replay.server import addresses
+  from rlds2reverb.replay.server import tables as tables_lib
 
 _SERVER_ADDRESS = flags.DEFINE_list(
     'server_address', None, 'A server, host:port, or several, joined by commas.'
@@ -33,7 +33,7 @@ def main():
     raise app.UsageError('Flag --server_address must have a value.')
   with usage.wrong_usage():
     for address in _SERVER_ADDRESS.value:
-      addresses.check_address(address)
+      tables_lib.check_address(address)
   for address in _SERVER_ADDRESS.value:
     tables = server_status.ask(address, _TIMEOUT_SECONDS.value)
     if _JSON.value:

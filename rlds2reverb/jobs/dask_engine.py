@@ -7,7 +7,7 @@ import distributed
 
 from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import quiet
-from rlds2reverb.replay.server import addresses
+from rlds2reverb.replay.server import tables as tables_lib
 
 
 class DaskEngine(engines.Engine):
@@ -31,7 +31,7 @@ class DaskEngine(engines.Engine):
       ValueError: if the address is not valid. Dask would wait for a minute.
     """
     distributed.comm.get_address_host_port(scheduler)  # Refuses others.
-    addresses.check_address(scheduler.rpartition('/')[2])
+    tables_lib.check_address(scheduler.rpartition('/')[2])
     self._numbers = {}
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)

@@ -21,7 +21,7 @@ from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.server import addresses
+from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
 CHECKPOINT = 'checkpoint'
@@ -83,7 +83,7 @@ class Output:
   def __post_init__(self):
     if self.kind == SERVER:
       for address in self.addresses:
-        addresses.check_address(address)
+        tables_lib.check_address(address)
 
   @property
   def addresses(self) -> List[str]:

@@ -10,7 +10,6 @@ from typing import Any, Dict
 
 from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
-from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs
@@ -88,7 +87,7 @@ class ServerOutput(outputs.JobOutput):
     }
     _, counts = insert.insert(
         episodes.frames(),
-        list(map(reverb.Client, self._addresses)),
+        self._addresses,
         timeout=_TIMEOUT_SECONDS,
     )
     items = {table['table_name']: 0 for table in self.plan.tables}
@@ -105,7 +104,7 @@ class ServerOutput(outputs.JobOutput):
 
   def _infos(self, address: str) -> Dict[str, Any]:
     return tables_lib.table_infos(
-        reverb.Client(address),
+        address,
         [table['table_name'] for table in self.plan.tables],
         _TIMEOUT_SECONDS,
     )

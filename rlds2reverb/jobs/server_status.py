@@ -73,8 +73,7 @@ def ask(
     ConnectionError: if the server does not answer in time.
     ValueError: if the address is not one.
   """
-  client = tables_lib.client_of(server)
-  infos = tables_lib.table_infos(client, None, timeout)
+  infos = tables_lib.table_infos(server, None, timeout)
   return {name: _status(info) for name, info in sorted(infos.items())}
 
 
@@ -105,9 +104,8 @@ def _status(info: Any) -> TableStatus:
       inserted=inserted,
       removed=inserted - info.current_size,
       sampled=sampled,
+      blocks_inserts=tables_lib.blocks_after(info),
       # As Reverb's RateLimiter has it.
-      blocks_inserts=info.current_size >= limiter.min_size_to_sample
-      and credit + limiter.samples_per_insert > limiter.max_diff,
       blocks_samples=info.current_size < limiter.min_size_to_sample
       or credit - 1 < limiter.min_diff,
       frame_bytes=_frame_bytes(info.signature),

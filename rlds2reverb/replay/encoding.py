@@ -5,6 +5,7 @@ holds rows of columns, and `PrioritizedItem`, which refers to slices of chunks.
 """
 
 import functools
+import re
 from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -21,15 +22,8 @@ _KEY, _CHUNK_KEY = 2**64 - 1, 2**64 - 2
 _OFFSET, _LENGTH = 2**28 - 1, 2**28 - 2
 _SECONDS, _NANOS = 2**35 - 1, 2**31 - 1
 _PRIORITY = 1.2345e67
-_SLICE = np.dtype(
-    [
-        ('chunk_key', f'V{_KEY_BYTES}'),
-        ('offset_tag', 'u1'),
-        ('offset', f'V{_ROW_BYTES}'),
-        ('length_tag', 'u1'),
-        ('length', f'V{_ROW_BYTES}'),
-    ]
-)
+# A slice: varints of its chunk, first row and length, with the tags of the two.
+_SLICE = np.dtype(f'V{_KEY_BYTES}, u1, V{_ROW_BYTES}, u1, V{_ROW_BYTES}')
 
 
 def encode_chunk(
@@ -127,10 +121,9 @@ def encode_items(
       _varints(nanos, _TIME_BYTES),
   )
   rows = np.zeros(len(slices.offsets), _SLICE)
-  rows['chunk_key'] = _varints(slices.chunk_keys, _KEY_BYTES)
-  rows['offset_tag'], rows['length_tag'] = 0x10, 0x18
-  rows['offset'] = _varints(slices.offsets, _ROW_BYTES)
-  rows['length'] = _varints(slices.lengths, _ROW_BYTES)
+  rows['f0'] = _varints(slices.chunk_keys, _KEY_BYTES)
+  rows['f1'], rows['f2'] = 0x10, _varints(slices.offsets, _ROW_BYTES)
+  rows['f3'], rows['f4'] = 0x18, _varints(slices.lengths, _ROW_BYTES)
   rows = rows.view(f'V{_SLICE.itemsize}')
   encoded: List[bytes] = [b''] * len(keys)
   counts = np.diff(slices.row_splits)
@@ -160,8 +153,7 @@ def _template(
   of one column after the other.
   """
   item = protos.PrioritizedItem(key=_KEY, table=table, priority=_PRIORITY)
-  item.inserted_at.seconds = _SECONDS
-  item.inserted_at.nanos = _NANOS
+  item.inserted_at.seconds, item.inserted_at.nanos = _SECONDS, _NANOS
   for column in range(num_columns):
     slices = item.flat_trajectory.columns.add().chunk_slices
     for _ in range(num_slices):
@@ -175,55 +167,8 @@ def _template(
       content.index(_varint(_SECONDS, _TIME_BYTES)),
       content.index(_varint(_NANOS, _TIME_BYTES)),
   ]
-  at = 0
-  for _ in range(num_columns * num_slices):
-    at = content.index(_varint(_CHUNK_KEY, _KEY_BYTES), at + 1)
-    places.append(at)
-  return content, places
-
-
-def insert_request(
-    chunks: Sequence[bytes],
-    items: Sequence[bytes],
-    keep_chunk_keys: Sequence[int],
-) -> bytes:
-  """Encodes a request of Reverb's insert stream.
-
-  Args:
-    chunks: `ChunkData`s that the server has not been sent yet.
-    items: `PrioritizedItem`s, in the order of their insertion.
-    keep_chunk_keys: the keys of the chunks, sent with this request or earlier,
-      that later requests refer to. The server forgets all other chunks, and
-      ends the stream with an error if it does not have one of these.
-
-  Returns:
-    An `InsertStreamRequest`.
-  """
-  return protos.InsertStreamRequest(
-      chunks=chunks, items=items, keep_chunk_keys=keep_chunk_keys
-  ).SerializeToString()
-
-
-def priority_request(
-    table: str, keys: np.ndarray, priorities: np.ndarray
-) -> bytes:
-  """Encodes a request that gives items of a table new priorities.
-
-  Args:
-    table: the name of the table.
-    keys: the keys of the items, uint64 `[N]`.
-    priorities: their priorities, float64 `[N]`.
-
-  Returns:
-    A `MutatePrioritiesRequest`.
-  """
-  return protos.MutatePrioritiesRequest(
-      table=[table],
-      updates=[
-          protos.KeyWithPriority(key=key, priority=priority).SerializeToString()
-          for key, priority in zip(keys.tolist(), priorities.tolist())
-      ],
-  ).SerializeToString()
+  found = re.finditer(re.escape(_varint(_CHUNK_KEY, _KEY_BYTES)), content)
+  return content, [*places, *(each.start() for each in found)]
 
 
 def _varints(values: np.ndarray, size: int) -> np.ndarray:

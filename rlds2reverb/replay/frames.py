@@ -103,22 +103,25 @@ class FrameSource(NamedTuple):
     frames = segments_lib.concatenate([block.frames for block in blocks])
     count = len(frames.step_type)
     # The episodes of the data set: their first rows, and the steps these are.
-    begins = np.cumsum([0, *[len(b.frames.step_type) for b in blocks]])
-    starts = [b.row_splits[:-1] + begin for b, begin in zip(blocks, begins)]
-    steps = [np.repeat(b.step, len(b.row_splits) - 1) for b in blocks]
-    starts, steps = np.concatenate(starts), np.concatenate(steps)
-    ids = sum(map(self._episode_ids, blocks), [])
+    starts, steps, ids, begin = [], [], [], 0
+    for block in blocks:
+      found = self._episode_ids(block)
+      starts.append(block.row_splits[:-1] + begin)
+      steps += [block.step] * len(found)
+      ids += found
+      begin += len(block.frames.step_type)
     if self.of_sequences:
       splits = np.arange(0, count + 1, self.chunk_length)
     else:
       is_last = frames.step_type == ts.StepType.LAST
       splits = np.unique([0, *(np.flatnonzero(is_last) + 1), count])
+    starts = np.concatenate(starts)
     of = np.searchsorted(starts, splits[:-1], 'right') - 1
     return segments_lib.Segment(
         frames,
         splits,
         [ids[index] for index in of.tolist()],
-        steps[of] + splits[:-1] - starts[of],
+        np.array(steps)[of] + splits[:-1] - starts[of],
         False,
     )
 
@@ -169,18 +172,16 @@ def make_frame_source(
   if options.report is None:
     options = dataclasses.replace(options, report=report_lib.ConversionReport())
   spec = specs.frame_spec(data.element_spec, options.policy_info_fn)
-  if options.chunk_length is None:
+  chunk_length = options.chunk_length
+  if chunk_length is None:
     chunk_length = default_chunk_length(spec)
-  else:
-    chunk_length = options.chunk_length
-    checks.check_positive('chunk_length', chunk_length)
+  checks.check_positive('chunk_length', chunk_length)
   # Stacked episodes of small steps, which take little memory, are cut into
   # blocks after the pipeline: a pipeline that does not cut is built sooner.
-  comes_whole = (
-      steps_lib.steps_spec(data.element_spec).stacked
-      and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES
-  )
-  block_length = None if comes_whole else blocks_lib.default_block_length(spec)
+  is_stacked = steps_lib.steps_spec(data.element_spec).stacked
+  block_length = blocks_lib.default_block_length(spec)
+  if is_stacked and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES:
+    block_length = None
   blocks = conversion.trajectory_blocks(
       data, options, block_length=block_length
   )
@@ -188,9 +189,8 @@ def make_frame_source(
       'frames': _columns(spec),
       'terminal_discount': options.rules.terminal_discount,
   }
-  return FrameSource(
-      spec, list(tables), chunk_length, blocks, settings, options
-  )
+  tables = list(tables)
+  return FrameSource(spec, tables, chunk_length, blocks, settings, options)
 
 
 def default_chunk_length(spec: Any) -> int:
@@ -230,24 +230,19 @@ def _columns(spec):
   ]
 
 
-def _check_sequences(spec) -> None:
-  shape = spec.step_type.shape
-  if shape.rank == 1 and shape[0] is not None:
-    return
-  found = {
-      0: 'one-step frames',
-      1: 'blocks of frames, of no fixed length',
-  }.get(shape.rank, 'batches of sequences, which unbatch() takes apart')
-  raise ValueError(
-      'What is written is an RLDS data set, as it is before any conversion; or'
-      ' a data set of sequences of a fixed length, Trajectories [L, ...] as of'
-      f' convert_rlds_to_sequences. But these are {found}: their step_type has'
-      f' the spec {spec.step_type}.'
-  )
-
-
 def _source_of_sequences(data, tables, options) -> FrameSource:
-  _check_sequences(data.element_spec)
+  shape = data.element_spec.step_type.shape
+  if shape.rank != 1 or shape[0] is None:
+    found = {
+        0: 'one-step frames',
+        1: 'blocks of frames, of no fixed length',
+    }.get(shape.rank, 'batches of sequences, which unbatch() takes apart')
+    raise ValueError(
+        'What is written is an RLDS data set, as it is before any conversion;'
+        ' or a data set of sequences of a fixed length, Trajectories [L, ...]'
+        f' as of convert_rlds_to_sequences. But these are {found}: their'
+        f' step_type has the spec {data.element_spec.step_type}.'
+    )
   if options != options_lib.ConversionOptions(
       identity=options.identity, one_episode_chunks=options.one_episode_chunks
   ):
@@ -255,7 +250,7 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
         'Sequences are written as they are: policy_info_fn, episode_id,'
         ' chunk_length, rules and report go with RLDS data alone.'
     )
-  length = data.element_spec.step_type.shape[0]
+  length = shape[0]
   for table in tables:
     if table != items_lib.TableItems(table.table_name, priority=table.priority):
       raise ValueError(
@@ -263,7 +258,6 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
           ' data set, so its TableItems can have a priority and nothing else.'
       )
   spec = steps_lib.without_time(data.element_spec)
-
   count = max(blocks_lib.default_block_length(spec) // length, 1)
 
   def join(index, sequences):
@@ -272,21 +266,16 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
         sequences,
     )
     num_rows = tf.size(rows.step_type, tf.int64)
-    return frame_blocks.FrameBlock(
-        rows,
-        episode_ids=index[tf.newaxis],
-        row_splits=tf.stack([0, num_rows]),
-        step=index * count * length,
-    )
+    splits, step = tf.stack([0, num_rows]), index * count * length
+    return frame_blocks.FrameBlock(rows, index[tf.newaxis], splits, step)
 
-  blocks = data.batch(count).enumerate().map(join)
-  tables = [
-      dataclasses.replace(
-          table, windows=windows_lib.Windows(length, length, 'cross')
-      )
-      for table in tables
-  ]
-  settings = {'sequences': _columns(data.element_spec)}
+  windows = windows_lib.Windows(length, length, 'cross')
   return FrameSource(
-      spec, tables, length, blocks, settings, options, of_sequences=True
+      spec,
+      [dataclasses.replace(table, windows=windows) for table in tables],
+      length,
+      data.batch(count).enumerate().map(join),
+      {'sequences': _columns(data.element_spec)},
+      options,
+      of_sequences=True,
   )

@@ -61,9 +61,8 @@ def importance_weights(
   """
   checks.check_choice('normalization', normalization, _NORMALIZATIONS)
   is_table = normalization == 'table'
-  if is_table != (min_priority is not None) or is_table != (
-      priority_exponent is not None
-  ):
+  of_table = (min_priority is not None, priority_exponent is not None)
+  if of_table != (is_table, is_table):
     raise ValueError(
         'normalization="table" needs min_priority and priority_exponent, and'
         f' the others need neither, but normalization={normalization!r} has'
@@ -72,28 +71,35 @@ def importance_weights(
     )
   # In eager mode, one operation of TensorFlow takes longer than all in NumPy.
   is_eager = tf.executing_eagerly()
-  cast = lambda values: (
-      np.asarray(values, np.float64)
-      if is_eager
-      else tf.cast(values, tf.float64)
-  )
-  probability = cast(sample_info.probability)
-  priority = cast(sample_info.priority)
-  check = _check_in_numpy if is_eager else _check_in_graph
-  with tf.control_dependencies(check(probability, priority)):
+  cast, least = (np.asarray, np.min) if is_eager else (tf.cast, tf.reduce_min)
+  probability = cast(sample_info.probability, np.float64)
+  priority = cast(sample_info.priority, np.float64)
+  exponent = cast(beta, np.float64)
+  checked = _check_above_0(probability, _IMPOSSIBLE)
+  checked += _check_above_0(priority, _NO_PRIORITY)
+  with tf.control_dependencies(checked):
     if is_table:
-      ratio = priority / cast(min_priority)
-      weights = ratio ** (-priority_exponent * cast(beta))
+      ratio = priority / cast(min_priority, np.float64)
+      exponent = priority_exponent * exponent
     elif normalization == 'batch':
-      least = np.min if is_eager else tf.reduce_min
-      weights = (probability / least(probability)) ** -cast(beta)
+      ratio = probability / least(probability)
     else:
-      weights = (cast(sample_info.table_size) * probability) ** -cast(beta)
-  if not is_eager:
-    return tf.cast(weights, tf.float32)
-  weights = weights.astype(np.float32)
-  is_numpy = isinstance(sample_info.probability, np.ndarray)
-  return weights if is_numpy else tf.constant(weights)
+      ratio = cast(sample_info.table_size, np.float64) * probability
+    weights = cast(ratio**-exponent, np.float32)
+  if is_eager and not isinstance(sample_info.probability, np.ndarray):
+    return tf.constant(weights)
+  return weights
+
+
+def _check_above_0(values, message):
+  """Returns what raises an error in a graph; in eager mode it is raised now."""
+  if not isinstance(values, np.ndarray):
+    return [tf.debugging.Assert(tf.reduce_all(values > 0), [message, values])]
+  if not (values > 0).all():
+    raise tf.errors.InvalidArgumentError(
+        None, None, f'{message} Found: {values[~(values > 0)][:16].tolist()}'
+    )
+  return []
 
 
 def sequence_priority(
@@ -214,22 +220,3 @@ class SampledReplayBuffer:
   # TF-Agents' own `get_next` calls this, and says that it is deprecated.
   def _get_next(self, sample_batch_size, num_steps, time_stacked):
     return self.get_next(sample_batch_size, num_steps, time_stacked)
-
-
-def _check_in_numpy(probability, priority):
-  for values, message in ((probability, _IMPOSSIBLE), (priority, _NO_PRIORITY)):
-    if not (values > 0).all():
-      raise tf.errors.InvalidArgumentError(
-          None, None, f'{message} Found: {values[~(values > 0)][:16].tolist()}'
-      )
-  return []
-
-
-def _check_in_graph(probability, priority):
-  return [
-      tf.debugging.Assert(tf.reduce_all(values > 0), [message, values])
-      for values, message in (
-          (probability, _IMPOSSIBLE),
-          (priority, _NO_PRIORITY),
-      )
-  ]

@@ -73,43 +73,38 @@ class KeyMaker:
     """Returns the keys of the items of a table in a segment, uint64 `[N]`."""
     of = ['item', table.table_name, table.sequence_length]
     if table.crosses_episodes:
-      return self.of(lambda _: of, items.episode, items.start)
+      return self.of(lambda _: of, items.episode, items.frame)
     return self.of(
         lambda index: [*of, segment.episode_ids[index]],
         items.episode,
-        items.start - items.origin + segment.step[items.episode],
+        items.frame + segment.step[items.episode],
     )
 
   def of_chunks(
-      self,
-      segment: segments_lib.Segment,
-      episodes: places.Episodes,
-      chunks: places.Chunks,
-      chunk_length: int,
+      self, placed: places.Placed, cuts: places.Cuts, chunk_length: int
   ) -> np.ndarray:
-    """Returns the keys of the chunks of a segment, uint64 `[K]`."""
+    """Returns the keys of the chunks of placed episodes, uint64 `[K]`."""
+    segment, padding = placed.segment, placed.padding.tolist()
     ids, step = segment.episode_ids, segment.step.tolist()
-    sizes, padding = episodes.length.tolist(), episodes.padding.tolist()
-    shared = chunks.num_episodes > 1
+    sizes = segment.length.tolist()
+    shared = cuts.num_episodes > 1
 
     def parts(chunk):
-      first = chunks.episode[chunk]
+      first = cuts.episode[chunk]
       if not shared[chunk]:
         # The same frames may be followed by other padding.
         padded = filter(None, [padding[first]])
         return ['chunk', ids[first], chunk_length, *padded]
       content = [
           (ids[each], sizes[each], padding[each], *filter(None, [step[each]]))
-          for each in range(first, first + chunks.num_episodes[chunk])
+          for each in range(first, first + cuts.num_episodes[chunk])
       ]
       return ['episodes', content, chunk_length]
 
     # Chunks of one episode have one base, that of the first of them.
-    numbers = np.arange(len(shared))
-    index = np.searchsorted(chunks.episode, chunks.episode)
-    index = np.where(shared, numbers, index)
-    of = chunks.episode
-    positions = segment.step[of] + chunks.start - episodes.origin[of]
+    index = np.searchsorted(cuts.episode, cuts.episode)
+    of = cuts.episode
+    positions = segment.step[of] + cuts.starts[:-1] - placed.origin[of]
     return self.of(parts, index, np.where(shared, 0, positions))
 
   def of_episodes(

@@ -50,23 +50,6 @@ class Batch(NamedTuple):
   keep_chunk_keys: List[int]
 
 
-class _Placed(NamedTuple):
-  """A segment, and where its episodes and the items of each table are.
-
-  Attributes:
-    segment: the segment.
-    episodes: the places of its episodes.
-    rows: its frames and their padding, after the rows that items which cross
-      into the segment need; the last row is that before `episodes.end`.
-    items: the places of the items of each table, with their priorities.
-  """
-
-  segment: segments_lib.Segment
-  episodes: places.Episodes
-  rows: Any
-  items: List[places.Items]
-
-
 class Layout:
   """Turns segments of frames, in their order, into batches.
 
@@ -104,21 +87,20 @@ class Layout:
     self.num_frames = 0
     self.num_items = {table.table_name: 0 for table in tables}
     self._source = source
-    self._crossing = crossing
+    self._crossing = [table.windows for table in crossing]
     self._keys = keys_lib.KeyMaker(source.options.identity, source.settings)
-    self._priority_fns = [
-        priorities_lib.batched(table.priority)
+    self._priority_fns = {
+        number: priorities_lib.batched(table.priority)
+        for number, table in enumerate(tables)
         if callable(table.priority)
-        else None
-        for table in tables
-    ]
+    }
     self._date = time.time_ns() if inserted_at is None else inserted_at
-    self._bypassed = 0
+    self._num_bypassed = 0
     self._episode_ids = set()
     self._episode_key: Optional[np.ndarray] = None
     # What items that cross into the next segment need: chunks and rows.
-    self._chunks = places.ChunkList()
-    self._tail: Any = None
+    self._chunks = places.Chunks()
+    self._rows_before: List[Any] = []
 
   def add(self, segment: segments_lib.Segment) -> Iterator[Batch]:
     """Yields the batches of a segment.
@@ -136,11 +118,9 @@ class Layout:
       if count == 1:
         raise
       # One by one, so that the error comes after the episodes before.
-      placed = (
-          self._place(segment.slice(index, index + 1)) for index in range(count)
-      )
+      placed = (self._place(segment.slice(i, i + 1)) for i in range(count))
     for each in placed:
-      yield from self._lay_out(each)
+      yield from self._lay_out(*each)
 
   def batches(self) -> Iterator[Batch]:
     """Yields the batches of all that the source has; see `add`."""
@@ -150,33 +130,19 @@ class Layout:
 
   def warn(self) -> None:
     """Logs how many episodes were left out, if any were."""
-    if self._bypassed:
+    if self._num_bypassed:
       logging.warning(
           'Left out %d episodes that are longer than max_sequence_length.',
-          self._bypassed,
+          self._num_bypassed,
       )
 
-  def _place(self, segment) -> _Placed:
-    """Finds the items of a segment. Nothing changes, here or in an error."""
-    self._check_episodes(segment)
-    tables, begin = self._source.tables, self._chunks.end
-    episodes = places.place_episodes(segment, tables, begin)
-    rows = places.spread(segment, episodes)
-    if self._tail is not None:
-      rows = segments_lib.concatenate([self._tail, rows])
-    first = episodes.end - len(rows.step_type)
-    items = []
-    for table, function in zip(tables, self._priority_fns):
-      found = places.find_items(table, episodes)
-      if function is not None:
-        found = found._replace(
-            priority=_priorities(table.table_name, function, found, rows, first)
-        )
-      items.append(found)
-    return _Placed(segment, episodes, rows, items)
+  def _place(self, segment):
+    """Returns a segment at its place, and the items of each table.
 
-  def _check_episodes(self, segment) -> None:
-    for table in self._source.tables:
+    Nothing changes, here or in an error.
+    """
+    tables = self._source.tables
+    for table in tables:
       too_long = table.is_too_long(segment.length)
       if too_long.any() and not table.bypass_longer_episodes:
         raise ValueError(
@@ -186,14 +152,25 @@ class Layout:
             ' or leave such episodes out: bypass_partial_episodes=True of the'
             ' observer, bypass_longer_episodes=True of TableItems.'
         )
-    new = set()
+    seen = set()
     for episode_id in self._new_ids(segment):
-      if episode_id in new or episode_id in self._episode_ids:
+      if episode_id in seen or episode_id in self._episode_ids:
         raise ValueError(
             f'Two episodes have the episode_id {episode_id!r}, so their items'
             ' would have the same keys. Give each its own.'
         )
-      new.add(episode_id)
+      seen.add(episode_id)
+    placed = places.place(
+        segment, tables, int(self._chunks.starts[-1]), self._rows_before
+    )
+    items = [places.find_items(table, placed) for table in tables]
+    for number, function in self._priority_fns.items():
+      priority = _priorities(function, items[number], placed)
+      priorities_lib.check(
+          priority, tables[number].table_name, items[number].frame.item
+      )
+      items[number] = items[number]._replace(priority=priority)
+    return placed, items
 
   def _new_ids(self, segment) -> List[Any]:
     """Returns the ids of the episodes that start in a segment."""
@@ -201,75 +178,78 @@ class Layout:
       return []
     return list(itertools.compress(segment.episode_ids, segment.step == 0))
 
-  def _lay_out(self, placed: _Placed) -> Iterator[Batch]:
+  def _lay_out(self, placed, items) -> Iterator[Batch]:
     """Yields the batches of a segment, in each the items that end there."""
-    source, segment, episodes = self._source, placed.segment, placed.episodes
+    source, segment = self._source, placed.segment
     cuts = places.cut_chunks(
-        episodes, source.chunk_length, not source.options.one_episode_chunks
+        placed, source.chunk_length, not source.options.one_episode_chunks
     )
-    keys = self._keys.of_chunks(segment, episodes, cuts, source.chunk_length)
-    encoded = self._encode_chunks(placed, cuts, keys)
+    new_keys = self._keys.of_chunks(placed, cuts, source.chunk_length)
+    encoded = self._encode_chunks(placed, cuts, new_keys)
     begin = len(self._chunks.keys)
-    chunks = self._chunks.followed_by(keys, cuts.start, episodes.end)
-    needed = self._first_needed(chunks)
-    found = [
-        items._replace(key=self._keys.of_items(table, segment, items))
-        for table, items in zip(source.tables, placed.items)
+    chunks = places.Chunks(
+        np.concatenate([self._chunks.keys, new_keys]),
+        np.concatenate([self._chunks.starts[:-1], cuts.starts]),
+    )
+    # The first chunk that items of later segments need.
+    needed = [windows.first_needed(placed.end) for windows in self._crossing]
+    needed = chunks.chunk_of(min(needed, default=placed.end))
+    items = [
+        each._replace(key=self._keys.of_items(table, segment, each))
+        for table, each in zip(source.tables, items)
     ]
-    stops = [chunks.stops(items) for items in found]
+    stops = [chunks.stops_of(each) for each in items]
     # Not all of a long episode is encoded at once.
     row_bytes = blocks_lib.step_bytes(source.spec)
     step = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
     for begin in range(begin, len(chunks.keys), step):
       end = min(begin + step, len(chunks.keys))
-      batch = Batch(
-          list(itertools.islice(encoded, step)),
-          [],
-          chunks.keys[begin:end],
-          [],
-          [],
-      )
+      new_chunks = list(itertools.islice(encoded, step))
+      batch = Batch(new_chunks, [], chunks.keys[begin:end], [], [])
       keep = [needed]
-      for table, items, stop in zip(source.tables, found, stops):
-        first, last = np.searchsorted(stop, (begin, end), 'right')
-        new = items.slice(first, last)
-        batch.items.extend(self._encode_items(table, new, chunks))
-        batch.item_keys.append(new.key)
-        keep += chunks.first_of(items.slice(last, last + 1)).tolist()
+      for table, each, stop in zip(source.tables, items, stops):
+        first, last = np.searchsorted(stop, (begin, end), 'right').tolist()
+        self._encode_items(table, each.slice(first, last), chunks, batch)
+        keep += chunks.chunk_of(each.start[last : last + 1]).tolist()
       batch.keep_chunk_keys.extend(chunks.keys[min(keep) : end].tolist())
-      _check_size(batch)
+      size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
+      if size > _MAX_BATCH_BYTES:
+        raise ValueError(
+            f'A chunk and its items have {size} bytes, and Reverb can take 2'
+            ' GB. Choose a smaller chunk_length.'
+        )
       # Chunks that no item refers to are left out.
       if batch.items or batch.keep_chunk_keys:
         yield batch
-    self._chunks = chunks.from_chunk(needed)
-    self._go_on(placed)
+    self._go_on(placed, chunks.from_chunk(needed))
 
   def _encode_chunks(self, placed, cuts, keys) -> Iterator[bytes]:
     leaves = tf.nest.flatten(placed.rows)
-    begin = placed.episodes.end - len(leaves[0])
-    for key, episode_key, first, start, end in zip(
-        keys.tolist(),
-        self._episode_keys(placed.segment, cuts.episode).tolist(),
-        (cuts.start - placed.episodes.origin[cuts.episode]).tolist(),
-        (cuts.start - begin).tolist(),
-        (cuts.end - begin).tolist(),
+    rows = (cuts.starts - placed.begin).tolist()
+    frames = cuts.starts[:-1] - placed.origin[cuts.episode]
+    episode_keys = self._episode_keys(placed.segment, cuts.episode)
+    for key, episode_key, frame, start, end in zip(
+        keys.tolist(), episode_keys.tolist(), frames.tolist(), rows, rows[1:]
     ):
       columns = [leaf[start:end] for leaf in leaves]
-      yield encoding.encode_chunk(key, episode_key, first, columns)
+      yield encoding.encode_chunk(key, episode_key, frame, columns)
 
-  def _encode_items(self, table, items, chunks) -> List[bytes]:
+  def _encode_items(self, table, items, chunks, batch) -> None:
+    """Adds items to a batch."""
     count = len(items.key)
-    dates = self._date + np.arange(count)
+    batch.item_keys.append(items.key)
+    batch.items.extend(
+        encoding.encode_items(
+            table.table_name,
+            items.key,
+            items.priority,
+            chunks.slices(items),
+            len(tf.nest.flatten(self._source.spec)),
+            self._date + np.arange(count),
+        )
+    )
     self._date += count
     self.num_items[table.table_name] += count
-    return encoding.encode_items(
-        table.table_name,
-        items.key,
-        items.priority,
-        chunks.slices(items),
-        len(tf.nest.flatten(self._source.spec)),
-        dates,
-    )
 
   def _episode_keys(self, segment, episode) -> np.ndarray:
     """Returns the keys of episodes, by which a server counts them."""
@@ -282,58 +262,37 @@ class Layout:
       self._episode_key = self._keys.of_episodes(segment, episode[:1])
     return self._episode_key.repeat(len(episode))
 
-  def _first_needed(self, chunks) -> int:
-    """Returns the first chunk that items of later segments need, an index."""
-    end = chunks.end
-    position = min(
-        [int(t.windows.first_needed(end)) for t in self._crossing], default=end
-    )
-    if position >= end:
-      return len(chunks.keys)
-    return int(np.searchsorted(chunks.starts, position, 'right')) - 1
-
-  def _go_on(self, placed: _Placed) -> None:
+  def _go_on(self, placed, chunks) -> None:
     """Remembers what the next segment depends on."""
-    segment, episodes = placed.segment, placed.episodes
+    segment = placed.segment
     self.num_frames += len(segment.frames.step_type)
     self._episode_ids.update(self._new_ids(segment))
     for table in self._source.tables:
-      too_long = table.is_too_long(episodes.length) & episodes.is_end
-      self._bypassed += int(np.count_nonzero(too_long))
+      too_long = table.is_too_long(segment.length) & placed.is_end
+      self._num_bypassed += int(np.count_nonzero(too_long))
+    self._chunks = chunks
     if self._crossing:
-      longest = max(table.windows.length for table in self._crossing)
-      self._tail = tf.nest.map_structure(
-          lambda leaf: leaf[-longest:], placed.rows
-      )
+      longest = max(windows.length for windows in self._crossing)
+      self._rows_before = [
+          tf.nest.map_structure(lambda leaf: leaf[-longest:], placed.rows)
+      ]
 
 
-def _check_size(batch: Batch) -> None:
-  size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
-  if size > _MAX_BATCH_BYTES:
-    raise ValueError(
-        f'A chunk and its items have {size} bytes, and Reverb can take 2 GB.'
-        ' Choose a smaller chunk_length.'
-    )
-
-
-def _priorities(name, function, items, rows, first) -> np.ndarray:
+def _priorities(function, items, placed) -> np.ndarray:
   """Returns the priorities of items that a function gives, float64 `[N]`.
 
   Args:
-    name: the name of their table.
     function: a function of `priorities.batched`.
-    items: the places of the items.
-    rows: the rows from a position on.
-    first: this position.
+    items: the items.
+    placed: the rows.
   """
   priorities = np.zeros(len(items.start))
   lengths = items.end - items.start
   for length in np.unique(lengths).tolist():
     chosen = np.flatnonzero(lengths == length)
-    index = windows_lib.window_index(items.start[chosen] - first, length)
+    starts = items.start[chosen] - placed.begin
+    index = windows_lib.window_index(starts, length)
     priorities[chosen] = function(
-        tf.nest.map_structure(lambda leaf: leaf[index], rows)  # pylint: disable=cell-var-from-loop
+        tf.nest.map_structure(lambda leaf: leaf[index], placed.rows)  # pylint: disable=cell-var-from-loop
     )
-  starts = items.start - items.origin
-  priorities_lib.check(priorities, name, lambda item: starts[item])
   return priorities

@@ -96,7 +96,10 @@ def open_replay_buffer(
   """
   if windows is not None:
     windows_lib.check_windows(windows)
-  length = None if windows is None else windows.length
+  settings = {
+      'sequence_length': None if windows is None else windows.length,
+      'timeout': timeout,
+  }
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
@@ -104,7 +107,7 @@ def open_replay_buffer(
           ' data and tables, so data must be None, and other arguments than'
           ' windows, table_name and timeout must be left out.'
       )
-    return _replay_buffer_of(reverb_server, table_name, length, timeout)
+    return _replay_buffer_of(reverb_server, table_name, **settings)
   if data is None:
     raise ValueError(
         'There must be data, or reverb_server must be the address of a server'
@@ -120,11 +123,8 @@ def open_replay_buffer(
         f'Table {reverb_table.name!r} has no signature, so nobody could tell'
         ' what its items are. Make it with create_reverb_table.'
     )
-  folder = None
-  if not isinstance(data, tf.data.Dataset):
-    expanded = files.expand(data)
-    folder = expanded if files.is_folder(expanded) else None
-  if reverb_server and folder and records.is_checkpoint(folder):
+  folder = '' if isinstance(data, tf.data.Dataset) else files.expand(data)
+  if folder and reverb_server and records.is_checkpoint(folder):
     if kwargs or reverb_table is not None:
       raise ValueError(
           f'The server starts from the checkpoint {folder}, with the tables and'
@@ -132,9 +132,7 @@ def open_replay_buffer(
           ' be left out.'
       )
     server = serve.restore_reverb_server(folder)
-    return _replay_buffer_of(
-        server, table_name, length, timeout, owns_server=True
-    )
+    return _replay_buffer_of(server, table_name, owns_server=True, **settings)
   data = _read(data, folder, split, table_name)
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(
@@ -145,10 +143,17 @@ def open_replay_buffer(
         f'{folder} holds frames that were prepared for a replay buffer without'
         ' a server. Give the data set that they were made from.'
     )
-  name = _TABLE if reverb_table is None else reverb_table.name
+  name = _TABLE
+  if reverb_table is not None:
+    name, kwargs['reverb_tables'] = reverb_table.name, [reverb_table]
   items = items_lib.TableItems(name, windows, priority=priority)
-  server = _start_server(data, items, reverb_table, kwargs)
-  return _replay_buffer_of(server, name, length, timeout, owns_server=True)
+  # The items go through a checkpoint, which makes the table as large as needed.
+  with tempfile.TemporaryDirectory() as parent:
+    logging.info('The items for the server go through %s.', parent)
+    path = os.path.join(parent, 'checkpoint')
+    write.write_reverb_checkpoint(data, path, items, **kwargs)
+    server = serve.restore_reverb_server(path)
+  return _replay_buffer_of(server, name, owns_server=True, **settings)
 
 
 def _read(data, folder, split, table_name):
@@ -156,7 +161,7 @@ def _read(data, folder, split, table_name):
 
   Args:
     data: see `open_replay_buffer`.
-    folder: the folder that `data` is, or None.
+    folder: the path that `data` may be, or ''.
     split: the split of a data set on disk.
     table_name: the table of a checkpoint.
   """
@@ -176,41 +181,23 @@ def _read(data, folder, split, table_name):
         f'table_name is {table_name!r}, but {data} is neither a Reverb'
         ' checkpoint nor a server, and has no tables.'
     )
-  if isinstance(data, tf.data.Dataset):
+  if not folder:
     return data
-  if folder and folders.read_marker(folder) is not None:
+  if folders.read_marker(folder) is not None:
     return folder
   return loading.load_episodes(data, split)
 
 
-def _start_server(data, items, reverb_table, kwargs):
-  """Returns a new server that has the items of a data set.
-
-  The items go through a checkpoint, which makes the table as large as needed.
-  """
-  if reverb_table is not None:
-    kwargs = dict(kwargs, reverb_tables=[reverb_table])
-  with tempfile.TemporaryDirectory() as folder:
-    logging.info('The items for the server go through %s.', folder)
-    path = os.path.join(folder, 'checkpoint')
-    write.write_reverb_checkpoint(data, path, items, **kwargs)
-    return serve.restore_reverb_server(path)
-
-
-def _replay_buffer_of(
-    server, table_name, sequence_length, timeout, *, owns_server=False
-):
+def _replay_buffer_of(server, table_name, owns_server=False, **settings):
   """Returns the replay buffer of a server."""
   try:
-    client = tables_lib.client_of(server)
-    tables = tables_lib.table_infos(client, None, timeout)
     name = _only_table(
         table_name,
-        list(tables),
-        f'The Reverb server at {client.server_address}',
+        list(tables_lib.table_infos(server, None, settings['timeout'])),
+        f'The Reverb server at {tables_lib.address_of(server)}',
     )
     return server_replay_buffer.ServerReplayBuffer(
-        server, name, sequence_length, timeout=timeout, owns_server=owns_server
+        server, name, owns_server=owns_server, **settings
     )
   except BaseException:
     if owns_server:

@@ -30,68 +30,74 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import segments as segments_lib
 
 
-class Episodes(NamedTuple):
-  """The places of whole episodes that follow each other, arrays `[E]`.
+class Placed(NamedTuple):
+  """The episodes of a segment, at their places; arrays `[E]`.
 
   Attributes:
+    segment: the segment.
     origin: the position of the first frame of each.
-    length: the number of its frames.
     padding: the number of rows of padding that follow it.
     is_end: whether it ends; the data may end before the last one does.
+    rows: the frames and their padding, and before them the rows that items
+      which cross into the segment need.
+    end: the position after the last row.
   """
 
+  segment: segments_lib.Segment
   origin: np.ndarray
-  length: np.ndarray
   padding: np.ndarray
   is_end: np.ndarray
+  rows: Any
+  end: int
 
   @property
-  def end(self) -> int:
-    """The position after the last row of all."""
-    return int(self.origin[-1] + self.length[-1] + self.padding[-1])
+  def begin(self) -> int:
+    """The position of the first of `rows`."""
+    return self.end - len(self.rows.step_type)
 
 
-def place_episodes(
+def place(
     segment: segments_lib.Segment,
     tables: Sequence[items_lib.TableItems],
     position: int,
-) -> Episodes:
-  """Places the episodes of a segment, the first of them at a position."""
+    rows_before: Sequence[Any] = (),
+) -> Placed:
+  """Places the episodes of a segment, the first of them at a position.
+
+  Padding is that of TF-Agents: boundaries, all of whose values are zero, apart
+  from the step type, which is LAST.
+
+  Args:
+    segment: the segment.
+    tables: the tables that its items go into.
+    position: the position of its first frame.
+    rows_before: the rows just before it, if there are items that need them.
+  """
   length = segment.length
   is_end = np.ones(len(length), bool)
   is_end[-1] = not segment.is_open
   padding = is_end * functools.reduce(
       np.maximum, [table.padding(length) for table in tables]
   )
-  sizes = length + padding
-  origin = position + np.cumsum(sizes) - sizes
-  return Episodes(origin, length, padding, is_end)
-
-
-def spread(segment: segments_lib.Segment, episodes: Episodes) -> Any:
-  """Returns the rows of a segment, its frames with padding between them.
-
-  Padding is that of TF-Agents: boundaries, all of whose values are zero, apart
-  from the step type, which is LAST.
-  """
+  ends = position + np.cumsum(length + padding)
+  origin = ends - length - padding
   frames = segment.frames
-  if not episodes.padding.any():
-    return frames
-  _, rows = windows_lib.ranges(
-      episodes.origin - episodes.origin[0], episodes.length, 1
-  )
-  count = episodes.end - int(episodes.origin[0])
+  if padding.any():
+    _, rows = windows_lib.ranges(origin - position, length, 1)
 
-  def pad(leaf, value=0):
-    if leaf.dtype == object:
-      value = b''
-    padded = np.full((count,) + leaf.shape[1:], value, leaf.dtype)
-    padded[rows] = leaf
-    return padded
+    def pad(leaf, value=0):
+      if leaf.dtype == object:
+        value = b''
+      shape = (ends[-1] - position, *leaf.shape[1:])
+      padded = np.full(shape, value, leaf.dtype)
+      padded[rows] = leaf
+      return padded
 
-  return tf.nest.map_structure(pad, frames)._replace(
-      step_type=pad(frames.step_type, ts.StepType.LAST)
-  )
+    frames = tf.nest.map_structure(pad, frames)._replace(
+        step_type=pad(frames.step_type, ts.StepType.LAST)
+    )
+  rows = segments_lib.concatenate([*rows_before, frames])
+  return Placed(segment, origin, padding, is_end, rows, int(ends[-1]))
 
 
 class Items(NamedTuple):
@@ -99,15 +105,15 @@ class Items(NamedTuple):
 
   Attributes:
     episode: the index of the episode of each; 0 if items cross episodes.
-    origin: the position of its first frame, or 0.
-    start: the position of the first row of each item.
+    frame: the frame of its episode at which it starts, or of the data.
+    start: the position of its first row.
     end: the position after its last row.
     priority: its priority, float64.
     key: its key, uint64, once it has one.
   """
 
   episode: np.ndarray
-  origin: np.ndarray
+  frame: np.ndarray
   start: np.ndarray
   end: np.ndarray
   priority: np.ndarray
@@ -118,29 +124,26 @@ class Items(NamedTuple):
     return Items(*[each[begin:end] for each in self])
 
 
-def find_items(table: items_lib.TableItems, episodes: Episodes) -> Items:
-  """Finds the items of a table that end in episodes, in their order.
+def find_items(table: items_lib.TableItems, placed: Placed) -> Items:
+  """Finds the items of a table that end in placed episodes, in their order.
 
   A priority that is a function of the rows is 0 here.
   """
-  length, origins = table.sequence_length, episodes.origin
+  lengths, length = placed.segment.length, table.sequence_length
+  origin = placed.origin
   if length is None:
-    episode = np.flatnonzero(
-        episodes.is_end & ~table.is_too_long(episodes.length)
-    )
-    start, length = np.zeros_like(episode), episodes.length[episode]
+    episode = np.flatnonzero(placed.is_end & ~table.is_too_long(lengths))
+    frame, length = np.zeros_like(episode), lengths[episode]
   elif table.crosses_episodes:
-    ends, begins = np.array([episodes.end]), origins[:1]
-    origins = np.array([0])
-    episode, start = table.windows.find(ends, begins)
+    episode, frame = table.windows.find(np.array([placed.end]), origin[:1])
+    origin = np.array([0])
   else:
-    episode, start = table.windows.find(episodes.length, is_end=episodes.is_end)
-  origin = origins[episode]
-  start = start + origin
+    episode, frame = table.windows.find(lengths, is_end=placed.is_end)
+  start = origin[episode] + frame
   priority = 0.0 if callable(table.priority) else table.priority
   return Items(
       episode,
-      origin,
+      frame,
       start,
       start + length,
       np.full(len(start), priority, np.float64),
@@ -148,96 +151,74 @@ def find_items(table: items_lib.TableItems, episodes: Episodes) -> Items:
   )
 
 
-class Chunks(NamedTuple):
-  """The places of chunks, arrays `[K]`.
+class Cuts(NamedTuple):
+  """Where the rows of placed episodes are cut into chunks, arrays `[K]`.
 
   Attributes:
-    episode: the first episode of each.
+    episode: the first episode of each chunk.
     num_episodes: how many whole ones it holds; if 1, perhaps a part of it.
-    start: the position of its first row.
-    end: the position after its last row.
+    starts: the position of its first row; `[K + 1]`, the last is the end.
   """
 
   episode: np.ndarray
   num_episodes: np.ndarray
-  start: np.ndarray
-  end: np.ndarray
+  starts: np.ndarray
 
 
-def cut_chunks(
-    episodes: Episodes, chunk_length: int, share_chunks: bool
-) -> Chunks:
+def cut_chunks(placed: Placed, chunk_length: int, share_chunks: bool) -> Cuts:
   """Cuts the rows of episodes into chunks.
 
   Args:
-    episodes: the episodes.
+    placed: the episodes.
     chunk_length: the largest number of rows of a chunk.
     share_chunks: whether episodes may share a chunk.
   """
-  first = np.arange(len(episodes.origin))
+  count = len(placed.origin)
+  first = np.arange(count)
   if share_chunks:
-    first = segments_lib.find_runs(
-        episodes.length + episodes.padding, chunk_length
-    )
-  begin = episodes.origin[first]
-  end = np.append(begin[1:], episodes.end)
+    sizes = placed.segment.length + placed.padding
+    first = segments_lib.find_runs(sizes, chunk_length)
+  begin = placed.origin[first]
+  end = np.append(begin[1:], placed.end)
   run, start = windows_lib.ranges(
       begin, -((begin - end) // chunk_length), chunk_length
   )
-  return Chunks(
-      first[run],
-      np.diff(first, append=len(episodes.origin))[run],
-      start,
-      np.minimum(start + chunk_length, end[run]),
-  )
+  num_episodes = np.diff(first, append=count)[run]
+  return Cuts(first[run], num_episodes, np.append(start, placed.end))
 
 
-class ChunkList(NamedTuple):
+class Chunks(NamedTuple):
   """Chunks that follow each other, and that items refer to.
 
   Attributes:
     keys: their keys, uint64 `[K]`.
-    starts: the positions of their first rows, int64 `[K]`.
-    end: the position after the last row.
+    starts: the positions of their first rows, and of the end, int64 `[K + 1]`.
   """
 
   keys: np.ndarray = np.zeros(0, np.uint64)
-  starts: np.ndarray = np.zeros(0, np.int64)
-  end: int = 0
+  starts: np.ndarray = np.zeros(1, np.int64)
 
-  def followed_by(
-      self, keys: np.ndarray, starts: np.ndarray, end: int
-  ) -> 'ChunkList':
-    """Returns these chunks and more."""
-    return ChunkList(
-        np.concatenate([self.keys, keys]),
-        np.concatenate([self.starts, starts]),
-        end,
-    )
-
-  def from_chunk(self, first: int) -> 'ChunkList':
+  def from_chunk(self, first: int) -> 'Chunks':
     """Returns the chunks from the one of an index on."""
-    return self._replace(keys=self.keys[first:], starts=self.starts[first:])
+    return Chunks(self.keys[first:], self.starts[first:])
 
-  def first_of(self, items: Items) -> np.ndarray:
-    """Returns the index of the first chunk of each item, `[N]`."""
-    return np.searchsorted(self.starts, items.start, 'right') - 1
+  def chunk_of(self, position: Any) -> Any:
+    """Returns the index of the chunk that holds a position; `K` at the end."""
+    return np.searchsorted(self.starts, position, 'right') - 1
 
-  def stops(self, items: Items) -> np.ndarray:
+  def stops_of(self, items: Items) -> np.ndarray:
     """Returns the index after the last chunk of each item, `[N]`."""
-    return np.searchsorted(self.starts, items.end, 'left')
+    return np.searchsorted(self.starts, items.end)
 
   def slices(self, items: Items) -> encoding.Slices:
     """Returns the slices of chunks that make up items."""
-    first = self.first_of(items)
-    counts = self.stops(items) - first
+    first = self.chunk_of(items.start)
+    counts = self.stops_of(items) - first
     item, chunk = windows_lib.ranges(first, counts, 1)
-    starts = self.starts[chunk]
-    ends = np.append(self.starts[1:], self.end)[chunk]
-    begins = np.maximum(items.start[item], starts)
+    begins = np.maximum(items.start[item], self.starts[chunk])
     return encoding.Slices(
-        np.concatenate([[0], np.cumsum(counts)]),
+        np.cumsum(np.append(0, counts)),
         self.keys[chunk],
-        begins - starts,
-        np.minimum(items.end[item], ends) - begins,
+        begins - self.starts[chunk],
+        np.minimum(items.end[item], self.starts[chunk + 1]) - begins,
     )

@@ -8,7 +8,9 @@ package lacks the requests of its service. They are defined here, with the
 encoded bytes of the messages within them: on the wire these are the same.
 """
 
+import functools
 import pathlib
+from typing import Any
 
 from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
@@ -25,7 +27,7 @@ _SERVICE = {
     },
     'InsertStreamResponse': {'keys': 'UINT64'},
     # The number that a server draws when it starts, and its tables.
-    'ServerInfoResponse': {'tables_state_id': 'BYTES'},
+    'ServerInfoResponse': {'tables_state_id': 'BYTES', 'table_info': 'BYTES'},
     'MutatePrioritiesRequest': {'table': 'STRING', 'updates': 'BYTES'},
 }
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -59,21 +61,15 @@ def _pool() -> descriptor_pool.DescriptorPool:
 _POOL = _pool()
 
 
-def _message(name: str):
-  return message_factory.GetMessageClass(
-      _POOL.FindMessageTypeByName(f'deepmind.reverb.{name}')
-  )
+def __getattr__(name: str) -> Any:
+  """Returns the class of a message."""
+  return _message_class(name)
 
 
-ChunkData = _message('ChunkData')
-InsertStreamRequest = _message('InsertStreamRequest')
-InsertStreamResponse = _message('InsertStreamResponse')
-KeyDistributionOptions = _message('KeyDistributionOptions')
-KeyWithPriority = _message('KeyWithPriority')
-MutatePrioritiesRequest = _message('MutatePrioritiesRequest')
-PrioritizedItem = _message('PrioritizedItem')
-PriorityTableCheckpoint = _message('PriorityTableCheckpoint')
-RateLimiterCheckpoint = _message('RateLimiterCheckpoint')
-RateLimiterInfo = _message('RateLimiterInfo')
-ServerInfoResponse = _message('ServerInfoResponse')
-TableInfo = _message('TableInfo')
+@functools.lru_cache(maxsize=None)
+def _message_class(name: str) -> Any:
+  try:
+    message = _POOL.FindMessageTypeByName(f'deepmind.reverb.{name}')
+  except KeyError:
+    raise AttributeError(f'There is no message {name}.') from None
+  return message_factory.GetMessageClass(message)

@@ -55,6 +55,8 @@ class Segment(NamedTuple):
 
   def choose(self, is_chosen: np.ndarray) -> 'Segment':
     """Returns some episodes, bool `[E]`."""
+    if is_chosen.all():
+      return self
     length = self.length
     rows = np.repeat(is_chosen, length)
     return Segment(

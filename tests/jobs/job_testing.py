@@ -162,7 +162,7 @@ def items_of(directory: str) -> List[Any]:
   with tempfile.TemporaryDirectory() as folder:
     copy = os.path.join(folder, 'checkpoint')
     shutil.copytree(directory, copy)
-    with records.RecordFile(copy, records.TABLES) as file:
+    with records.RecordFile(os.path.join(copy, records.TABLES)) as file:
       file.write([table.SerializeToString()])
     server = serve.restore_reverb_server(copy)
     try:

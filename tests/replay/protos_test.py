@@ -26,7 +26,7 @@ class ProtosTest(parameterized.TestCase):
   def test_are_those_of_reverb(self, imports):
     program = _PROGRAM.format(imports=imports)
     output = subprocess.check_output([sys.executable, '-c', program])
-    self.assertLen(output.split(), 8)
+    self.assertLen(output.split(), 16)
 
 
 if __name__ == '__main__':

@@ -13,6 +13,8 @@ most of the checkpoint is in memory, though compressed.
 """
 
 import collections
+import functools
+import itertools
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.replay import protos
 from rlds2reverb.replay.checkpoint import records as records_lib
+from rlds2reverb.replay.server import table_kinds
 
 POLICY_INFO = 'policy_info'
 
@@ -74,45 +77,39 @@ def read_checkpoint_episodes(
     ValueError: if there is no such table, or its frames are not trajectories.
   """
   index = records_lib.read_index(directory, columns_of=table_name)
-  signature = signature_of(index.tables[table_name])
-  if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
-    raise ValueError(
-        f'The signature of table {table_name!r} is not of trajectories:'
-        f' {signature}.'
-    )
-  columns = index.columns
+  signature = table_kinds.trajectory_signature(
+      table_name, signature_of(index.tables[table_name])
+  )
   episodes = {
       key: episode
       for key, episode in zip(index.chunks.tolist(), index.episodes.tolist())
-      if key in columns
+      if key in index.columns
   }
-  counts = collections.Counter(episodes.values())
 
   def read():
-    waiting = dict(counts)
+    waiting = collections.Counter(episodes.values())
     parts = collections.defaultdict(list)
-    for batch in records_lib.read(directory, records_lib.CHUNKS):
-      for record in batch:
-        chunk = protos.ChunkData.FromString(record)
-        if chunk.chunk_key not in episodes:
+    for batch in records_lib.parse(
+        directory, records_lib.CHUNKS, protos.ChunkData
+    ):
+      for chunk in batch:
+        episode = episodes.get(chunk.chunk_key)
+        if episode is None:
           continue
-        episode = episodes[chunk.chunk_key]
         parts[episode].append(chunk)
         waiting[episode] -= 1
         if not waiting[episode]:
-          for steps in _assemble(parts.pop(episode), columns, signature):
-            if whole and not (
-                steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]
-            ):
-              raise ValueError(
-                  f'Table {table_name!r} of the checkpoint {directory} has'
-                  ' parts of episodes: its items are sequences that leave'
-                  ' frames out or overlap, or some were removed. So the'
-                  ' episodes cannot be read back. A Reverb server gives the'
-                  ' items as they are: open the checkpoint with'
-                  ' reverb_server=True.'
-              )
-            yield steps
+          yield from _assemble(parts.pop(episode), index.columns, signature)
+
+  def check(steps):
+    if not (steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]):
+      raise ValueError(
+          f'Table {table_name!r} of the checkpoint {directory} has parts of'
+          ' episodes: its items are sequences that leave frames out or overlap,'
+          ' or some were removed. So the episodes cannot be read back. A Reverb'
+          ' server gives the items as they are: open the checkpoint with'
+          ' reverb_server=True.'
+      )
 
   spec = _steps_of(
       tf.nest.map_structure(
@@ -122,7 +119,7 @@ def read_checkpoint_episodes(
       *[tf.TensorSpec([None], tf.bool)] * 3,
   )
   batches = tf.data.Dataset.from_generator(
-      lambda: _in_batches(read()),
+      lambda: _in_batches(read(), check if whole else None),
       output_signature=episode_batches.EpisodeBatch(
           spec, tf.TensorSpec([None], tf.int64), {}
       ),
@@ -130,65 +127,53 @@ def read_checkpoint_episodes(
   return data_sets.Episodes(batching.unbatch(batches), batches)
 
 
-def _in_batches(
-    episodes: Iterator[Dict[str, Any]],
-) -> Iterator[episode_batches.EpisodeBatch]:
-  """Yields batches of the steps of episodes."""
+def _in_batches(episodes, check) -> Iterator[episode_batches.EpisodeBatch]:
+  """Yields batches of the steps of episodes, once each is checked."""
   batch, num_bytes = [], 0
-  for steps in episodes:
-    batch.append(steps)
-    num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(steps))
-    if num_bytes >= _BATCH_BYTES or len(batch) == _BATCH_EPISODES:
-      yield _to_batch(batch)
+  for steps in itertools.chain(episodes, [None]):
+    if steps is not None:
+      if check is not None:
+        check(steps)
+      batch.append(steps)
+      num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(steps))
+    is_full = num_bytes >= _BATCH_BYTES or len(batch) == _BATCH_EPISODES
+    if batch and (is_full or steps is None):
+      lengths = [len(each[rlds.IS_FIRST]) for each in batch]
+      yield episode_batches.EpisodeBatch(
+          tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batch),
+          np.cumsum([0, *lengths]),
+          {},
+      )
       batch, num_bytes = [], 0
-  if batch:
-    yield _to_batch(batch)
-
-
-def _to_batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
-  """Returns the batch of the steps of some episodes."""
-  lengths = [len(steps[rlds.IS_FIRST]) for steps in episodes]
-  return episode_batches.EpisodeBatch(
-      tf.nest.map_structure(lambda *parts: np.concatenate(parts), *episodes),
-      np.cumsum([0, *lengths]),
-      {},
-  )
 
 
 def _assemble(
     chunks: List[Any], columns: _Columns, signature: Any
 ) -> Iterator[Dict[str, Any]]:
   """Yields the steps of each episode in the chunks of one episode of Reverb."""
-  num_columns = len(tf.nest.flatten(signature))
-  pieces: List[List[Tuple[int, np.ndarray]]] = [[] for _ in range(num_columns)]
+  parts = collections.defaultdict(list)
   for chunk in sorted(chunks, key=lambda one: one.sequence_range.start):
     if chunk.delta_encoded:
       raise records_lib.CheckpointError(
           'The chunks of the checkpoint are delta-encoded, which cannot be read'
           ' here. Describe the data that it was made from.'
       )
-    tensors = {}
     for column, index in columns[chunk.chunk_key]:
-      if index not in tensors:
-        tensors[index] = _decode_tensor(chunk.data.tensors[index])
-      pieces[column].append((chunk.sequence_range.start, tensors[index]))
-  steps = [
-      np.concatenate(
-          [start + np.arange(len(part)) for start, part in column]
-          or [np.zeros(0, np.int64)]
-      )
-      for column in pieces
-  ]
-  common = steps[0]
-  for other in steps[1:]:
-    common = np.intersect1d(common, other)
-  if not common.size:
+      values = _decode_tensor(chunk.data.tensors[index])
+      steps = chunk.sequence_range.start + np.arange(len(values))
+      parts[column].append((steps, values))
+  num_columns = len(tf.nest.flatten(signature))
+  if len(parts) < num_columns:
     return
+  found = [
+      list(map(np.concatenate, zip(*parts[column])))
+      for column in range(num_columns)
+  ]
+  common = functools.reduce(np.intersect1d, [steps for steps, _ in found])
   leaves = []
-  for at, column in zip(steps, pieces):
-    values = np.concatenate([part for _, part in column])
-    order = np.argsort(at, kind='stable')
-    leaves.append(values[order[np.searchsorted(at[order], common)]])
+  for steps, values in found:
+    unique, first = np.unique(steps, return_index=True)
+    leaves.append(values[first[np.searchsorted(unique, common)]])
   frames = tf.nest.pack_sequence_as(signature, leaves)
   # Frames may be missing, and chunks and sequences may go on into the next
   # episode. An episode of one step is one LAST frame whose next step type is
@@ -196,14 +181,14 @@ def _assemble(
   is_last = frames.step_type == ts.StepType.LAST
   is_single = is_last & (frames.next_step_type == ts.StepType.LAST)
   is_first = (frames.step_type == ts.StepType.FIRST) | is_single
-  is_filled = is_last & ~is_single & np.concatenate([[False], is_last[:-1]])
+  is_filled = is_last & ~is_single & np.append(False, is_last)[:-1]
   common, frames, is_first = tf.nest.map_structure(
       lambda leaf: leaf[~is_filled], (common, frames, is_first)
   )
-  is_start = is_first | np.concatenate([[False], np.diff(common) > 1])
-  is_start[0] = False
-  ends = [*np.flatnonzero(is_start), len(common)]
-  for begin, end in zip([0, *ends], ends):
+  is_gap = np.diff(common, prepend=common[:1]) > 1
+  starts = np.flatnonzero(is_first | is_gap).tolist()
+  bounds = sorted({0, *starts, len(common)})
+  for begin, end in zip(bounds, bounds[1:]):
     part = tf.nest.map_structure(
         lambda leaf: leaf[begin:end], frames  # pylint: disable=cell-var-from-loop
     )

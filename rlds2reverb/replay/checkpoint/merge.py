@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 import time
 from typing import Any, Dict, List, Sequence
 
@@ -10,7 +11,6 @@ import numpy as np
 from rlds2reverb.datasets import files
 from rlds2reverb.replay import protos
 from rlds2reverb.replay.checkpoint import records as records_lib
-from rlds2reverb.replay.checkpoint import write as write_lib
 
 
 def merge_reverb_checkpoints(
@@ -57,52 +57,61 @@ def merge_reverb_checkpoints(
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
   indices = [records_lib.read_index(path) for path in sources]
   names = list(indices[0].tables)
-  for path, index in zip(sources[1:], indices[1:]):
-    _check_same_tables(sources[0], indices[0].tables, path, index.tables)
+  for path, index in zip(sources, indices):
+    if index.tables.keys() != indices[0].tables.keys():
+      raise ValueError(
+          f'The checkpoints must have the same tables, but {sources[0]} has'
+          f' {sorted(names)}, and {path} has {sorted(index.tables)}.'
+      )
+    for name, table in index.tables.items():
+      ours, theirs = _settings(indices[0].tables[name]), _settings(table)
+      if ours != theirs:
+        raise ValueError(
+            f'Table {name!r} differs between the checkpoints {sources[0]} and'
+            f' {path}:\n{ours}\n{theirs}'
+        )
   # Each checkpoint may have the tables in another order.
+  order = [[names.index(name) for name in index.tables] for index in indices]
   of_tables = np.concatenate(
-      [
-          np.array([names.index(name) for name in index.tables])[
-              index.item_tables
-          ]
-          for index in indices
-      ]
+      [np.take(each, i.item_tables) for each, i in zip(order, indices)]
   )
-  items = _firsts(np.concatenate([index.items for index in indices]), of_tables)
-  chunks = np.concatenate([index.chunks for index in indices])
-  chunks = _firsts(chunks, np.zeros(len(chunks), int))
-  is_copied = items == np.arange(len(items))
+  first_items = _firsts([index.items for index in indices], of_tables)
+  first_chunks = _firsts([index.chunks for index in indices])
+  is_copied = first_items == np.arange(len(first_items))
   counts = np.bincount(of_tables[is_copied], minlength=len(names)).tolist()
   # A server writes the items of a table in the order of these dates, so the
   # items keep their order in the server's own checkpoints too.
   dates = itertools.count(time.time_ns())
-  with write_lib.new_checkpoint(directory, replace=overwrite) as path:
-    with records_lib.RecordFile(path, records_lib.CHUNKS) as copy:
-      for batch in _distinct(sources, records_lib.CHUNKS, chunks):
+  with records_lib.new_checkpoint(directory, replace=overwrite) as path:
+    write = lambda file: records_lib.RecordFile(os.path.join(path, file))
+    with write(records_lib.CHUNKS) as copy:
+      for batch in _distinct(sources, records_lib.CHUNKS, first_chunks):
         copy.write(batch)
-    with records_lib.RecordFile(path, records_lib.ITEMS) as copy:
-      for batch in _distinct(sources, records_lib.ITEMS, items):
+    with write(records_lib.ITEMS) as copy:
+      for batch in _distinct(sources, records_lib.ITEMS, first_items):
         copy.write(map(_dated, batch, dates))
-    with records_lib.RecordFile(path, records_lib.TABLES) as copy:
+    with write(records_lib.TABLES) as copy:
       for name, count in zip(names, counts):
         tables = [index.tables[name] for index in indices]
         copy.write([_merged_table(tables, count).SerializeToString()])
   return dict(zip(names, counts))
 
 
-def _firsts(keys: np.ndarray, tables: np.ndarray) -> np.ndarray:
+def _firsts(keys: List[np.ndarray], tables: Any = 0) -> np.ndarray:
   """Returns the first record that has the key and the table of each record.
 
   Args:
-    keys: the keys of records, uint64 `[N]`.
-    tables: the index of the table of each, int64 `[N]`.
+    keys: the keys of the records of each checkpoint, uint64 `[N]` in all.
+    tables: the index of the table of each record, int64 `[N]`.
 
   Returns:
     The indices of records, int64 `[N]`.
   """
+  keys = np.concatenate(keys)
+  tables = np.broadcast_to(tables, keys.shape)
   first = np.zeros(len(keys), np.int64)
   for table in np.unique(tables):
-    (chosen,) = np.nonzero(tables == table)
+    chosen = np.flatnonzero(tables == table)
     _, firsts, inverse = np.unique(
         keys[chosen], return_index=True, return_inverse=True
     )
@@ -127,10 +136,10 @@ def _distinct(sources, file, first):
   begin = 0
   for source in sources:
     for batch in records_lib.read(source, file):
-      place = np.arange(begin, begin + len(batch))
-      for shared in place[is_shared[place]].tolist():
-        digest = _digest(file, batch[shared - begin])
-        if digests.setdefault(int(first[shared]), digest) != digest:
+      end = begin + len(batch)
+      for shared in np.flatnonzero(is_shared[begin:end]).tolist():
+        digest = _digest(file, batch[shared])
+        if digests.setdefault(int(first[begin + shared]), digest) != digest:
           raise ValueError(
               f'{source} and a checkpoint before it hold different records in'
               f' {file} under the same key. Different data was written under'
@@ -138,8 +147,8 @@ def _distinct(sources, file, first):
               ' an identity of its own, or with an episode_id that no two'
               ' episodes have in common.'
           )
-      begin += len(batch)
-      yield itertools.compress(batch, is_first[place])
+      yield itertools.compress(batch, is_first[begin:end])
+      begin = end
 
 
 def _digest(file: str, record: bytes) -> bytes:
@@ -166,13 +175,12 @@ def _merged_table(
 ) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table that holds the items of several."""
   table = _settings(tables[0])
+  limiters = [each.rate_limiter for each in tables]
+  sampled = sum(each.num_unique_samples for each in tables)
   table.max_size = max([num_items, 1, *(each.max_size for each in tables)])
-  limiter = table.rate_limiter
-  limiter.sample_count = sum(each.rate_limiter.sample_count for each in tables)
-  limiter.insert_count = num_items
-  table.num_unique_samples = min(
-      sum(each.num_unique_samples for each in tables), num_items
-  )
+  table.num_unique_samples = min(sampled, num_items)
+  table.rate_limiter.insert_count = num_items
+  table.rate_limiter.sample_count = sum(each.sample_count for each in limiters)
   return table
 
 
@@ -187,19 +195,3 @@ def _settings(
   for count in ('insert_count', 'delete_count', 'sample_count'):
     settings.rate_limiter.ClearField(count)
   return settings
-
-
-def _check_same_tables(path, tables, other_path, others) -> None:
-  """Raises a ValueError if the tables of two checkpoints differ."""
-  if tables.keys() != others.keys():
-    raise ValueError(
-        f'The checkpoints must have the same tables, but {path} has'
-        f' {sorted(tables)}, and {other_path} has {sorted(others)}.'
-    )
-  for name, table in tables.items():
-    ours, theirs = _settings(table), _settings(others[name])
-    if ours != theirs:
-      raise ValueError(
-          f'Table {name!r} differs between the checkpoints {path} and'
-          f' {other_path}:\n{ours}\n{theirs}'
-      )

@@ -26,13 +26,10 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
-from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.checkpoint import write as write_lib
 
 PART_INFO = 'part.json'
-_FILES = (records_lib.CHUNKS, records_lib.ITEMS)
-_KINDS = ('chunks', 'items')
 _KEY_DTYPE = np.dtype('<u8')
 _BLOCK_BYTES = 1 << 20
 # A zlib stream: this header, the compressed bytes, an empty block that ends
@@ -41,43 +38,6 @@ _HEADER = b'\x78\x01'
 _END = b'\x03\x00'
 _CHECKSUM_BYTES = 4
 _CHECKSUM_BASE = 65521
-
-
-class _PartFile(records_lib.RecordFile):
-  """A file of records that can be joined with others.
-
-  TensorFlow's own compression cannot pause at a whole byte. So its records go
-  into a file as they are, which is compressed when it is whole.
-
-  Attributes:
-    plain_bytes: the number of bytes before they were compressed, at the end.
-  """
-
-  def __init__(self, directory: str, file: str):
-    super().__init__(directory, f'{file}.plain', '')
-    self._compressed_path = os.path.join(directory, file)
-    self.plain_bytes = 0
-
-  def __exit__(self, error_type, *unused_error):
-    try:
-      super().__exit__(error_type, *unused_error)
-      if error_type is None:
-        self._compress()
-    finally:
-      os.unlink(self._path)
-
-  def _compress(self):
-    # The fastest level is enough, since large columns are compressed already.
-    compressor = zlib.compressobj(level=1)
-    with (
-        open(self._path, 'rb') as plain,
-        open(self._compressed_path, 'wb') as file,
-    ):
-      while block := plain.read(_BLOCK_BYTES):
-        file.write(compressor.compress(block))
-      self.plain_bytes = plain.tell()
-      file.write(compressor.flush(zlib.Z_FULL_FLUSH))
-      file.write(compressor.flush())
 
 
 def write_part(
@@ -105,33 +65,46 @@ def write_part(
   """
   layout = layout_lib.Layout(source, inserted_at)
   with whole.new_folder(folder, [PART_INFO], replace=True) as path:
-    with (
-        _PartFile(path, records_lib.CHUNKS) as chunks,
-        _PartFile(path, records_lib.ITEMS) as items,
-    ):
-      keys_by_kind = write_lib.write_batches(layout, chunks, items)
-    for kind, keys in keys_by_kind.items():
-      write_lib.check_distinct(kind, keys)
-      keys.astype(_KEY_DTYPE).tofile(os.path.join(path, f'{kind}.keys'))
-    info = {
+    # TensorFlow's own compression cannot pause at a whole byte.
+    keys_of = write_lib.write_batches(layout, path, compression='')
+    info: Dict[str, Any] = {
         'items': layout.num_items,
-        'bytes': {
-            file: os.path.getsize(os.path.join(path, file)) for file in _FILES
-        },
-        'plain_bytes': dict(
-            zip(_FILES, (chunks.plain_bytes, items.plain_bytes))
-        ),
+        'bytes': {},
+        'plain_bytes': {},
     }
+    for file, keys in keys_of.items():
+      keys.astype(_KEY_DTYPE).tofile(_keys_file(path, file))
+      name = os.path.join(path, file)
+      info['plain_bytes'][file] = os.path.getsize(name)
+      _compress(name)
+      info['bytes'][file] = os.path.getsize(name)
     with open(os.path.join(path, PART_INFO), 'w', encoding='utf-8') as f:
       json.dump(info, f)
   return layout.num_items
+
+
+def _keys_file(folder, file) -> str:
+  return os.path.join(folder, file.replace('.tfrecord', '.keys'))
+
+
+def _compress(name) -> None:
+  """Compresses a file in its place, up to a whole byte."""
+  # The fastest level is enough, since large columns are compressed already.
+  compressor = zlib.compressobj(level=1)
+  plain_name = f'{name}.plain'
+  os.rename(name, plain_name)
+  with open(plain_name, 'rb') as plain, open(name, 'wb') as file:
+    while block := plain.read(_BLOCK_BYTES):
+      file.write(compressor.compress(block))
+    file.write(compressor.flush(zlib.Z_FULL_FLUSH))
+    file.write(compressor.flush())
+  os.unlink(plain_name)
 
 
 def join_parts(
     folders: Sequence[str],
     directory: files.PathLike,
     spec: Any,
-    reverb_tables: Sequence[reverb.Table] = (),
 ) -> Dict[str, int]:
   """Joins parts into a checkpoint, in their order, by copying their bytes.
 
@@ -139,7 +112,6 @@ def join_parts(
     folders: the parts, which must have the same tables.
     directory: see `write_reverb_checkpoint`.
     spec: the spec of a frame, a `Trajectory`.
-    reverb_tables: see `write_reverb_checkpoint`.
 
   Returns:
     The number of items of each table, by its name.
@@ -149,32 +121,25 @@ def join_parts(
     CheckpointError: if a part is damaged.
     FileExistsError: if `directory` is not empty.
     OSError: if the checkpoint cannot be written. Nothing of it is left then.
-    ValueError: if a table is described twice or is too small, or if two items
-      have the same key.
+    ValueError: if two items have the same key.
   """
   directory = files.expand(directory)
-  infos = [_read_info(folder) for folder in folders]
+  infos = list(map(_read_info, folders))
   counts = {
       name: sum(info['items'][name] for info in infos)
       for name in infos[0]['items']
   }
-  described = write_lib.describe_tables(list(counts), reverb_tables)
-  _check_keys(folders)
-  with write_lib.new_checkpoint(directory) as path:
-    write_lib.write_tables(path, described, counts, spec)
-    for file in _FILES:
-      _join_file(file, folders, infos, path)
-  return counts
-
-
-def _check_keys(folders: Sequence[str]) -> None:
-  """Raises a ValueError if two parts hold the same key."""
-  for kind in _KINDS:
+  for file in records_lib.FILES:
     keys = []
     for folder in folders:
-      with files.open_binary(os.path.join(folder, f'{kind}.keys')) as f:
+      with files.open_binary(_keys_file(folder, file)) as f:
         keys.append(np.frombuffer(f.read(), _KEY_DTYPE))
-    write_lib.check_distinct(kind, np.concatenate(keys))
+    write_lib.check_distinct(file, np.concatenate(keys))
+  with records_lib.new_checkpoint(directory) as path:
+    write_lib.write_tables(path, dict.fromkeys(counts), counts, spec)
+    for file in records_lib.FILES:
+      _join_file(file, folders, infos, path)
+  return counts
 
 
 def _join_file(file, folders, infos, path) -> None:
@@ -183,23 +148,18 @@ def _join_file(file, folders, infos, path) -> None:
     joined.write(_HEADER)
     for folder, info in zip(folders, infos):
       name = os.path.join(folder, file)
+      left = info['bytes'][file] - len(_HEADER) - len(_END) - _CHECKSUM_BYTES
       with files.open_binary(name) as part:
         part.seek(len(_HEADER))
-        left = info['bytes'][file] - len(_HEADER) - len(_END) - _CHECKSUM_BYTES
-        while left:
-          block = part.read(min(left, _BLOCK_BYTES))
-          if not block:
-            raise records_lib.CheckpointError(f'{name} is cut.')
+        while block := part.read(min(left, _BLOCK_BYTES)):
           joined.write(block)
           left -= len(block)
-        end = part.read()
-      if end[: len(_END)] != _END:
+        end = part.read(len(_END))
+        of_part = int.from_bytes(part.read(), 'big')
+      if left or end != _END:
         raise records_lib.CheckpointError(f'{name} is damaged at its end.')
-      checksum = _joined_checksum(
-          checksum,
-          int.from_bytes(end[len(_END) :], 'big'),
-          info['plain_bytes'][file],
-      )
+      plain_bytes = info['plain_bytes'][file]
+      checksum = _joined_checksum(checksum, of_part, plain_bytes)
     joined.write(_END + checksum.to_bytes(_CHECKSUM_BYTES, 'big'))
 
 

@@ -32,16 +32,17 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.replay import protos
 
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
 CHUNKS = 'chunks.tfrecord'
+FILES = (CHUNKS, ITEMS)
 DONE = 'DONE'
 COMPRESSION = 'ZLIB'
 
-_IGNORED = contextlib.suppress(tf.errors.OpError)
 # Chunks may be large; items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
 
@@ -108,31 +109,32 @@ def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
 
 
 class RecordFile:
-  """A file of records that is being written."""
+  """A file of records that is being written, and is compressed as it is."""
 
-  def __init__(self, directory: str, file: str, compression: str = COMPRESSION):
-    """Opens the file.
+  def __init__(self, path: str, compression: str = COMPRESSION):
+    """Opens a file.
 
     Args:
-      directory: the folder of the file.
-      file: the name of the file.
+      path: the file.
       compression: how TensorFlow compresses it.
 
     Raises:
       OSError: if the file cannot be opened.
     """
-    self._path = os.path.join(directory, file)
+    self._path = path
     # The fastest level is enough, since large columns are compressed already.
-    level = 1 if compression else None
-    options = tf.io.TFRecordOptions(compression, compression_level=level)
-    with os_error(self._path):
-      self._writer = tf.io.TFRecordWriter(self._path, options)
+    options = tf.io.TFRecordOptions(
+        compression, compression_level=1 if compression else None
+    )
+    with self._os_error():
+      self._writer = tf.io.TFRecordWriter(path, options)
 
   def __enter__(self):
     return self
 
   def __exit__(self, error_type, *unused_error):
-    with os_error(self._path) if error_type is None else _IGNORED:
+    ignored = contextlib.suppress(tf.errors.OpError)
+    with ignored if error_type else self._os_error():
       self._writer.close()
 
   def write(self, records: Iterable[bytes]) -> None:
@@ -141,21 +143,41 @@ class RecordFile:
     Raises:
       OSError: if the file cannot be written.
     """
-    with os_error(self._path):
+    with self._os_error():
       for record in records:
         self._writer.write(record)
 
+  @contextlib.contextmanager
+  def _os_error(self) -> Iterator[None]:
+    try:
+      yield
+    except tf.errors.OpError as error:
+      raise OSError(
+          f'{self._path} could not be written, so nothing of its folder is'
+          f' left: {tf_errors.message_of(error)}'
+      ) from error
+
 
 @contextlib.contextmanager
-def os_error(path: str) -> Iterator[None]:
-  """Raises an error of TensorFlow's as an OSError that names the file."""
-  try:
-    yield
-  except tf.errors.OpError as error:
-    raise OSError(
-        f'{path} could not be written, so nothing of its folder is left:'
-        f' {tf_errors.message_of(error)}'
-    ) from error
+def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
+  """Yields a folder to write a checkpoint into, and moves it to `directory`.
+
+  The folder is moved when the body of the `with` statement has ended without an
+  error.
+
+  Args:
+    directory: where the checkpoint goes.
+    replace: whether what is there is replaced.
+
+  Raises:
+    BlockingIOError: if another process is writing to `directory`.
+    FileExistsError: if `directory` is not empty, and not to be replaced.
+    OSError: if the checkpoint cannot be written.
+  """
+  with whole.new_folder(directory, [DONE], replace=replace) as path:
+    yield path
+    with open(os.path.join(path, DONE), 'wb'):
+      pass
 
 
 def is_checkpoint(directory: str) -> bool:
@@ -175,9 +197,9 @@ def read_tables(directory: str) -> Dict[str, protos.PriorityTableCheckpoint]:
   """
   if not files.exists(os.path.join(directory, DONE)):
     is_there = files.is_folder(directory)
+    problem = f'has no {DONE}' if is_there else 'does not exist'
     raise FileNotFoundError(
-        f'{directory} is not a whole Reverb checkpoint: it'
-        f' {f"has no {DONE}" if is_there else "does not exist"}.'
+        f'{directory} is not a whole Reverb checkpoint: it {problem}.'
         f'{files.hint(directory)}'
     )
   tables = {}
@@ -236,7 +258,6 @@ def read_index(
     ValueError: if there is no table `columns_of`.
   """
   tables = read_tables(directory)
-  numbers = {name: number for number, name in enumerate(tables)}
   chunks, episodes, items = array.array('Q'), array.array('Q'), array.array('Q')
   item_tables = array.array('q')
   columns = collections.defaultdict(set)
@@ -246,6 +267,7 @@ def read_index(
   in_order = np.unique(np.asarray(chunks))
   if len(in_order) < len(chunks):
     raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
+  numbers = {name: number for number, name in enumerate(tables)}
   for batch in parse(directory, ITEMS, protos.PrioritizedItem):
     if not all(item.table in numbers for item in batch):
       raise _damaged(
@@ -267,17 +289,11 @@ def read_index(
     for table, key, column, tensor in slices:
       if table == columns_of:
         columns[key].add((column, tensor))
-  index = CheckpointIndex(
-      tables,
-      np.asarray(chunks),
-      np.asarray(episodes),
-      np.asarray(items),
-      np.asarray(item_tables),
-      dict(columns),
-  )
-  for number, table in enumerate(tables.values()):
+  arrays = map(np.asarray, (chunks, episodes, items, item_tables))
+  index = CheckpointIndex._make([tables, *arrays, dict(columns)])
+  for name, number in numbers.items():
     found = np.unique(index.items[index.item_tables == number])
-    check_num_items(directory, table, len(found))
+    check_num_items(directory, tables[name], len(found))
   if len(items) != sum(map(num_items, tables.values())):
     raise _damaged(directory, f'{ITEMS} holds an item twice')
   # If the record of the table is lost, the checkpoint is damaged. Only a whole

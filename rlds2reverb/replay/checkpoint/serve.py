@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
-import shutil
 import socket
 import tempfile
 from typing import Optional
@@ -67,18 +68,11 @@ def restore_reverb_server(
           ' removes old checkpoints from its root. Choose another root.'
       )
     directory = newest or directory
-  tables = records_lib.read_tables(directory)
-  is_temporary = checkpoint_root is None
-  if is_temporary:
-    checkpoint_root = tempfile.mkdtemp()
-  try:
-    server = _start(directory, tables, port, checkpoint_root)
-  except BaseException:
-    if is_temporary:
-      shutil.rmtree(checkpoint_root, ignore_errors=True)
-    raise
-  if is_temporary:
-    weakref.finalize(server, shutil.rmtree, checkpoint_root, ignore_errors=True)
+  with contextlib.ExitStack() as stack:
+    if checkpoint_root is None:
+      checkpoint_root = stack.enter_context(tempfile.TemporaryDirectory())
+    server = _start(directory, port, checkpoint_root)
+    weakref.finalize(server, stack.pop_all().close)
   logging.info(
       'A Reverb server with %s listens on port %d of all interfaces, without'
       ' authentication.',
@@ -109,18 +103,13 @@ def newest_checkpoint(root: str) -> Optional[str]:
     root: a directory that a server writes its checkpoints to, as `files.expand`
       returns it. It need not exist.
   """
-  if not os.path.isdir(root):
-    return None
-  names = [
-      name
-      for name in sorted(os.listdir(root))
-      if os.path.exists(os.path.join(root, name, records_lib.DONE))
-  ]
-  return os.path.join(root, names[-1]) if names else None
+  found = glob.glob(os.path.join(glob.escape(root), '*', records_lib.DONE))
+  return max(map(os.path.dirname, found), default=None)
 
 
-def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
+def _start(directory, port, checkpoint_root) -> reverb.Server:
   """Starts a server, and checks that it holds what its checkpoint says."""
+  tables = records_lib.read_tables(directory)
   try:
     server = reverb.Server(
         [
@@ -144,9 +133,7 @@ def _start(directory, tables, port, checkpoint_root) -> reverb.Server:
         f'The checkpoint {directory} is damaged, or of other tables: {error}'
     ) from error
   try:
-    infos = tables_lib.table_infos(
-        server.localhost_client(), list(tables), _TIMEOUT_SECONDS
-    )
+    infos = tables_lib.table_infos(server, list(tables), _TIMEOUT_SECONDS)
     # A server checks the checksum of every record, as `read_index` does. But it
     # silently leaves out items that are there twice or lack a chunk.
     for name, table in tables.items():

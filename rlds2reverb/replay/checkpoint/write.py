@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from typing import (
-    Any,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Any, Dict, Optional, Sequence, Union
 
 from absl import logging
 import numpy as np
@@ -21,7 +12,6 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
@@ -82,44 +72,56 @@ def write_reverb_checkpoint(
   directory = files.expand(directory)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
   layout = layout_lib.Layout(source)
-  described = describe_tables(list(layout.num_items), reverb_tables)
-  for table in described.values():
-    if table is not None:
-      specs.check_signature(table.info.signature, source.spec)
-  with new_checkpoint(directory) as path:
-    with (
-        records_lib.RecordFile(path, records_lib.CHUNKS) as chunks,
-        records_lib.RecordFile(path, records_lib.ITEMS) as items,
-    ):
-      keys_by_kind = write_batches(layout, chunks, items)
-    for kind, keys in keys_by_kind.items():
-      check_distinct(kind, keys)
+  described = _describe_tables(layout.num_items, reverb_tables, source.spec)
+  with records_lib.new_checkpoint(directory) as path:
+    write_batches(layout, path)
     write_tables(path, described, layout.num_items, source.spec)
   for name, count in layout.num_items.items():
     logging.info('Wrote %d items of table %r to %s.', count, name, directory)
   return layout.num_items
 
 
-@contextlib.contextmanager
-def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
-  """Yields a folder to write a checkpoint into, and moves it to `directory`.
+def write_batches(
+    layout: layout_lib.Layout,
+    path: str,
+    compression: str = records_lib.COMPRESSION,
+) -> Dict[str, np.ndarray]:
+  """Writes the chunks and the items of a layout into the folder `path`.
 
-  The folder is moved when the body of the `with` statement has ended without an
-  error.
-
-  Args:
-    directory: where the checkpoint goes.
-    replace: whether what is there is replaced.
+  Returns:
+    The keys of the chunks and of the items, uint64 `[N]`, by their files.
 
   Raises:
-    BlockingIOError: if another process is writing to `directory`.
-    FileExistsError: if `directory` is not empty, and not to be replaced.
-    OSError: if the checkpoint cannot be written.
+    OSError: if a file cannot be written.
+    ValueError: if two chunks or two items have the same key.
   """
-  with whole.new_folder(directory, [records_lib.DONE], replace=replace) as path:
-    yield path
-    with open(os.path.join(path, records_lib.DONE), 'wb'):
-      pass
+  no_keys = np.zeros(0, np.uint64)
+  chunk_keys, item_keys = [no_keys], [no_keys]
+  chunks, items = (
+      records_lib.RecordFile(os.path.join(path, file), compression)
+      for file in records_lib.FILES
+  )
+  with chunks, items:
+    for batch in layout.batches():
+      chunks.write(batch.chunks)
+      items.write(batch.items)
+      chunk_keys.append(batch.chunk_keys)
+      item_keys += batch.item_keys
+  keys = map(np.concatenate, (chunk_keys, item_keys))
+  keys_of = dict(zip(records_lib.FILES, keys))
+  for file in keys_of:
+    check_distinct(file, keys_of[file])
+  return keys_of
+
+
+def check_distinct(file: str, keys: np.ndarray) -> None:
+  """Raises a ValueError if one of the keys of a file comes twice."""
+  if len(np.unique(keys)) < len(keys):
+    kind = file.partition('.')[0]
+    raise ValueError(
+        f'Two {kind} have the same key, so one would replace the other. Write'
+        ' them under another identity.'
+    )
 
 
 def write_tables(
@@ -132,70 +134,37 @@ def write_tables(
 
   Args:
     path: the folder.
-    described: the tables, as `describe_tables` returns them.
+    described: the tables, or None for those with the defaults.
     num_items: how many items each holds.
     spec: the spec of a frame, a `Trajectory`.
 
   Raises:
     ValueError: if a table is too small.
   """
-  with records_lib.RecordFile(path, records_lib.TABLES) as file:
+  with records_lib.RecordFile(os.path.join(path, records_lib.TABLES)) as file:
     file.write(
         table_checkpoint(name, table, num_items[name], spec).SerializeToString()
         for name, table in described.items()
     )
 
 
-def write_batches(
-    layout: layout_lib.Layout,
-    chunks: records_lib.RecordFile,
-    items: records_lib.RecordFile,
-) -> Dict[str, np.ndarray]:
-  """Writes the chunks and the items of a layout into two files.
-
-  Returns:
-    The keys of the chunks and of the items, uint64 `[N]`.
-
-  Raises:
-    OSError: if a file cannot be written.
-  """
-  keys: Dict[str, List[np.ndarray]] = {
-      kind: [np.zeros(0, np.uint64)] for kind in ('chunks', 'items')
-  }
-  for batch in layout.batches():
-    chunks.write(batch.chunks)
-    items.write(batch.items)
-    keys['chunks'].append(batch.chunk_keys)
-    keys['items'] += batch.item_keys
-  return {kind: np.concatenate(each) for kind, each in keys.items()}
-
-
-def check_distinct(kind: str, keys: np.ndarray) -> None:
-  """Raises a ValueError if one of the keys of chunks or items comes twice."""
-  if len(np.unique(keys)) < len(keys):
-    raise ValueError(
-        f'Two {kind} have the same key, so one would replace the other. Write'
-        ' them under another identity.'
-    )
-
-
-def describe_tables(
-    names: Sequence[str], described: Sequence[reverb.Table]
-) -> Dict[str, Optional[reverb.Table]]:
+def _describe_tables(names, described, spec):
   """Returns the table that describes each of `names`, or None.
 
   Raises:
-    ValueError: if a table is described twice, or is not one of `names`.
+    ValueError: if a table is described twice, is not one of `names`, or has a
+      signature that does not fit frames of the spec.
   """
   tables = {table.name: table for table in described}
   if len(tables) != len(described):
     raise ValueError('reverb_tables describes a table twice.')
-  unknown = sorted(tables.keys() - set(names))
-  if unknown:
-    raise ValueError(
-        f'reverb_tables describes table {unknown[0]!r}, which no items go into.'
-        f' The tables with items are {names}.'
-    )
+  for name in sorted(tables):
+    if name not in names:
+      raise ValueError(
+          f'reverb_tables describes table {name!r}, which no items go into. The'
+          f' tables with items are {list(names)}.'
+      )
+    specs.check_signature(tables[name].info.signature, spec)
   return {name: tables.get(name) for name in names}
 
 
@@ -236,21 +205,16 @@ def table_checkpoint(
         f'Table {name!r} is too small: its max_size is {info.max_size}, and the'
         f' data makes {num_items} items. Raise max_size.'
     )
-  limiter = info.rate_limiter_info
-  checkpoint = protos.PriorityTableCheckpoint(
+  limits = ('samples_per_insert', 'min_diff', 'max_diff', 'min_size_to_sample')
+  return protos.PriorityTableCheckpoint(
       table_name=name,
       max_size=info.max_size,
       max_times_sampled=info.max_times_sampled,
       rate_limiter=protos.RateLimiterCheckpoint(
-          samples_per_insert=limiter.samples_per_insert,
-          min_diff=limiter.min_diff,
-          max_diff=limiter.max_diff,
-          min_size_to_sample=limiter.min_size_to_sample,
           insert_count=num_items,
+          **{limit: getattr(info.rate_limiter_info, limit) for limit in limits},
       ),
       sampler=info.sampler_options,
       remover=info.remover_options,
+      signature=info.signature if info.HasField('signature') else None,
   )
-  if info.HasField('signature'):
-    checkpoint.signature.CopyFrom(info.signature)
-  return checkpoint

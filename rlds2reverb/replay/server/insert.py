@@ -11,19 +11,18 @@ of a data set are spread evenly:
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import zlib
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay import segments as segments_lib
 from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import options as options_lib
@@ -80,7 +79,6 @@ def write_rlds_to_reverb(
       the episodes before it are in the tables, and nothing of the episode at
       fault.
   """
-  client = tables_lib.client_of(client)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
   _, [counts] = insert(source, [client], timeout=timeout)
   return counts
@@ -88,7 +86,7 @@ def write_rlds_to_reverb(
 
 def insert(
     source: frames_lib.FrameSource,
-    clients: Sequence[reverb.Client],
+    servers: Sequence[Any],
     *,
     timeout: float,
     before: Optional[List[Dict[str, Any]]] = None,
@@ -97,7 +95,7 @@ def insert(
 
   Args:
     source: the frames, and which items to make of them.
-    clients: a client of each server. Their order decides what goes where.
+    servers: the servers. Their order decides what goes where.
     timeout: see `write_rlds_to_reverb`, which has the errors, too.
     before: what each server has said of its tables, if it was asked.
 
@@ -105,60 +103,72 @@ def insert(
     The number of frames; and for each server how many items it has confirmed, a
     `WrittenItems` for each table, by its name.
   """
-  tables_lib.check_timeout(timeout)
+  addresses = tables_lib.addresses_of(servers)
   names = [table.table_name for table in source.tables]
-  layouts = [layout_lib.Layout(source) for _ in clients]
+  layouts = [layout_lib.Layout(source) for _ in addresses]
+  ask = lambda: [tables_lib.table_infos(a, names, timeout) for a in addresses]
+  before = before or ask()
+  for infos in before:
+    for info in infos.values():
+      specs.check_signature(info.signature, source.spec)
   streams: List[insert_stream.InsertStream] = []
-  ask = lambda: [tables_lib.table_infos(c, names, timeout) for c in clients]
   try:
-    before = before or ask()
-    for infos in before:
-      for info in infos.values():
-        specs.check_signature(info.signature, source.spec)
     with contextlib.ExitStack() as stack:
-      for client in clients:
-        stream = insert_stream.InsertStream(client.server_address, timeout)
+      for address in addresses:
+        stream = insert_stream.InsertStream(address, timeout)
         streams.append(stack.enter_context(stream))
-      _send_all(source, layouts, streams)
+      _send(source, layouts, streams)
     after = ask()
-  except (insert_stream.InsertError, ConnectionError) as error:
-    error.args = (f'{error} {_describe(clients, names)}',)
-    raise
   except BaseException as error:
-    what = 'Failed' if isinstance(error, Exception) else 'Interrupted'
+    contents = ' '.join(
+        (f'{address}: ' if len(addresses) > 1 else '')
+        + tables_lib.describe_contents(address, names)
+        for address in addresses
+    )
+    if isinstance(error, (insert_stream.InsertError, ConnectionError)):
+      error.args = (f'{error} {contents}',)
+      raise
     logging.error(
-        f'{what} when the server had confirmed %d items. %s',
+        '%s when the server had confirmed %d items. %s',
+        'Failed' if isinstance(error, Exception) else 'Interrupted',
         sum(stream.confirmed for stream in streams),
-        _describe(clients, names),
+        contents,
     )
     raise
-  counts = [
+  return sum(layout.num_frames for layout in layouts), [
       tables_lib.written_items(infos, infos_after, layout.num_items)
       for infos, infos_after, layout in zip(before, after, layouts)
   ]
-  return sum(layout.num_frames for layout in layouts), counts
 
 
-def _send_all(source, layouts, streams) -> None:
+def _send(source, layouts, streams) -> None:
   """Sends all items, and waits until they are confirmed."""
+  failure = None
   try:
     for segment in source.segments():
-      for server, share in _shares(segment, len(streams)):
-        for batch in layouts[server].add(share):
-          request = encoding.insert_request(batch.chunks, batch.items, [])
-          streams[server].write(
-              request, len(batch.items), batch.keep_chunk_keys
+      ids = segment.episode_ids
+      servers = np.array([server_of(each, len(streams)) for each in ids])
+      for server in np.unique(servers).tolist():
+        for batch in layouts[server].add(segment.choose(servers == server)):
+          request = protos.InsertStreamRequest(
+              chunks=batch.chunks, items=batch.items
           )
+          streams[server].write(
+              request.SerializeToString(),
+              len(batch.items),
+              batch.keep_chunk_keys,
+          )
+    for layout in layouts:
+      layout.warn()
   except insert_stream.InsertError:
     raise
-  except Exception:
-    # The episodes before the one at fault still arrive.
-    for stream in streams:
-      stream.flush()
-    raise
-  for layout, stream in zip(layouts, streams):
-    layout.warn()
+  except Exception as error:  # pylint: disable=broad-exception-caught
+    failure = error
+  # After an error in the data, the episodes before it still arrive.
+  for stream in streams:
     stream.flush()
+  if failure is not None:
+    raise failure
 
 
 def server_of(episode_id: Any, num_servers: int) -> int:
@@ -172,25 +182,3 @@ def server_of(episode_id: Any, num_servers: int) -> int:
   if not isinstance(episode_id, int):
     episode_id = zlib.crc32(str(episode_id).encode())
   return episode_id % num_servers
-
-
-def _shares(
-    segment: segments_lib.Segment, num_servers: int
-) -> Iterator[Tuple[int, segments_lib.Segment]]:
-  """Yields the episodes of a segment that go to each server."""
-  if num_servers == 1:
-    yield 0, segment
-    return
-  ids = segment.episode_ids
-  servers = np.array([server_of(each, num_servers) for each in ids])
-  for server in np.unique(servers).tolist():
-    yield server, segment.choose(servers == server)
-
-
-def _describe(clients, names) -> str:
-  """Says what the tables of every server hold."""
-  return ' '.join(
-      (f'{client.server_address}: ' if len(clients) > 1 else '')
-      + tables_lib.describe_contents(client, names)
-      for client in clients
-  )

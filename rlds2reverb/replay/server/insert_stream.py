@@ -5,11 +5,10 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from typing import List, Optional, Sequence
+from typing import Deque, List, Optional, Sequence
 
 import grpc
 
-from rlds2reverb.replay import encoding
 from rlds2reverb.replay import protos
 from rlds2reverb.replay.server import tables as tables_lib
 
@@ -48,21 +47,17 @@ class InsertStream:
       timeout: how many seconds the server may take to accept another request or
         to confirm another item.
     """
-    self.sent = 0
-    self.confirmed = 0
+    self.sent = self.confirmed = 0
     self._timeout = timeout
-    self._changed = threading.Condition()
-    self._waiting = collections.deque()
     self._small: List[bytes] = []
     self._num_small = 0
-    self._keep = b''
-    self._is_closing = False
-    self._failure: Optional[str] = None
+    # The threads that send and read share all below, under this condition.
+    self._changed = threading.Condition()
+    self._waiting: Deque[Optional[bytes]] = collections.deque()
+    self._failure = ''
     self._progress = time.monotonic()
-    self._channel = tables_lib.open_channel(
-        address, ('grpc.max_send_message_length', -1)
-    )
-    self._call = self._channel.stream_stream(_METHOD)(self._requests())
+    self._channel = tables_lib.open_channel(address)
+    self._call = self._channel.stream_stream(_METHOD)(iter(self._next, None))
     self._reader = threading.Thread(target=self._read, daemon=True)
     self._reader.start()
 
@@ -72,8 +67,7 @@ class InsertStream:
   def __exit__(self, *unused_error):
     """Ends the stream. Items that are not confirmed by now may be lost."""
     with self._changed:
-      self._is_closing = True
-      self._waiting.clear()
+      self._waiting = collections.deque([None])
       self._changed.notify_all()
     self._call.cancel()
     self._channel.close()
@@ -87,51 +81,49 @@ class InsertStream:
     Args:
       request: chunks and items, an `InsertStreamRequest`.
       num_items: the number of items that it holds.
-      keep_chunk_keys: the keys of the chunks that later requests refer to.
+      keep_chunk_keys: the keys of the chunks, of this request or of earlier
+        ones, that later requests refer to. The server forgets all other chunks,
+        and ends the stream with an error if it does not have one of these.
 
     Raises:
       InsertError: if the stream has failed, or the server did nothing for
         `timeout` seconds.
     """
-    # Two requests, one after the other, are one of all that they hold. What is
-    # kept is what those after the last of them need, and nothing else.
     self._small.append(request)
-    self._keep = encoding.insert_request([], [], keep_chunk_keys)
     self._num_small += num_items
     if sum(map(len, self._small)) >= _REQUEST_BYTES:
-      self._send()
+      self._send(keep_chunk_keys)
 
-  def _send(self) -> None:
+  def flush(self) -> None:
+    """Waits until the server has confirmed every item; raises as `write` does.
+
+    Nothing that comes later may refer to chunks that were sent before.
+    """
+    self._send(())
+    self._wait(lambda: self.confirmed == self.sent)
+
+  def _send(self, keep_chunk_keys) -> None:
     """Sends the small requests that wait to be sent together."""
-    if not self._small:
-      return
     self._wait(lambda: len(self._waiting) < _MAX_WAITING)
+    # Two requests, one after the other, are one of all that they hold. What is
+    # kept is what those after the last of them need, and nothing else.
+    keep = protos.InsertStreamRequest(keep_chunk_keys=keep_chunk_keys)
     with self._changed:
-      self._waiting.append(b''.join([*self._small, self._keep]))
+      self._waiting.append(b''.join([*self._small, keep.SerializeToString()]))
       self.sent += self._num_small
       self._small, self._num_small = [], 0
       self._changed.notify_all()
-
-  def flush(self) -> None:
-    """Waits until the server has confirmed every item.
-
-    Raises:
-      InsertError: if the stream has failed, or the server did nothing for
-        `timeout` seconds.
-    """
-    self._send()
-    self._wait(lambda: self.confirmed == self.sent)
 
   def _wait(self, condition) -> None:
     with self._changed:
       self._progress = time.monotonic()
       while not condition():
         left = self._progress + self._timeout - time.monotonic()
-        if self._failure is None and left <= 0:
-          self._failure = (
+        if left <= 0:
+          self._failure = self._failure or (
               f'The server confirmed nothing for {self._timeout:g} seconds.'
           )
-        if self._failure is not None:
+        if self._failure:
           raise InsertError(
               f'{self._failure} It has confirmed {self.confirmed} of the'
               f' {self.sent} items sent so far.',
@@ -139,25 +131,20 @@ class InsertStream:
           )
         self._changed.wait(left)
 
-  def _requests(self):
-    """Yields the requests; gRPC calls this in a thread of its own."""
-    while True:
-      with self._changed:
-        self._changed.wait_for(lambda: self._waiting or self._is_closing)
-        if self._is_closing:
-          return
-        request = self._waiting.popleft()
-        self._moved()
-      yield request
+  def _next(self) -> Optional[bytes]:
+    """Returns the next request, or None; gRPC calls this in its own thread."""
+    with self._changed:
+      self._changed.wait_for(lambda: self._waiting)
+      self._moved()
+      return self._waiting.popleft()
 
   def _read(self) -> None:
     failure = 'The server ended the insert stream.'
     try:
       for response in self._call:
+        keys = protos.InsertStreamResponse.FromString(response).keys
         with self._changed:
-          self.confirmed += len(
-              protos.InsertStreamResponse.FromString(response).keys
-          )
+          self.confirmed += len(keys)
           self._moved()
     except grpc.RpcError as error:
       failure = f'The insert stream failed: {error.code()}: {error.details()}.'

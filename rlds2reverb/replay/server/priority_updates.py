@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay import encoding
+from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
@@ -68,8 +68,7 @@ class PriorityUpdater:
           f' {initial_priority}.'
       )
     for address in addresses:
-      client = reverb.Client(address)
-      info = tables_lib.table_infos(client, [table_name], timeout)[table_name]
+      info = tables_lib.table_infos(address, [table_name], timeout)[table_name]
       if not any(
           options.HasField(kind)
           for options in (info.sampler_options, info.remover_options)
@@ -85,9 +84,7 @@ class PriorityUpdater:
     )
     self._table_name = table_name
     self._timeout = timeout
-    self._channels = {
-        address: tables_lib.open_channel(address) for address in addresses
-    }
+    self._channels = {a: tables_lib.open_channel(a) for a in addresses}
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Sends the new priorities, and waits until the servers have them.
@@ -119,28 +116,29 @@ class PriorityUpdater:
           ' one of those of the steps.'
       )
     is_valid = (priorities >= 0) & tf.math.is_finite(priorities)
-    with tf.control_dependencies(
+    check = tf.debugging.Assert(
+        tf.reduce_all(is_valid),
         [
-            tf.debugging.Assert(
-                tf.reduce_all(is_valid),
-                [
-                    'Priorities must be finite numbers from 0 up, but some are',
-                    tf.boolean_mask(priorities, ~is_valid),
-                ],
-                summarize=10,
-            )
-        ]
-    ):
-      highest = tf.reduce_max(
-          tf.concat([self.highest[tf.newaxis], priorities], 0)
-      )
+            'Priorities must be finite numbers from 0 up, but some are',
+            tf.boolean_mask(priorities, ~is_valid),
+        ],
+        summarize=10,
+    )
+    with tf.control_dependencies([check]):
+      highest = tf.maximum(self.highest, tf.reduce_max(priorities))
     self.highest.assign(highest)
     # Bytes leave TensorFlow here: once a batch.
     with tf.control_dependencies([highest]):
       tf.numpy_function(self._send, [keys, priorities], [])
 
   def _send(self, keys, priorities):
-    request = encoding.priority_request(self._table_name, keys, priorities)
+    request = protos.MutatePrioritiesRequest(
+        table=[self._table_name],
+        updates=[
+            protos.KeyWithPriority(key=key, priority=new).SerializeToString()
+            for key, new in zip(keys.tolist(), priorities.tolist())
+        ],
+    ).SerializeToString()
     calls = {
         address: channel.unary_unary(_METHOD).future(
             request, timeout=self._timeout, wait_for_ready=True

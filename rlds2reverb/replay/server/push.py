@@ -1,7 +1,7 @@
 """Pushes RLDS data to a Reverb server, as a TF-Agents observer would."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Callable, List, Optional, Union
 
 from absl import logging
 import numpy as np
@@ -114,21 +114,25 @@ def push_rlds_to_reverb(
         ' write_rlds_to_reverb.'
     )
   settings = options_lib.with_policy_info(options, policy_info_fn)
-  policy_info_fn = settings.policy_info_fn
-  if settings.report is None:
-    settings = dataclasses.replace(
-        settings, report=report_lib.ConversionReport()
-    )
-  is_bulk = _is_bulk(method, reverb_observer, settings)
-  _check_observer(reverb_observer)
-  tables = _tables(reverb_observer, timeout)
-  signature = (
-      next(iter(tables.values())).signature
-      if tables
-      else reverb_observer.get_table_signature()
+  report = settings.report or report_lib.ConversionReport()
+  settings = dataclasses.replace(settings, report=report)
+  held = private.observer_settings(reverb_observer)
+  is_bulk = _is_bulk(method, reverb_observer, held, settings)
+  ask = lambda: (
+      tables_lib.table_infos(
+          reverb_observer.py_client, held.table_names, timeout
+      )
+      if type(reverb_observer) in _KNOWN_OBSERVERS
+      else {}
   )
-  spec = specs.create_trajectory_data_spec(rlds_data, policy_info_fn)
-  if policy_info_fn and not _has_policy_info(signature):
+  before = ask()
+  signatures = [info.signature for info in before.values()]
+  signature = (signatures or [reverb_observer.get_table_signature()])[0]
+  spec = specs.create_trajectory_data_spec(rlds_data, settings.policy_info_fn)
+  if tf.nest.flatten(spec.policy_info) and not (
+      signature is None
+      or tf.nest.flatten(getattr(signature, 'policy_info', ()))
+  ):
     logging.warning(
         'The signature of the table has no policy_info, so that of'
         ' policy_info_fn is left out. Create the table with'
@@ -137,32 +141,48 @@ def push_rlds_to_reverb(
     settings = dataclasses.replace(settings, policy_info_fn=None)
     spec = spec._replace(policy_info=())
   if is_bulk:
-    source = frames_lib.make_frame_source(
-        rlds_data, _items_of(reverb_observer), settings
-    )
+    tables = _items_of(type(reverb_observer), held)
+    source = frames_lib.make_frame_source(rlds_data, tables, settings)
     frames, [counts] = insert_lib.insert(
-        source, [reverb_observer.py_client], timeout=timeout, before=[tables]
+        source, [reverb_observer.py_client], timeout=timeout, before=[before]
     )
-    inserted = {name: count.new for name, count in counts.items()}
   else:
     specs.check_signature(signature, spec)
     blocks = conversion.trajectory_blocks(rlds_data, settings)
     frames = _hand_over(blocks, reverb_observer)
-    settings.report.warn()
-    after = _tables(reverb_observer, timeout)
-    inserted = tables_lib.count_inserted(tables, after)
-  settings.report.inserted_items.update(inserted)
-  if (
-      not frames
-      and not settings.report.skipped_episodes
-      and settings.rules.validation == 'strict'
-  ):
+    report.warn()
+    counts = tables_lib.written_items(before, ask())
+  report.inserted_items.update(
+      {name: count.new for name, count in counts.items()}
+  )
+  is_strict = settings.rules.validation == 'strict'
+  if is_strict and not frames and not report.skipped_episodes:
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return frames
 
 
-def _check_observer(observer) -> None:
-  """Raises a TypeError if an observer lacks a method that is called."""
+def _is_bulk(method, observer, held, options) -> bool:
+  """Returns whether the items are written in bulk.
+
+  Raises:
+    TypeError: if the observer lacks a method that is called.
+    ValueError: if `method` or another argument asks for something impossible.
+  """
+  checks.check_choice('method', method, _METHODS)
+  reason = ''
+  if type(observer) not in _KNOWN_OBSERVERS:
+    reason = f'what a {type(observer).__name__} writes is not known'
+  elif held.cached_steps or not held.writer:
+    reason = 'the observer is closed, or holds frames of an unfinished episode'
+  if method == 'bulk' and reason:
+    raise ValueError(f'method="bulk" is not possible: {reason}.')
+  is_bulk = method != 'observer' and not reason
+  of_bulk = (options.identity, options.episode_id, options.chunk_length)
+  if not is_bulk and of_bulk != (None, None, None):
+    raise ValueError(
+        'identity, episode_id and chunk_length go with the bulk way, but the'
+        f' observer is called with each frame: {reason or "as method says"}.'
+    )
   missing = [name for name in _OBSERVER_METHODS if not hasattr(observer, name)]
   if missing:
     raise TypeError(
@@ -170,55 +190,29 @@ def _check_observer(observer) -> None:
         f' {observer!r} has no {", ".join(missing)}. write_rlds_to_reverb takes'
         ' a server or a client, and needs no observer.'
     )
+  return is_bulk
 
 
-def _is_bulk(method, observer, options) -> bool:
-  """Returns whether the items are written in bulk.
-
-  Raises:
-    ValueError: if `method` or another argument asks for something impossible.
-  """
-  checks.check_choice('method', method, _METHODS)
-  settings = private.observer_settings(observer)
-  reason = None
-  if type(observer) not in _KNOWN_OBSERVERS:
-    reason = f'what a {type(observer).__name__} writes is not known'
-  elif settings.cached_steps or not settings.writer:
-    reason = 'the observer is closed, or holds frames of an unfinished episode'
-  if method == 'auto':
-    method = 'observer' if reason else 'bulk'
-  if method == 'bulk' and reason:
-    raise ValueError(f'method="bulk" is not possible: {reason}.')
-  of_bulk = (options.identity, options.episode_id, options.chunk_length)
-  if method == 'observer' and of_bulk != (None, None, None):
-    raise ValueError(
-        'identity, episode_id and chunk_length go with the bulk way, but the'
-        f' observer is called with each frame: {reason or "as method says"}.'
-    )
-  return method == 'bulk'
-
-
-def _items_of(observer: Observer) -> List[items_lib.TableItems]:
-  """Returns the `TableItems` of a TF-Agents observer's tables."""
-  held = private.observer_settings(observer)
-  settings = {'priority': held.priority}
-  if type(observer) is reverb_utils.ReverbAddEpisodeObserver:
-    settings.update(
-        windows=None,
-        max_sequence_length=held.max_sequence_length,
-        bypass_longer_episodes=held.bypass_partial_episodes,
-    )
+def _items_of(kind, held) -> List[items_lib.TableItems]:
+  """Returns the items that an observer of a kind writes into its tables."""
+  if kind is reverb_utils.ReverbAddEpisodeObserver:
+    settings = {
+        'windows': None,
+        'max_sequence_length': held.max_sequence_length,
+        'bypass_longer_episodes': held.bypass_partial_episodes,
+    }
   else:
-    if type(observer) is reverb_utils.ReverbTrajectorySequenceObserver:
-      end = 'cross'
-    elif held.tile_end_of_episodes:
+    end = 'pad' if held.pad_end_of_episodes else 'drop'
+    if held.tile_end_of_episodes:
       end = 'tile'
-    else:
-      end = 'pad' if held.pad_end_of_episodes else 'drop'
-    settings['windows'] = windows_lib.Windows(
-        held.sequence_length, held.stride_length, end
-    )
-  return [items_lib.TableItems(name, **settings) for name in held.table_names]
+    if kind is reverb_utils.ReverbTrajectorySequenceObserver:
+      end = 'cross'
+    length, stride = held.sequence_length, held.stride_length
+    settings = {'windows': windows_lib.Windows(length, stride, end)}
+  return [
+      items_lib.TableItems(name, priority=held.priority, **settings)
+      for name in held.table_names
+  ]
 
 
 def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
@@ -226,24 +220,26 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
 
   After an error the observer is empty.
   """
+  is_known = type(observer) in _KNOWN_OBSERVERS
   # An unknown observer gets tensors, as TF-Agents would give it.
-  as_leaf = (
-      _as_array if type(observer) in _KNOWN_OBSERVERS else tf.convert_to_tensor
-  )
+  as_leaf = _as_array if is_known else tf.convert_to_tensor
   structure = blocks.element_spec.frames
   frames = 0
   try:
     for block in blocks.as_numpy_iterator():
       for leaves in zip(*tree.flatten(block.frames)):
-        observer(
-            tree.unflatten_as(structure, [as_leaf(leaf) for leaf in leaves])
-        )
+        observer(tree.unflatten_as(structure, list(map(as_leaf, leaves))))
         frames += 1
         if frames % _FRAMES_PER_FLUSH == 0:
           observer.flush()
     observer.flush()
   except BaseException:
-    _empty(observer)
+    observer.reset(write_cached_steps=False)
+    # After ReverbAddEpisodeObserver.reset the observer still believes that its
+    # writer has data. Closing and opening it corrects this.
+    if is_known:
+      observer.close()
+      observer.open()
     raise
   return frames
 
@@ -251,27 +247,3 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
 def _as_array(leaf):
   # A numpy string would lose the zero bytes at its end.
   return np.array(leaf, object) if isinstance(leaf, bytes) else leaf
-
-
-def _empty(observer: Observer) -> None:
-  """Makes `observer` forget the frames that it holds."""
-  observer.reset(write_cached_steps=False)
-  # After ReverbAddEpisodeObserver.reset the observer still believes that its
-  # writer has data. Closing and opening it corrects this.
-  if type(observer) in _KNOWN_OBSERVERS:
-    observer.close()
-    observer.open()
-
-
-def _tables(observer: Observer, timeout: float) -> Dict[str, Any]:
-  """Returns the server's `TableInfo`s of the observer's tables, by name."""
-  if type(observer) not in _KNOWN_OBSERVERS:
-    return {}
-  names = private.observer_settings(observer).table_names
-  return tables_lib.table_infos(observer.py_client, names, timeout)
-
-
-def _has_policy_info(signature) -> bool:
-  return signature is None or bool(
-      tf.nest.flatten(getattr(signature, 'policy_info', ()))
-  )

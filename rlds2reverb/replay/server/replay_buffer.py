@@ -13,6 +13,7 @@ from rlds2reverb.replay import importance
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import sampling
+from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.replay.server import tables as tables_lib
 
 
@@ -55,16 +56,13 @@ class ServerReplayBuffer(
       ValueError: if there is no such table, it has another signature, or
         `timeout` is not positive.
     """
-    tables_lib.check_timeout(timeout)
     self._timeout = timeout
     address = tables_lib.address_of(server)
-    [info] = tables_lib.table_infos(
-        reverb.Client(address), [table_name], timeout
-    ).values()
+    info = tables_lib.table_infos(address, [table_name], timeout)[table_name]
     super().__init__(
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype, leaf.name),
-            sampling.trajectory_signature(info),
+            table_kinds.trajectory_signature(table_name, info.signature),
         ),
         table_name,
         sequence_length,
@@ -72,8 +70,8 @@ class ServerReplayBuffer(
     )
     # Nothing else holds a server that was started here. So the server ends with
     # the replay buffer, while Reverb's modules are still there.
-    self._held = _Held(server if isinstance(server, reverb.Server) else None)
-    self._finalizer = weakref.finalize(self, self._held.let_go, owns_server)
+    self._held = {server} if isinstance(server, reverb.Server) else set()
+    self._finalizer = weakref.finalize(self, _let_go, self._held, owns_server)
     # A cache and no dictionary: TensorFlow would save a dictionary in a
     # checkpoint.
     self._iterator = functools.lru_cache(maxsize=None)(
@@ -85,7 +83,7 @@ class ServerReplayBuffer(
   @property
   def local_server(self) -> Optional[reverb.Server]:
     """The server, if it is in this process and not closed."""
-    return self._held.server
+    return next(iter(self._held), None)
 
   @property
   def num_items(self) -> int:
@@ -99,7 +97,8 @@ class ServerReplayBuffer(
       ConnectionError: if the server does not answer.
     """
     name = self._table_name
-    return tables_lib.table_infos(self.py_client, [name], self._timeout)[name]
+    address = self._server_address
+    return tables_lib.table_infos(address, [name], self._timeout)[name]
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
@@ -168,14 +167,13 @@ class ServerReplayBuffer(
     )
     # A server of its own lives as long as its data sets.
     dataset.replay_buffer = self
-    if not sequence_preprocess_fn:
-      return dataset
-    dataset = dataset.map(
-        lambda frames, info: (sequence_preprocess_fn(frames), info)
-    )
-    if sample_batch_size is None:
-      return dataset
-    return dataset.batch(sample_batch_size, drop_remainder=True)
+    if sequence_preprocess_fn:
+      dataset = dataset.map(
+          lambda frames, info: (sequence_preprocess_fn(frames), info)
+      )
+      if sample_batch_size is not None:
+        dataset = dataset.batch(sample_batch_size, drop_remainder=True)
+    return dataset
 
   def _next_batch(self, sample_batch_size, num_steps):
     with tf.init_scope():
@@ -183,13 +181,9 @@ class ServerReplayBuffer(
     return next(iterator)
 
 
-class _Held:
-  """Holds a reference to a server until it is released."""
-
-  def __init__(self, server: Optional[reverb.Server]):
-    self.server = server
-
-  def let_go(self, stops: bool) -> None:
-    server, self.server = self.server, None
-    if stops and server is not None:
+def _let_go(held, stops: bool) -> None:
+  """Stops the server in a set, if it is there, and forgets it."""
+  while held:
+    server = held.pop()
+    if stops:
       server.stop()

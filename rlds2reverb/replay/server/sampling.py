@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Union
 
 import tensorflow as tf
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import reverb
+from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.replay.server import watching
 
@@ -79,26 +79,58 @@ def sample_reverb_servers(
       removes what was sampled ever held.
   """
   addresses = tables_lib.addresses_of(servers)
-  tables_lib.check_timeout(timeout)
-  for name, value in (
-      ('sequence_length', sequence_length),
-      ('batch_size', batch_size),
-  ):
-    if value is not None:
-      checks.check_positive(name, value)
+  if sequence_length is not None:
+    checks.check_positive('sequence_length', sequence_length)
+  if batch_size is not None:
+    checks.check_positive('batch_size', batch_size)
   if batch_size is not None and sequence_length is None:
     raise ValueError(
         'Items of a batch have one length: pass sequence_length, or sample'
         ' single items and batch them with padded_batch.'
     )
   watch = watching.TableWatch(addresses, table_name, timeout)
-  signature = _common_signature(watch)
-  needed = batch_size if batch_size is not None and drop_remainder else 1
-  parts = [
-      _sample_server(watch, server, signature, batch_size, needed, timeout)
-      for server in range(len(addresses))
-  ]
   weights = tf.constant(watch.sizes())
+  samples = _batches(watch, weights, batch_size, drop_remainder, seed)
+  shape = [batch_size if drop_remainder else None, sequence_length]
+  samples = watching.guard(samples, watch).map(
+      lambda sample, server: _finish(sample, server, watch, weights, shape)
+  )
+  return samples if batch_size is not None else samples.unbatch()
+
+
+def _common_signature(watch):
+  """Returns the signature of the table, the same on all servers."""
+  signatures = [
+      tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
+          table_kinds.trajectory_signature(info.name, info.signature),
+      )
+      for info in watch.infos
+  ]
+  first, *others = map(paths.leaves, signatures)
+  for address, leaves in zip(watch.addresses[1:], others):
+    for path in {**first, **leaves}:
+      if first.get(path) != leaves.get(path):
+        raise ValueError(
+            f'Table {watch.table_name!r} of {address} differs from that of'
+            f' {watch.addresses[0]}: its {path!r} is {leaves.get(path)}, and'
+            f' there it is {first.get(path)}.'
+        )
+  return signatures[0]
+
+
+def _batches(watch, weights, batch_size, drop_remainder, seed):
+  """Returns batches of samples, `[B, T, ...]`, and of their servers, `[B]`.
+
+  Items that are shorter than others of their batch are padded with steps of the
+  type `_NO_STEP`, which no step has.
+  """
+  needed = batch_size if batch_size is not None and drop_remainder else 1
+  signature = _common_signature(watch)
+  parts = [
+      _sample_server(watch, server, signature, batch_size, needed)
+      for server in range(len(watch.addresses))
+  ]
   samples = parts[0]
   if len(parts) > 1:
     draws = tf.data.Dataset.counter().map(
@@ -107,66 +139,20 @@ def sample_reverb_servers(
     samples = tf.data.Dataset.choose_from_datasets(
         parts, draws.unbatch(), stop_on_empty_dataset=False
     )
-  samples = _batch(samples, batch_size or 1, drop_remainder)
-  dimensions = [batch_size if drop_remainder else None, sequence_length]
-
-  def finish(sample, server):
-    data = _with_length(sample.data, dimensions, table_name)
-    info = _info_of_all(sample.info, server, watch, weights)
-    length = tf.shape(data.step_type)[1]
-    info = tf.nest.map_structure(
-        lambda field: tf.ensure_shape(
-            tf.repeat(field[:, tf.newaxis], length, axis=1), dimensions
-        ),
-        info,
-    )
-    return data, info
-
-  samples = watching.guard(samples, watch).map(finish)
-  return samples if batch_size is not None else samples.unbatch()
+  spec = samples.element_spec
+  sample, server = tf.nest.map_structure(
+      lambda leaf: tf.zeros([], leaf.dtype), spec
+  )
+  data = sample.data._replace(step_type=tf.constant(_NO_STEP))
+  return samples.padded_batch(
+      batch_size or 1,
+      tf.nest.map_structure(lambda leaf: leaf.shape, spec),
+      (sample._replace(data=data), server),
+      drop_remainder,
+  )
 
 
-def trajectory_signature(info: Any) -> trajectory.Trajectory:
-  """Returns the signature of a table, as TF-Agents' type.
-
-  Args:
-    info: the `TableInfo` of the table.
-
-  Raises:
-    ValueError: if it is not the signature of trajectories.
-  """
-  signature = info.signature
-  if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
-    raise ValueError(
-        f'The signature of table {info.name!r} is not of trajectories:'
-        f' {signature}.'
-    )
-  return trajectory.Trajectory(*signature)
-
-
-def _common_signature(watch):
-  """Returns the signature of the table, the same on all servers."""
-
-  def spec(leaf):
-    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-
-  signatures = [
-      tf.nest.map_structure(spec, trajectory_signature(info))
-      for info in watch.infos
-  ]
-  leaves = list(map(paths.leaves, signatures))
-  for address, others in zip(watch.addresses, leaves):
-    for path in {**leaves[0], **others}:
-      if leaves[0].get(path) != others.get(path):
-        raise ValueError(
-            f'Table {watch.table_name!r} of {address} differs from that of'
-            f' {watch.addresses[0]}: its {path!r} is {others.get(path)}, and'
-            f' there it is {leaves[0].get(path)}.'
-        )
-  return signatures[0]
-
-
-def _sample_server(watch, server, signature, batch_size, needed, timeout):
+def _sample_server(watch, server, signature, batch_size, needed):
   """Returns samples of one server, each with the server's index."""
   samples = reverb.TrajectoryDataset(
       watch.addresses[server],
@@ -176,93 +162,70 @@ def _sample_server(watch, server, signature, batch_size, needed, timeout):
       max_in_flight_samples_per_worker=2 * (batch_size or 8),
       # Several iterators would race for the items of a queue, and for its end.
       num_workers_per_iterator=1,
-      rate_limiter_timeout_ms=int(1000 * timeout),
+      rate_limiter_timeout_ms=int(1000 * watch.timeout),
   )
 
   def check_end(_):
     check = tf.numpy_function(lambda: watch.check_end(server, needed), [], [])
     with tf.control_dependencies([check]):
-      return tf.constant(False)
+      return steps_lib.zeros(samples.element_spec)
 
-  # This data set has no elements; reading it raises an error.
-  end = (
-      tf.data.Dataset.range(1)
-      .map(check_end)
-      .filter(lambda is_sample: is_sample)
-      .map(lambda _: steps_lib.zeros(samples.element_spec))
-  )
-  return tf.data.Dataset.zip(
-      (
-          samples.concatenate(end),
-          tf.data.Dataset.from_tensors(tf.constant(server)).repeat(),
-      )
-  )
+  # The end has no elements; reading it raises an error.
+  end = tf.data.Dataset.range(1).map(check_end).filter(lambda *_: False)
+  index = tf.data.Dataset.from_tensors(tf.constant(server)).repeat()
+  return tf.data.Dataset.zip((samples.concatenate(end), index))
 
 
-def _batch(samples, batch_size, drop_remainder):
-  """Returns batches; pads and marks items of unequal length.
-
-  The padding has the step type `_NO_STEP`, which no step has.
-  """
-  spec, server = samples.element_spec
-  values = tf.nest.map_structure(
-      lambda leaf: tf.zeros([], leaf.dtype), (spec, server)
-  )
-  data = values[0].data._replace(step_type=tf.constant(_NO_STEP))
-  return samples.padded_batch(
-      batch_size,
-      tf.nest.map_structure(lambda leaf: leaf.shape, (spec, server)),
-      (values[0]._replace(data=data), values[1]),
-      drop_remainder,
-  )
-
-
-def _with_length(data, dimensions, table_name):
-  """Returns trajectories `[B, T, ...]`; raises an error if T is not right."""
-  lengths = tf.reduce_sum(tf.cast(data.step_type != _NO_STEP, tf.int32), axis=1)
-  expected = dimensions[1] or tf.shape(data.step_type)[1]
-  check = tf.debugging.Assert(
-      tf.reduce_all(lengths == expected),
-      [
-          f'sequence_length is {dimensions[1]}, but table {table_name!r} has'
-          ' items of other lengths. Pass the sequence_length of its TableItems,'
-          ' or None and no batch_size where it varies. The lengths found are:',
-          tf.unique(lengths).y,
-      ],
-      summarize=10,
-  )
-  with tf.control_dependencies([check]):
-    return tf.nest.map_structure(
-        lambda leaf: tf.ensure_shape(leaf, dimensions + leaf.shape[2:]), data
-    )
-
-
-def _info_of_all(info, server, watch, weights):
-  """Returns the `SampleInfo` of a batch, for all servers together.
+def _finish(sample, server, watch, weights, shape):
+  """Returns checked frames and their `SampleInfo`, for all servers together.
 
   Args:
-    info: the `SampleInfo` from the servers, `[B]`.
+    sample: a batch of samples, `[B, T, ...]`, and their information, `[B]`.
     server: the index of the server of each item, `[B]`.
     watch: the servers.
     weights: how many items each has.
+    shape: the static `[B, T]`, None where they are not.
   """
-  if any(
-      table.sampler_options.HasField('prioritized') for table in watch.infos
-  ):
-    check = tf.debugging.Assert(
-        tf.reduce_all(info.priority > 0),
-        [
-            f'All priorities of table {watch.table_name!r} are 0 on a server'
-            f' of {", ".join(watch.addresses)}, so that Reverb samples it'
-            ' uniformly. Give some of its items a priority above 0.'
-        ],
+  table = f'table {watch.table_name!r}'
+  steps = tf.cast(sample.data.step_type != _NO_STEP, tf.int32)
+  length = tf.shape(steps)[1]
+  lengths = tf.reduce_sum(steps, axis=1)
+  checked = [
+      tf.debugging.Assert(
+          tf.reduce_all(lengths == (shape[1] or length)),
+          [
+              f'sequence_length is {shape[1]}, but {table} has items of other'
+              ' lengths. Pass the sequence_length of its TableItems, or None'
+              ' and no batch_size where it varies. The lengths found are:',
+              tf.unique(lengths).y,
+          ],
+          summarize=10,
+      )
+  ]
+  if any(info.sampler_options.HasField('prioritized') for info in watch.infos):
+    checked.append(
+        tf.debugging.Assert(
+            tf.reduce_all(sample.info.priority > 0),
+            [
+                f'All priorities of {table} are 0 on a server of'
+                f' {", ".join(watch.addresses)}, so that Reverb samples it'
+                ' uniformly. Give some of its items a priority above 0.'
+            ],
+        )
     )
-    with tf.control_dependencies([check]):
-      info = tf.nest.map_structure(tf.identity, info)
+  info = sample.info
   if len(watch.addresses) > 1:
     total = tf.reduce_sum(weights)
     info = info._replace(
         probability=info.probability * tf.gather(weights, server) / total,
         table_size=tf.fill(tf.shape(server), tf.cast(total, tf.int64)),
     )
-  return info
+  with tf.control_dependencies(checked):
+    # Every step of an item has the item's information.
+    info = tf.nest.map_structure(
+        lambda field: tf.repeat(field[:, tf.newaxis], length, axis=1), info
+    )
+    return tf.nest.map_structure(
+        lambda leaf: tf.ensure_shape(leaf, shape + leaf.shape[2:]),
+        (sample.data, info),
+    )

@@ -1,4 +1,4 @@
-"""Reverb tables for several purposes."""
+"""Reverb tables for several purposes, and what their signatures say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.replay import reverb
@@ -80,19 +81,31 @@ def create_reverb_table(
         f'priority_exponent {of_table} must be a number from 0 up, but is'
         f' {priority_exponent}.'
     )
-  if kind == 'prioritized':
-    sampler = reverb.selectors.Prioritized(priority_exponent)
-  elif kind == 'queue':
-    sampler = reverb.selectors.Fifo()
-  else:
-    sampler = reverb.selectors.Uniform()
+  samplers = {
+      'prioritized': lambda: reverb.selectors.Prioritized(priority_exponent),
+      'queue': reverb.selectors.Fifo,
+  }
   is_top = kind == 'top_k'
   return reverb.Table(
       table_name,
-      sampler=sampler,
+      sampler=samplers.get(kind, reverb.selectors.Uniform)(),
       remover=reverb.selectors.MinHeap() if is_top else reverb.selectors.Fifo(),
       max_size=max_size,
       max_times_sampled=1 if kind in ('queue', 'one_pass') else 0,
       rate_limiter=reverb.rate_limiters.MinSize(min_size_to_sample),
       signature=tensor_spec.add_outer_dim(data_spec),
   )
+
+
+def trajectory_signature(table_name: str, signature: Any) -> Any:
+  """Returns the signature of a table, as a `Trajectory`.
+
+  Raises:
+    ValueError: if it is not the signature of trajectories.
+  """
+  if getattr(signature, '_fields', ()) != trajectory.Trajectory._fields:
+    raise ValueError(
+        f'The signature of table {table_name!r} is not of trajectories:'
+        f' {signature}.'
+    )
+  return trajectory.Trajectory(*signature)

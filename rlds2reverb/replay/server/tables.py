@@ -1,9 +1,12 @@
-"""Asks a running Reverb server what its tables hold."""
+"""Asks running Reverb servers what their tables hold.
+
+There is one way to ask, a call of gRPC. Reverb's own client waits for ever for
+a server that died, or raises errors of several kinds.
+"""
 
 from __future__ import annotations
 
-import math
-import time
+import re
 from typing import (
     Any,
     Dict,
@@ -12,7 +15,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     Union,
 )
 
@@ -21,7 +23,6 @@ import grpc
 
 from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.server import addresses
 
 # How long a server may be silent. It is longer for inserts: who gives up then
 # leaves only a part of the data in the tables.
@@ -30,7 +31,7 @@ SECONDS_TO_CONFIRM = 60.0
 
 _SERVER_INFO = '/deepmind.reverb.ReverbService/ServerInfo'
 _DESCRIBE_TIMEOUT_SECONDS = 5
-_RETRY_SECONDS = 0.1
+_MAX_PORT = 65535
 
 
 class WrittenItems(NamedTuple):
@@ -46,68 +47,19 @@ class WrittenItems(NamedTuple):
   existing: int
 
 
-def table_infos(
-    client: reverb.Client,
-    names: Optional[Sequence[str]],
-    timeout: float,
-) -> Dict[str, Any]:
-  """Asks a server for its tables.
-
-  Args:
-    client: a client of the server.
-    names: the tables to ask for, or None for all.
-    timeout: how many seconds to wait for the server.
-
-  Returns:
-    Reverb's `TableInfo`s, by name.
-
-  Raises:
-    ConnectionError: if the server does not answer in time.
-    ValueError: if it does not have one of the tables.
-  """
-  deadline = time.monotonic() + timeout
-  infos = None
-  while infos is None:
-    left = deadline - time.monotonic()
-    try:
-      infos = client.server_info(timeout=max(math.ceil(left), 1))
-    # For a lost connection Reverb raises a plain RuntimeError, without waiting.
-    except (reverb.errors.ReverbError, RuntimeError) as error:
-      if time.monotonic() >= deadline:
-        raise ConnectionError(
-            'There is no answer from a Reverb server at'
-            f' {client.server_address}. Start it, or correct the address.'
-        ) from error
-      time.sleep(_RETRY_SECONDS)
-  if names is None:
-    return infos
-  missing = [name for name in names if name not in infos]
-  if missing:
+def check_address(address: str) -> None:
+  """Raises a ValueError if `address` is not a host and a port: `host:8000`."""
+  host, _, port = address.rpartition(':')
+  if not host or not re.fullmatch('[0-9]+', port):
     raise ValueError(
-        f'The Reverb server at {client.server_address} has no table'
-        f' {missing[0]!r}. Its tables are {sorted(infos)}.'
+        f'The address of a server must be host:port, such as localhost:8000,'
+        f' but is {address!r}.'
     )
-  return {name: infos[name] for name in names}
-
-
-def check_timeout(timeout: float) -> None:
-  """Raises a ValueError if a timeout is not positive."""
-  if not timeout > 0:
-    raise ValueError(f'timeout must be positive, but is {timeout}.')
-
-
-def open_channel(address: str, *options: Tuple[str, int]) -> grpc.Channel:
-  """Returns a channel to a server.
-
-  The channel uses no proxy, which would not reach the user's own servers.
-
-  Args:
-    address: the address of the server, `host:port`.
-    *options: further options of gRPC.
-  """
-  return grpc.insecure_channel(
-      address, options=[('grpc.enable_http_proxy', 0), *options]
-  )
+  if not 0 < int(port) <= _MAX_PORT:
+    raise ValueError(
+        f'The port of a server must be between 1 and {_MAX_PORT}, but is'
+        f' {port} in {address!r}.'
+    )
 
 
 def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
@@ -123,20 +75,11 @@ def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
     ValueError: if an address is not a host and a port.
   """
   if isinstance(server, str):
-    addresses.check_address(server)
+    check_address(server)
     return server
   if isinstance(server, reverb.Client):
     return server.server_address
   return f'localhost:{server.port}'
-
-
-def client_of(
-    server: Union[str, reverb.Client, reverb.Server],
-) -> reverb.Client:
-  """Returns a client of a server; see `address_of`."""
-  if isinstance(server, reverb.Client):
-    return server
-  return reverb.Client(address_of(server))
 
 
 def addresses_of(
@@ -147,27 +90,80 @@ def addresses_of(
   Raises:
     ValueError: if there are none, or as `address_of` does.
   """
-  if isinstance(servers, (list, tuple)):
-    found = [address_of(server) for server in servers]
-  else:
-    found = [address_of(servers)]
-  if not found:
+  if not isinstance(servers, (list, tuple)):
+    servers = [servers]
+  if not servers:
     raise ValueError('There are no servers.')
-  return found
+  return list(map(address_of, servers))
 
 
-def state_of(address: str, timeout: float) -> str:
-  """Returns what tells one run of a server from every other.
+def open_channel(address: str) -> grpc.Channel:
+  """Returns a channel to the server at an address, `host:port`.
 
-  A server that was started again, also from a checkpoint, has another one.
+  The channel uses no proxy, which would not reach the user's own servers, and
+  tries soon again to reach a server that was away.
+  """
+  options = {
+      'enable_http_proxy': 0,
+      'max_receive_message_length': -1,
+      'max_reconnect_backoff_ms': 1000,
+      'max_send_message_length': -1,
+      'use_local_subchannel_pool': 1,
+  }
+  return grpc.insecure_channel(
+      address, options=[(f'grpc.{name}', options[name]) for name in options]
+  )
+
+
+def table_infos(
+    server: Union[str, reverb.Client, reverb.Server],
+    names: Optional[Sequence[str]],
+    timeout: float,
+) -> Dict[str, Any]:
+  """Asks a server for its tables.
 
   Args:
-    address: the address of the server, `host:port`.
+    server: the server.
+    names: the tables to ask for, or None for all.
     timeout: how many seconds to wait for the server.
+
+  Returns:
+    Reverb's `TableInfo`s, by name.
 
   Raises:
     ConnectionError: if the server does not answer in time.
+    ValueError: if it does not have one of the tables, or `timeout` is not
+      positive.
   """
+  found = map(
+      reverb.reverb_types.TableInfo.from_serialized_proto,
+      _ask(server, timeout).table_info,
+  )
+  infos = {info.name: info for info in found}
+  for name in infos if names is None else names:
+    if name not in infos:
+      raise ValueError(
+          f'The Reverb server at {address_of(server)} has no table {name!r}.'
+          f' Its tables are {sorted(infos)}.'
+      )
+  return infos if names is None else {name: infos[name] for name in names}
+
+
+def state_of(
+    server: Union[str, reverb.Client, reverb.Server], timeout: float
+) -> str:
+  """Returns what tells one run of a server from every other.
+
+  A server that was started again, also from a checkpoint, has another one. The
+  arguments and errors are those of `table_infos`.
+  """
+  return _ask(server, timeout).tables_state_id[0].hex()
+
+
+def _ask(server, timeout) -> protos.ServerInfoResponse:
+  if not timeout > 0:
+    raise ValueError(f'timeout must be positive, but is {timeout}.')
+  address = address_of(server)
   try:
     with open_channel(address) as channel:
       response = channel.unary_unary(_SERVER_INFO)(
@@ -175,27 +171,10 @@ def state_of(address: str, timeout: float) -> str:
       )
   except grpc.RpcError as error:
     raise ConnectionError(
-        f'There is no answer from a Reverb server at {address}:'
-        f' {error.code()}.'
+        f'There is no answer from a Reverb server at {address}. Start it, or'
+        ' correct the address.'
     ) from error
-  state = protos.ServerInfoResponse.FromString(response).tables_state_id
-  if not state:
-    raise ConnectionError(f'{address} does not answer as a Reverb server does.')
-  return state[0].hex()
-
-
-def describe_contents(client: reverb.Client, names: Sequence[str]) -> str:
-  """Describes the content of tables, and why they do not take more.
-
-  Args:
-    client: a client of the server.
-    names: the names of the tables.
-  """
-  try:
-    infos = table_infos(client, names, _DESCRIBE_TIMEOUT_SECONDS)
-  except (ConnectionError, ValueError) as error:
-    return str(error)
-  return ' '.join(map(_describe, infos.values()))
+  return protos.ServerInfoResponse.FromString(response)
 
 
 def inserted(info: Any) -> int:
@@ -210,9 +189,9 @@ def inserted(info: Any) -> int:
 def written_items(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    confirmed: Mapping[str, int],
+    confirmed: Optional[Mapping[str, int]] = None,
 ) -> Dict[str, WrittenItems]:
-  """Returns how many of the confirmed items were new.
+  """Returns how many items were new, and warns if a table was too small.
 
   A server does not say for each item whether it was new, but it counts the
   items that go into a table. So items that others write at the same time count
@@ -221,53 +200,40 @@ def written_items(
   Args:
     before: the `TableInfo`s before the items were sent, by name.
     after: the `TableInfo`s after they were confirmed, by name.
-    confirmed: the number of items that the server has confirmed, by table.
+    confirmed: the number of items that the server has confirmed, by table;
+      without it all that went in counts, and nothing as existing.
 
   Returns:
     The numbers of each table, by name.
   """
   counts = {}
-  for name, went_in in count_inserted(before, after).items():
-    new = min(max(went_in, 0), confirmed[name])
-    counts[name] = WrittenItems(new, confirmed[name] - new)
-    if counts[name].existing:
-      logging.info(
-          'Table %r held %d of the items already.', name, counts[name].existing
-      )
-  return counts
-
-
-def count_inserted(
-    before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Dict[str, int]:
-  """Returns how many items were inserted; warns if a table was too small.
-
-  Args:
-    before: the `TableInfo`s before the items were sent, by name.
-    after: the `TableInfo`s after they were confirmed, by name.
-  """
-  counts = {}
   for name, table in after.items():
-    counts[name] = inserted(table) - inserted(before[name])
+    new, existing = inserted(table) - inserted(before[name]), 0
     held = before[name].current_size
     logging.info(
         'The server took %d new items into table %r, which now holds %d.',
-        counts[name],
+        new,
         name,
         table.current_size,
     )
-    removed = held + counts[name] - table.current_size
+    removed = held + new - table.current_size
     if removed > 0 and table.current_size == table.max_size:
       logging.warning(
           'Table %r is too small: %d items were inserted beside the %d it held,'
           ' but its max_size is %d, so %d items were removed. Create the table'
           ' with a larger max_size.',
           name,
-          counts[name],
+          new,
           held,
           table.max_size,
           removed,
       )
+    if confirmed is not None:
+      new = min(max(new, 0), confirmed[name])
+      existing = confirmed[name] - new
+    if existing:
+      logging.info('Table %r held %d of the items already.', name, existing)
+    counts[name] = WrittenItems(new, existing)
   return counts
 
 
@@ -303,17 +269,29 @@ def check_not_blocking(info: Any, count: int) -> None:
     )
 
 
-def _describe(info) -> str:
-  text = f'Table {info.name!r} holds {info.current_size} items.'
-  if blocks_after(info):
-    sampled = info.rate_limiter_info.sample_stats.completed
-    text += (
-        ' Its rate limiter lets no more in before it is sampled: it has'
-        f' {_limits(info)}, with {inserted(info)} items inserted and'
-        f' {sampled} sampled. Fill a table with the MinSize rate limiter, or'
-        ' sample at the same time.'
-    )
-  return text
+def describe_contents(server: Any, names: Sequence[str]) -> str:
+  """Describes the content of tables, and why they do not take more.
+
+  Args:
+    server: the server.
+    names: the names of the tables.
+  """
+  try:
+    infos = table_infos(server, names, _DESCRIBE_TIMEOUT_SECONDS)
+  except (ConnectionError, ValueError) as error:
+    return str(error)
+  found = []
+  for info in infos.values():
+    found.append(f'Table {info.name!r} holds {info.current_size} items.')
+    if blocks_after(info):
+      sampled = info.rate_limiter_info.sample_stats.completed
+      found.append(
+          'Its rate limiter lets no more in before it is sampled: it has'
+          f' {_limits(info)}, with {inserted(info)} items inserted and'
+          f' {sampled} sampled. Fill a table with the MinSize rate limiter, or'
+          ' sample at the same time.'
+      )
+  return ' '.join(found)
 
 
 def _limits(info) -> str:

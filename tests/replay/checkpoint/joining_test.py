@@ -5,7 +5,6 @@ import zlib
 
 from absl.testing import absltest
 import numpy as np
-import reverb
 from reverb.cc import schema_pb2
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -52,15 +51,9 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         ]
     )
     joined = self.new()
-    once = [
-        checkpoints.once(reverb.selectors.Fifo(), table.table_name)
-        for table in _TABLES
-    ]
-    counts = parts.join_parts(folders, joined, specs[0], once)
+    counts = parts.join_parts(folders, joined, specs[0])
     self.assertEqual(counts, {testing.TABLE: 14, checkpoints.OTHER: 10})
-    at_once = self.write(
-        _EPISODES, _TABLES, identity='data', reverb_tables=once
-    )
+    at_once = self.write(_EPISODES, _TABLES, identity='data')
     for file in checkpoints.FILES:
       with self.subTest(file):
         written, expected = (
@@ -70,10 +63,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
           self.assertLen(written, 24)
           written, expected = map(_without_dates, (written, expected))
         self.assertEqual(written, expected)
-    client = self.serve(joined)
-    self.assertEqual(
-        checkpoints.take_rewards(client), checkpoints.pairs(_EPISODES)
-    )
+    self.assertEqual(testing.size(self.serve(joined)), 14)
 
   def test_two_parts_under_the_same_keys_are_refused(self):
     one, spec = self._write(0, 2)

@@ -97,7 +97,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   def test_elements_are_those_of_tf_agents(self, batch_size):
     address = self._address('uniform', range(20), sequence_length=3)
     client = reverb.Client(address)
-    signature = sampling.trajectory_signature(client.server_info()[_TABLE])
+    signature = table_kinds.trajectory_signature(
+        _TABLE, client.server_info()[_TABLE].signature
+    )
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), signature

@@ -23,8 +23,7 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(tables.address_of(named), address)
         self.assertEqual(tables.addresses_of(named), [address])
         self.assertEqual(tables.addresses_of([named, 'b:1']), [address, 'b:1'])
-        client = tables.client_of(named)
-        self.assertIn(testing.TABLE, client.server_info(timeout=10))
+        self.assertIn(testing.TABLE, tables.table_infos(named, None, 10))
     finally:
       server.stop()
     with self.assertRaisesRegex(ValueError, 'There are no servers'):
@@ -49,7 +48,8 @@ class TablesTest(parameterized.TestCase):
       )
     self.assertEqual(text, f'Table {testing.TABLE!r} holds 5 items.')
     with self.assertLogs(level='WARNING') as logs:
-      self.assertEqual(tables.count_inserted(before, after), {testing.TABLE: 4})
+      counts = tables.written_items(before, after)
+    self.assertEqual(counts, {testing.TABLE: tables.WrittenItems(4, 0)})
     self.assertLen(logs.output, 1)
     self.assertIn('its max_size is 5, so 1 items were removed', logs.output[0])
 
