@@ -4,8 +4,23 @@
 `reverb/cc/checkpointing/checkpoint.proto` of Reverb 0.14.0 (Apache License
 2.0), so that checkpoints can be written and read where Reverb is not installed.
 Where it is, these are its own classes, whichever is imported first. Reverb's
-package lacks the requests of its service. They are defined here, with the
+package lacks the requests of its service. They are in the file, too, with the
 encoded bytes of the messages within them: on the wire these are the same.
+
+    message InsertStreamRequest {
+      repeated bytes chunks = 1;
+      repeated bytes items = 2;
+      repeated uint64 keep_chunk_keys = 3;
+    }
+    message InsertStreamResponse { repeated uint64 keys = 1; }
+    message ServerInfoResponse {
+      repeated bytes tables_state_id = 1;  // Drawn when the server starts.
+      repeated bytes table_info = 2;
+    }
+    message MutatePrioritiesRequest {
+      repeated string table = 1;
+      repeated bytes updates = 2;
+    }
 """
 
 import functools
@@ -19,46 +34,13 @@ from google.protobuf import timestamp_pb2  # pylint: disable=unused-import  # no
 from tensorflow.core.framework import tensor_pb2  # pylint: disable=unused-import  # noqa: F401
 from tensorflow.core.protobuf import struct_pb2  # pylint: disable=unused-import  # noqa: F401
 
-_SERVICE = {
-    'InsertStreamRequest': {
-        'chunks': 'BYTES',
-        'items': 'BYTES',
-        'keep_chunk_keys': 'UINT64',
-    },
-    'InsertStreamResponse': {'keys': 'UINT64'},
-    # The number that a server draws when it starts, and its tables.
-    'ServerInfoResponse': {'tables_state_id': 'BYTES', 'table_info': 'BYTES'},
-    'MutatePrioritiesRequest': {'table': 'STRING', 'updates': 'BYTES'},
-}
-_Field = descriptor_pb2.FieldDescriptorProto
+_POOL = descriptor_pool.Default()
+_PATH = pathlib.Path(__file__).with_name('reverb_protos.binpb')
 
-
-def _pool() -> descriptor_pool.DescriptorPool:
-  """Returns the pool of all messages, Reverb's and those of `_SERVICE`."""
-  pool = descriptor_pool.Default()
-  files = descriptor_pb2.FileDescriptorSet.FromString(
-      pathlib.Path(__file__).with_name('reverb_protos.binpb').read_bytes()
-  )
-  service = files.file.add(
-      name='rlds2reverb/replay/service.proto',
-      package='deepmind.reverb',
-      syntax='proto3',
-  )
-  for name, fields in _SERVICE.items():
-    message = service.message_type.add(name=name)
-    for number, (field, kind) in enumerate(fields.items(), 1):
-      message.field.add(
-          name=field,
-          number=number,
-          label=_Field.LABEL_REPEATED,
-          type=_Field.Type.Value(f'TYPE_{kind}'),
-      )
-  for file in files.file:
-    pool.AddSerializedFile(file.SerializeToString())
-  return pool
-
-
-_POOL = _pool()
+for file in descriptor_pb2.FileDescriptorSet.FromString(
+    _PATH.read_bytes()
+).file:
+  _POOL.AddSerializedFile(file.SerializeToString())
 
 
 def __getattr__(name: str) -> Any:

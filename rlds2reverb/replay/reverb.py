@@ -19,17 +19,8 @@ def __getattr__(name: str) -> Any:
   """
   if name.startswith('__'):
     raise AttributeError(name)
-  return getattr(import_reverb(), name)
-
-
-def import_reverb() -> Any:
-  """Returns the package `reverb`.
-
-  Raises:
-    ModuleNotFoundError: if Reverb is not installed.
-  """
   try:
-    return importlib.import_module('reverb')
+    return getattr(importlib.import_module('reverb'), name)
   except ModuleNotFoundError as error:
     if error.name != 'reverb':
       raise
@@ -70,6 +61,6 @@ def sample_info_class() -> Any:
   be mixed.
   """
   try:
-    return import_reverb().SampleInfo
+    return __getattr__('SampleInfo')
   except ModuleNotFoundError:
     return SampleInfo

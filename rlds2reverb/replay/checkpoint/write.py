@@ -7,6 +7,7 @@ import sys
 from typing import Any, Dict, Optional, Sequence, Union
 
 from absl import logging
+from google.protobuf import text_format
 import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
@@ -21,6 +22,15 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
+
+# All items, sampled uniformly, the oldest removed first, with a `MinSize` of 1.
+_DEFAULT_TABLE = f"""
+    sampler_options {{ uniform: true }}
+    remover_options {{ fifo: true is_deterministic: true }}
+    rate_limiter_info {{
+      samples_per_insert: 1 min_size_to_sample: 1
+      min_diff: {-sys.float_info.max} max_diff: {sys.float_info.max}
+    }}"""
 
 
 @options_lib.takes_options
@@ -186,20 +196,10 @@ def table_checkpoint(
   if table is not None:
     info = protos.TableInfo.FromString(table.internal_table.info())
   else:
-    info = protos.TableInfo(
-        sampler_options=protos.KeyDistributionOptions(uniform=True),
-        remover_options=protos.KeyDistributionOptions(
-            fifo=True, is_deterministic=True
-        ),
-        max_size=max(num_items, 1),
-        rate_limiter_info=protos.RateLimiterInfo(
-            samples_per_insert=1,
-            min_diff=-sys.float_info.max,
-            max_diff=sys.float_info.max,
-            min_size_to_sample=1,
-        ),
-        signature=private.encode_structure(tensor_spec.add_outer_dim(spec)),
-    )
+    info = text_format.Parse(_DEFAULT_TABLE, protos.TableInfo())
+    info.max_size = max(num_items, 1)
+    signature = private.encode_structure(tensor_spec.add_outer_dim(spec))
+    info.signature.CopyFrom(signature)
   if num_items > info.max_size:
     raise ValueError(
         f'Table {name!r} is too small: its max_size is {info.max_size}, and the'

@@ -128,9 +128,9 @@ def insert(
     if isinstance(error, (insert_stream.InsertError, ConnectionError)):
       error.args = (f'{error} {contents}',)
       raise
+    what = 'Failed' if isinstance(error, Exception) else 'Interrupted'
     logging.error(
-        '%s when the server had confirmed %d items. %s',
-        'Failed' if isinstance(error, Exception) else 'Interrupted',
+        f'{what} when the server had confirmed %d items. %s',
         sum(stream.confirmed for stream in streams),
         contents,
     )

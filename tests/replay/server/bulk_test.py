@@ -11,7 +11,6 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import serve
@@ -133,39 +132,14 @@ def _rich_data(lengths=(1, 2, 5, 80, 1, 9, 150, 3)):
 
 
 def _image_data(lengths=(3, 1, 70, 2, 9, 130, 5)):
-  """Episodes whose images are in shorter chunks than their vectors."""
   rng = np.random.default_rng(11)
-  episodes = []
-  for length in lengths:
-    episode = _rich_episode(rng, length)
+  episodes = [_rich_episode(rng, length) for length in lengths]
+  for episode, length in zip(episodes, lengths):
     episode['observation'] = {
         'camera': rng.integers(0, 256, (length, 20, 20, 3)).astype(np.uint8),
         'joints': rng.normal(size=(length, 7)).astype(np.float32),
-        'wrist': rng.integers(0, 256, (length, 12, 24, 4)).astype(np.uint8),
     }
-    episodes.append(episode)
   return golden.stacked(episodes)
-
-
-def _spec(data, policy_info_fn=_policy_info):
-  return specs.create_trajectory_data_spec(data, policy_info_fn)
-
-
-def _written_by_observer(
-    data, observer_class, settings, info=_policy_info, **kwargs
-):
-  with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
-    observer = observer_class(client, testing.TABLE, **settings)
-    push.push_rlds_to_reverb(
-        data,
-        observer,
-        info,
-        options=options_lib.ConversionOptions(**kwargs),
-        method='observer',
-    )
-    found = testing.contents(client)
-    observer.close()
-  return found
 
 
 class _Observers:
@@ -194,7 +168,11 @@ class _Observers:
       observer.close()
 
 
-def _written_by_observers(data, names, info=_policy_info):
+def _spec(data, info=_policy_info):
+  return specs.create_trajectory_data_spec(data, info)
+
+
+def _written_by_observers(data, names, info=_policy_info, **options):
   """Returns what the observers of several settings write, by their names."""
   with testing.reverb_server(
       _spec(data, info), max_size=_MAX_SIZE, tables=names
@@ -205,7 +183,8 @@ def _written_by_observers(data, names, info=_policy_info):
             for name in names
         ]
     )
-    push.push_rlds_to_reverb(data, observers, info)
+    options = options_lib.ConversionOptions(**options)
+    push.push_rlds_to_reverb(data, observers, info, options=options)
     observers.close()
     return {name: testing.contents(client, name) for name in names}
 
@@ -222,111 +201,84 @@ def _tables(names):
   return [each for each in passes if each]
 
 
-def _all_written_in_bulk(data, names, **kwargs):
+def _written_in_bulk(data, names, **options):
   """Returns what is written in bulk for several settings, by their names."""
+  options = options_lib.ConversionOptions(
+      policy_info_fn=_policy_info, **options
+  )
   with testing.reverb_server(
       _spec(data), max_size=_MAX_SIZE, tables=names
   ) as client:
     for tables in _tables(names):
-      insert.write_rlds_to_reverb(
-          data,
-          client.server_address,
-          tables,
-          options=options_lib.ConversionOptions(
-              policy_info_fn=_policy_info, **kwargs
-          ),
-      )
+      insert.write_rlds_to_reverb(data, client, tables, options=options)
     return {name: testing.contents(client, name) for name in names}
-
-
-def _written_in_bulk(data, table, **kwargs):
-  with testing.reverb_server(_spec(data), max_size=_MAX_SIZE) as client:
-    insert.write_rlds_to_reverb(
-        data,
-        client.server_address,
-        table,
-        options=options_lib.ConversionOptions(
-            policy_info_fn=_policy_info, **kwargs
-        ),
-    )
-    return testing.contents(client)
 
 
 @pytest.mark.long
 class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   def _assert_same(self, found, expected):
-    self.assertNotEmpty(expected.items)
-    self.assertLen(found.items, len(expected.items))
-    # In the same order, too.
-    for item, other in zip(found.items, expected.items):
-      self.assertEqual(item, other)
-    self.assertEqual(found.num_episodes, expected.num_episodes)
-    self.assertEqual(found.signature, expected.signature)
-
-  def _assert_all_same(self, found, expected):
-    self.assertNotEmpty(expected)
     self.assertEqual(found.keys(), expected.keys())
-    for name in expected:
+    for name, contents in expected.items():
       with self.subTest(name):
-        self._assert_same(found[name], expected[name])
+        self.assertNotEmpty(contents.items)
+        self.assertLen(found[name].items, len(contents.items))
+        # In the same order, too.
+        for item, other in zip(found[name].items, contents.items):
+          self.assertEqual(item, other)
+        self.assertEqual(found[name][1:], contents[1:])
 
-  def _all_restored(self, data, names):
-    """Returns what checkpoints hold for several settings, by their names."""
-    found = {}
-    signature = tensor_spec.add_outer_dim(_spec(data))
-    for tables in _tables(names):
-      directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-      write.write_reverb_checkpoint(
-          data,
-          directory,
-          tables,
-          options=options_lib.ConversionOptions(policy_info_fn=_policy_info),
-          reverb_tables=[
-              testing.make_table(
-                  signature=signature, max_size=_MAX_SIZE, name=table.table_name
-              )
-              for table in tables
-          ],
-      )
-      server = serve.restore_reverb_server(directory)
-      for table in tables:
-        found[table.table_name] = testing.contents(
-            server.localhost_client(), table.table_name
-        )
-      server.stop()
-    return found
+  def _path(self):
+    return os.path.join(self.create_tempdir().full_path, 'checkpoint')
 
-  def _checkpoint(self, data, table, info=_policy_info):
-    directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+  def _checkpoint(self, data, tables, info=_policy_info):
+    directory = self._path()
     signature = tensor_spec.add_outer_dim(_spec(data))
     write.write_reverb_checkpoint(
         data,
         directory,
-        table,
+        tables,
         options=options_lib.ConversionOptions(policy_info_fn=info),
         reverb_tables=[
-            testing.make_table(signature=signature, max_size=_MAX_SIZE)
+            testing.make_table(
+                signature=signature, max_size=_MAX_SIZE, name=table.table_name
+            )
+            for table in tables
         ],
     )
     return directory
 
   def _restored(self, directory):
     server = serve.restore_reverb_server(directory)
+    client = server.localhost_client()
     try:
-      return testing.contents(server.localhost_client())
+      return {
+          name: testing.contents(client, name) for name in client.server_info()
+      }
     finally:
       server.stop()
 
-  def test_items_of_observers(self):
-    data = _rich_data()
-    names = tuple(_SETTINGS)
+  def _all_restored(self, data, names):
+    """Returns what checkpoints hold for several settings, by their names."""
+    found = {}
+    for tables in _tables(names):
+      found.update(self._restored(self._checkpoint(data, tables)))
+    return found
+
+  @parameterized.parameters(
+      (_rich_data, tuple(_SETTINGS)),
+      (_image_data, tuple(_SETTINGS)),
+      (
+          lambda: _rich_data((3000, 1, 700)),
+          ('length_3_stride_2_drop', 'length_80_stride_7_tile'),
+      ),
+  )
+  def test_items_of_observers(self, make_data, names):
+    data = make_data()
     expected = _written_by_observers(data, names)
-    self._assert_all_same(_all_written_in_bulk(data, names), expected)
-    self._assert_all_same(
-        _all_written_in_bulk(data, names, chunk_length=4), expected
-    )
-    self._assert_all_same(self._all_restored(data, names), expected)
+    self._assert_same(_written_in_bulk(data, names), expected)
+    self._assert_same(_written_in_bulk(data, names, chunk_length=4), expected)
+    self._assert_same(self._all_restored(data, names), expected)
 
   def test_observers_that_are_pushed_to_in_bulk(self):
     data = _rich_data()
@@ -337,59 +289,41 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
         _spec(data, None), max_size=_MAX_SIZE, tables=names
     ) as client:
       for name, (observer_class, settings, _) in _SETTINGS.items():
-        with self.subTest(name):
-          observer = observer_class(client, name, **settings)
-          frames = push.push_rlds_to_reverb(data, observer)
-          self.assertEqual(frames, 251)
-          self._assert_same(testing.contents(client, name), expected[name])
-          observer.close()
+        observer = observer_class(client, name, **settings)
+        self.assertEqual(push.push_rlds_to_reverb(data, observer), 251)
+        observer.close()
+      found = {name: testing.contents(client, name) for name in names}
+    self._assert_same(found, expected)
 
-  def test_images_and_vectors(self):
-    data = _image_data()
-    self.assertEqual(frames_lib.default_chunk_length(_spec(data)), 13)
-    names = tuple(_SETTINGS)
-    expected = _written_by_observers(data, names)
-    self._assert_all_same(_all_written_in_bulk(data, names), expected)
-    self._assert_all_same(self._all_restored(data, names), expected)
-
-  def test_thousands_of_steps(self):
-    names = ('length_3_stride_2_drop', 'length_80_stride_7_tile')
-    data = _rich_data((3000, 1, 700))
-    expected = _written_by_observers(data, names)
-    self._assert_all_same(_all_written_in_bulk(data, names), expected)
-    self._assert_all_same(self._all_restored(data, names), expected)
-
-  @parameterized.parameters(
-      'length_2_stride_1_drop', 'length_5_stride_1_tile', 'cross_2', 'episodes'
-  )
-  def test_episodes_as_tf_agents_takes_them(self, name):
+  def test_episodes_as_tf_agents_takes_them(self):
     # An empty episode; a stream that begins at a MID step.
-    observer_class, settings, table = _SETTINGS[name]
+    names = (
+        'length_2_stride_1_drop',
+        'length_5_stride_1_tile',
+        'cross_2',
+        'episodes',
+    )
     rng = np.random.default_rng(3)
     episodes = [_rich_episode(rng, length) for length in (3, 0, 5)]
     episodes[0]['is_first'][0] = False
     data = golden.stacked(episodes)
-    expected = _written_by_observer(
-        data, observer_class, settings, rules=_STREAM
+    self._assert_same(
+        _written_in_bulk(data, names, rules=_STREAM),
+        _written_by_observers(data, names, rules=_STREAM),
     )
-    found = _written_in_bulk(data, table, rules=_STREAM)
-    self._assert_same(found, expected)
 
-  @parameterized.product(
-      name=('length_2_stride_1_drop', 'episodes'),
-      make_data=(_rich_data, _image_data),
-  )
-  def test_merged_shards(self, name, make_data):
-    observer_class, settings, table = _SETTINGS[name]
+  @parameterized.parameters(_rich_data, _image_data)
+  def test_merged_shards(self, make_data):
+    names = ('length_2_stride_1_drop', 'episodes')
     data = make_data()
-    expected = _written_by_observer(data, observer_class, settings, _own_info)
+    expected = _written_by_observers(data, names, _own_info)
     shards = [
-        self._checkpoint(shard, table, _own_info)
+        self._checkpoint(shard, *_tables(names), _own_info)
         for shard in (data.take(3), data.skip(3).take(2), data.skip(5))
     ]
-    merged = os.path.join(self.create_tempdir().full_path, 'merged')
+    merged = self._path()
     counts = merge.merge_reverb_checkpoints(shards, merged)
-    self.assertEqual(counts, {testing.TABLE: len(expected.items)})
+    self.assertEqual(counts, {n: len(expected[n].items) for n in names})
     self._assert_same(self._restored(merged), expected)
 
 
