@@ -108,9 +108,9 @@ class BatchIterator:
       if not self._ahead:
         group_size = self._batches.group_size
         self._ahead.extend(self._batches.read(self.position, group_size))
-      if not self._ahead:
-        raise StopIteration
-      batch = self._ahead.popleft()
+      batch = self._ahead.popleft() if self._ahead else None
+    if batch is None:
+      raise StopIteration
     self.position += 1
     return batch
 
@@ -157,12 +157,8 @@ class BatchIterator:
     if self._executor is None:
       # Threads do not survive a fork, so they are made as late as possible.
       self._executor = futures.ThreadPoolExecutor(self._num_threads)
+    read = self._batches.read
     while len(self._ahead) < self._num_ahead:
       number = self.position + len(self._ahead)
-      self._ahead.append(
-          self._executor.submit(self._batches.__getitem__, number)
-      )
-    try:
-      return self._ahead.popleft().result()
-    except IndexError:
-      raise StopIteration from None  # It was the last one.
+      self._ahead.append(self._executor.submit(read, number, 1))
+    return next(iter(self._ahead.popleft().result()), None)

@@ -72,16 +72,17 @@ class RowLayout:
   """Says which bytes of which rows hold a column.
 
   Attributes:
-    structure: the nest of a frame, with the number of its column in the place
-      of each leaf.
     columns: the columns, in the order of the nest.
+    structure: the nest of a frame, of dicts and tuples, with the number of its
+      column in the place of each leaf.
     row_bytes: the number of bytes of a row, for each group of columns. The
       first group has the small columns.
     has_strings: whether there are strings beside the rows.
   """
 
-  def __init__(self, structure: Any, columns: Sequence[Column]):
-    self.structure, self.columns = structure, list(columns)
+  def __init__(self, columns: Sequence[Column]):
+    self.columns = list(columns)
+    self.structure = nest_of({c.keys: k for k, c in enumerate(columns)})
     self.has_strings = any(column.is_string for column in columns)
     dtypes = [
         strings.CELL if column.is_string else numpy_dtype(column.dtype)
@@ -129,7 +130,7 @@ class RowLayout:
             f' is needed. {advice}'
         )
       columns.append(column._replace(shape=leaf.shape.as_list()))
-    return cls(tree.unflatten_as(spec, range(len(columns))), columns)
+    return cls(columns)
 
   @property
   def frame_bytes(self) -> int:
@@ -234,18 +235,12 @@ class RowLayout:
 
   def to_json(self) -> Any:
     """Returns the layout as JSON values, for `from_json`."""
-    return {
-        'structure': _to_json(self.structure),
-        'columns': [column._asdict() for column in self.columns],
-    }
+    return {'columns': [column._asdict() for column in self.columns]}
 
   @classmethod
   def from_json(cls, value: Any) -> 'RowLayout':
-    columns = [
-        Column(**{**column, 'keys': tuple(column['keys'])})
-        for column in value['columns']
-    ]
-    return cls(_from_json(value['structure']), columns)
+    columns = [Column(**column) for column in value['columns']]
+    return cls([one._replace(keys=tuple(one.keys)) for one in columns])
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -265,24 +260,5 @@ def nest_of(leaves: Mapping[Tuple[Any, ...], Any]) -> Any:
   for keys, leaf in leaves.items():
     parts.setdefault(keys[0], {})[keys[1:]] = leaf
   nest = {key: nest_of(part) for key, part in parts.items()}
-  if nest and all(isinstance(key, int) for key in nest):
-    return tuple(nest[key] for key in sorted(nest))
-  return nest
-
-
-def _to_json(node):
-  if isinstance(node, dict):
-    return {'dict': [[key, _to_json(value)] for key, value in node.items()]}
-  if isinstance(node, (list, tuple)):
-    kind = 'list' if isinstance(node, list) else 'tuple'
-    return {kind: list(map(_to_json, node))}
-  return node
-
-
-def _from_json(value):
-  if not isinstance(value, dict):
-    return value
-  [(kind, parts)] = value.items()
-  if kind == 'dict':
-    return {key: _from_json(part) for key, part in parts}
-  return {'list': list, 'tuple': tuple}[kind](map(_from_json, parts))
+  is_tuple = list(nest) == list(range(len(nest))) != []
+  return tuple(nest.values()) if is_tuple else nest

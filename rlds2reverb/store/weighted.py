@@ -2,31 +2,13 @@
 
 import dataclasses
 import hashlib
-from typing import Any, Dict, Mapping, NamedTuple
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import draws as draws_lib
 from rlds2reverb.store import samplers
-
-
-class _Groups(NamedTuple):
-  """Groups of items, of which one is drawn first; arrays `[G]`.
-
-  Attributes:
-    weights: the weight of each group.
-    first: the number of its first item.
-    counts: how many items it has.
-    probability: how likely each of its items is.
-    within: the cumulative weights of items, of some groups.
-  """
-
-  weights: np.ndarray
-  first: np.ndarray
-  counts: np.ndarray
-  probability: np.ndarray
-  within: Dict[int, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,9 +32,10 @@ class Weighted(samplers.Sampler):
     checks.check_choice('by', self.by, ('item', 'episode', 'source'))
 
   def bind(self, items, process):
-    if self.by != 'item':
-      of_items = _of_episodes if self.by == 'episode' else _of_sources
-      return _by_groups(of_items(items, self.weights), process)
+    if self.by == 'episode':
+      return _by_groups(process, *_of_episodes(items, self.weights))
+    if self.by == 'source':
+      return _by_groups(process, *_of_sources(items, self.weights))
     weights = items.priorities if self.weights is None else self.weights
     if weights is None:
       return samplers.Uniform().bind(items, process)
@@ -81,25 +64,39 @@ class Weighted(samplers.Sampler):
     return f'Weighted({", ".join(parts)})'
 
 
-def _by_groups(groups: _Groups, process) -> samplers.DrawFn:
-  """Returns a function that draws a group, and then one of its items."""
-  sums, seeds = np.cumsum(groups.weights), process.seeds(2)
+def _by_groups(
+    process: samplers.Process,
+    weights: np.ndarray,
+    counts: np.ndarray,
+    probability: np.ndarray,
+    within: Mapping[int, np.ndarray],
+) -> samplers.DrawFn:
+  """Returns a function that draws a group, and then one of its items.
+
+  Args:
+    process: the random stream.
+    weights: the weight of each group, `[G]`.
+    counts: how many items it has.
+    probability: how likely each of its items is.
+    within: the cumulative weights of items, of some groups.
+  """
+  sums, seeds = np.cumsum(weights), process.seeds(2)
+  first = np.cumsum(counts) - counts
 
   def draw(*numbers):
-    chosen, places = [samplers.fractions(seed, *numbers) for seed in seeds]
-    chosen = draws_lib.search(sums, chosen)
-    found = draws_lib.below(places, groups.counts[chosen])
-    for group, own in groups.within.items():
-      here = chosen == group
+    groups, places = [samplers.fractions(seed, *numbers) for seed in seeds]
+    groups = draws_lib.search(sums, groups)
+    found = draws_lib.below(places, counts[groups])
+    for group, own in within.items():
+      here = groups == group
       found[here] = draws_lib.search(own, places[here])
-    return samplers.Draws(
-        groups.first[chosen] + found, groups.probability[chosen]
-    )
+    return samplers.Draws(first[groups] + found, probability[groups])
 
   return draw
 
 
-def _of_episodes(items, weights) -> _Groups:
+def _of_episodes(items, weights) -> Tuple[Any, ...]:
+  """Returns the groups of `_by_groups`."""
   if items.crosses_episodes:
     raise ValueError(
         'Episodes cannot be drawn first: these items cross episodes, or are'
@@ -108,15 +105,14 @@ def _of_episodes(items, weights) -> _Groups:
   counts = items.episodes.num_items
   if callable(weights):
     weights = weights(items.episodes)
-  if weights is None:
-    weights = np.ones(len(counts))
+  weights = np.ones(len(counts)) if weights is None else weights
   weights = _checked(weights, counts.shape, 'weights', 'episode')
-  likely = weights / weights.sum() / counts
-  return _Groups(weights, items.first_item[:-1], counts, likely, {})
+  return weights, counts, weights / weights.sum() / counts, {}
 
 
-def _of_sources(items, weights) -> _Groups:
-  totals = {name: np.sum(values) for name, values in weights.items()}
+def _of_sources(items, weights) -> Tuple[Any, ...]:
+  """Returns the groups of `_by_groups`."""
+  totals = {name: np.sum(weights[name]) for name in weights}
   checks.check_weights(totals, items.sources)
   within: Dict[int, np.ndarray] = {}
   for number, (name, count) in enumerate(zip(items.sources, items.counts)):
@@ -132,13 +128,8 @@ def _of_sources(items, weights) -> _Groups:
       raise ValueError(f'{name} has a weight, but no items to draw.')
     if values.shape and totals[name]:
       within[number] = np.cumsum(values)
-  return _Groups(
-      np.array([totals[name] for name in items.sources]),
-      np.cumsum(items.counts) - items.counts,
-      items.counts,
-      np.full(len(totals), np.nan),  # Nobody asks.
-      within,
-  )
+  totals = np.array([totals[name] for name in items.sources])
+  return totals, items.counts, np.full(len(totals), np.nan), within
 
 
 def _checked(weights, shape, name, of) -> np.ndarray:

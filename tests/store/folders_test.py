@@ -34,7 +34,7 @@ class FoldersTest(absltest.TestCase):
         layout.Column(('n',), 'int64', ()),
         layout.Column(('s',), 'string', ()),
     ]
-    writer = rows.StoreWriter(layout.RowLayout([0, 1], columns), folder)
+    writer = rows.StoreWriter(layout.RowLayout(columns), folder)
     for begin, end in ((0, 2), (2, 7)):
       numbers = np.arange(begin, end) + base
       writer.append([numbers, np.array([b'%d' % n for n in numbers], object)])
@@ -100,7 +100,7 @@ class FoldersTest(absltest.TestCase):
   def test_a_file_of_many_blocks(self):
     folder = self.create_tempdir().full_path
     column = layout.Column(('x',), 'uint8', [4096])
-    writer = rows.StoreWriter(layout.RowLayout([0], [column]), folder)
+    writer = rows.StoreWriter(layout.RowLayout([column]), folder)
     for k in range(70):
       writer.append([np.full([1, 4096], k, np.uint8)])
     writer.finish({}, {})

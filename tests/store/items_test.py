@@ -19,7 +19,7 @@ def _store(count):
       layout.Column(('n',), 'int64', ()),
       layout.Column(('s',), 'string', ()),
   ]
-  writer = rows.StoreWriter(layout.RowLayout({'n': 0, 's': 1}, columns))
+  writer = rows.StoreWriter(layout.RowLayout(columns))
   numbers = np.arange(1, count + 1)
   writer.append([numbers, np.array([b'%d' % n for n in numbers], object)])
   return writer.finish({}, {})

@@ -36,7 +36,7 @@ def _values(rng):
       ),
       'small': rng.integers(0, 256, [5, 1023]).astype(np.uint8),
       'large': rng.integers(0, 256, [5, 32, 32]).astype(np.uint8),
-      'none': [np.zeros([5, 0, 3], np.float32), np.zeros([5, 0], object)],
+      'none': (np.zeros([5, 0, 3], np.float32), np.zeros([5, 0], object)),
       'word': np.array(words, object),
       'pair': np.array([words, words[::-1]], object).T,
   }

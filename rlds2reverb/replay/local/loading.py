@@ -290,8 +290,10 @@ def _priorities(items, episodes, spec, writer) -> np.ndarray:
     return np.full(index.num_items, float(items.priority))
   function = priorities_lib.batched(items.priority)
   rows, boundary = writer.rows(), boundary_of(writer.layout)
-  num_bytes = max(writer.layout.frame_bytes * (index.length or 0), 1)
-  count = max(_PRIORITY_BYTES // num_bytes, 1) if index.length else 1
+  count = 1  # Episodes of different lengths have no common array.
+  if index.length is not None:
+    item_bytes = max(writer.layout.frame_bytes * index.length, 1)
+    count = max(_PRIORITY_BYTES // item_bytes, 1)
   priorities = np.zeros(index.num_items)
   for begin in range(0, index.num_items, count):
     numbers = np.arange(begin, min(begin + count, index.num_items))

@@ -146,16 +146,13 @@ class FrameRing(tf.train.experimental.PythonState):
 
   def append_leaves(self, *leaves: np.ndarray) -> None:
     """Appends frames, given their leaves; see `append`."""
-    groups = self.rows.layout.encode(leaves)
     [column] = loading.boundary_of(self.rows.layout)
-    for begin in range(0, len(groups[0]), _ROWS_AT_ONCE):
-      part = slice(begin, begin + _ROWS_AT_ONCE)
-      self._append([rows[part] for rows in groups], leaves[column][part])
+    self._append(self.rows.layout.encode(leaves), leaves[column])
 
   def clear(self) -> None:
     """Removes all frames."""
     with self.lock:
-      self._remove_before(self._next)
+      self._remove_before(self._end)
       self._begin = self._origin = self._end
 
   def serialize(self) -> bytes:
@@ -209,10 +206,10 @@ class FrameRing(tf.train.experimental.PythonState):
       )
       starts = origins[windows.episode] + windows.start
       self._origin = int(splits[-1] if is_end[-1] else origins[-1])
-      for begin in range(0, count, self.capacity):
-        part = slice(begin, begin + self.capacity)
-        self._make_room(len(step_type[part]))
-        self._write([rows[part] for rows in groups])
+      self._remove_before(self._end + count - self.capacity)
+      left_out = max(count - self.capacity, 0)
+      self._end += left_out
+      self._write([rows[left_out:] for rows in groups])
       # Items that would begin before the frames that are kept do not exist.
       starts = starts[starts >= max(self._end - self.capacity, self._begin)]
       items = self._next + np.arange(len(starts))
@@ -220,14 +217,6 @@ class FrameRing(tf.train.experimental.PythonState):
       if self.listener is not None and len(items):
         self.listener.add(items)
       self._next += len(items)
-
-  def _make_room(self, count: int) -> None:
-    # Items are in the order of their starts, so the oldest go first.
-    limit = self._end + count - self.capacity
-    first = self.first
-    while first < self._next and self._starts[first % self.capacity] < limit:
-      first += 1
-    self._remove_before(first)
 
   def _write(self, groups) -> None:
     rows = np.arange(self._end, self._end + len(groups[0])) % self.capacity
@@ -237,8 +226,12 @@ class FrameRing(tf.train.experimental.PythonState):
       group[rows[first] + self.capacity] = new[first]
     self._end += len(groups[0])
 
-  def _remove_before(self, first: int) -> None:
-    """Removes the items before one."""
+  def _remove_before(self, row: int) -> None:
+    """Removes the items that start before a row."""
+    # Items are in the order of their starts, so the oldest go first.
+    first = self.first
+    while first < self._next and self._starts[first % self.capacity] < row:
+      first += 1
     if self.listener is not None and first > self.first:
       self.listener.remove(np.arange(self.first, first))
     self.first = first
