@@ -13,8 +13,10 @@ What they bind has no effect on the program's own gin config, nor that on them.
 """
 
 import dataclasses
+import functools
 import os
-from typing import Any, List, Tuple
+import re
+from typing import Any, Dict, List, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -26,32 +28,8 @@ from rlds2reverb.fields import step_mapping
 MIXTURES = 'mixtures'
 _TRANSFORMS = 'transform_episodes'
 _SUFFIX = '.gin'
-_MAPPING = 'StepMapping'
-# The names of Octo, OpenVLA and LIBERO for data sets of these configs.
-_NAMES = {
-    'aloha_mobile': ['aloha_mobile_dataset'],
-    'aloha_static_dataset': ['aloha_dagger_dataset'],
-    'berkeley_gnm_recon': ['berkeley_gnm_cory_hall', 'berkeley_gnm_sac_son'],
-    'bridge': ['bridge_dataset', 'bridge_orig'],
-    'bridge_open_x': ['bridge_oxe'],
-    'droid': ['droid_100'],
-    'fmb': ['fmb_dataset'],
-    'libero': [
-        f'libero_{suite}_no_noops'
-        for suite in ('10', 'goal', 'object', 'spatial')
-    ],
-    'robo_set': ['roboset'],
-    'tdroid': [
-        *('ppgm', 'ppgm_static', 'ppgm_wrist'),
-        'tdroid_carrot_in_bowl',
-        'tdroid_cover_object_with_towel',
-        'tdroid_flip_pot_upright',
-        'tdroid_knock_object_over',
-        'tdroid_move_object_onto_plate',
-        'tdroid_pour_corn_in_pot',
-    ],
-}
-_ALIASES = {name: config for config, names in _NAMES.items() for name in names}
+# Other names of its data set, such as those of Octo and OpenVLA, in a config.
+_ALSO_CALLED = re.compile(r'^# Also called: (.*)', re.MULTILINE)
 
 
 def load_mapping(name_or_path: files.PathLike) -> step_mapping.StepMapping:
@@ -183,7 +161,7 @@ def find_config(name_or_path: files.PathLike, group: str = '') -> str:
   names, aliases = config_names(group), {}
   if not group:
     names += [f'training/{name}' for name in config_names('training')]
-    aliases = _ALIASES
+    aliases = {} if name_or_path in names else _aliases()
   name = aliases.get(name_or_path, name_or_path)
   if name not in names:
     what = group.removesuffix('s') or 'config'
@@ -193,6 +171,16 @@ def find_config(name_or_path: files.PathLike, group: str = '') -> str:
         f' are {names}. The path of a gin file must end in {_SUFFIX}.'
     )
   return os.path.join(config_folder(), group, f'{name}{_SUFFIX}')
+
+
+@functools.lru_cache(maxsize=None)
+def _aliases() -> Dict[str, str]:
+  """Returns the configs of the other names of data sets."""
+  aliases = {}
+  for config in config_names():
+    for names in _ALSO_CALLED.findall(read_config(config)[0]):
+      aliases.update(dict.fromkeys(names.split(), config))
+  return aliases
 
 
 def config_names(group: str = '') -> List[str]:

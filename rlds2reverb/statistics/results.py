@@ -134,9 +134,7 @@ def of_moments(
     span = slice(start, start := start + int(np.prod(shape)))
     own = accumulators.Moments(*(one[span] for one in moments[:-1]), total)
     levels = [
-        np.quantile(column, quantiles)
-        if column.size
-        else [np.nan] * len(quantiles)
+        np.quantile(column if column.size else [np.nan], quantiles)
         for column in columns[span]
     ]
     levels = np.reshape(levels, [len(levels), len(quantiles)]).T
@@ -173,12 +171,10 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
   """
   if not statistics:
     raise ValueError('There are no statistics to merge.')
+  describe = lambda one: f'{one.dtype} {one.count.shape}'
   check_same(
       {
-          name: {
-              path: f'{found.dtype} {found.count.shape}'
-              for path, found in one.fields.items()
-          }
+          name: {path: describe(found) for path, found in one.fields.items()}
           for name, one in statistics.items()
       }
   )
@@ -188,15 +184,13 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
       return sum(parts)
     if isinstance(parts[0], dict):
       return {path: merge(*(part[path] for part in parts)) for path in parts[0]}
-    moments = functools.reduce(
-        accumulators.Moments.merge, map(_moments_of, parts)
-    )
+    merge_two = accumulators.Moments.merge
+    moments = functools.reduce(merge_two, map(_moments_of, parts))
     moments = tf.nest.map_structure(np.asarray, moments)
     return _field(moments, parts[0].dtype, parts[0].count.shape, {})
 
-  return Statistics(
-      *map(merge, *(vars(part).values() for part in statistics.values()))
-  )
+  parts = [vars(part).values() for part in statistics.values()]
+  return Statistics(*map(merge, *parts))
 
 
 def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
@@ -258,11 +252,8 @@ def check_same(described: Mapping[str, Mapping[str, str]]) -> None:
 
 def to_json(statistics: Statistics) -> str:
   """Returns statistics as JSON text, in which a NaN is written as `NaN`."""
-  return json.dumps(
-      dataclasses.asdict(statistics),
-      default=lambda array: array.tolist(),
-      indent=1,
-  )
+  plain = dataclasses.asdict(statistics)
+  return json.dumps(plain, default=lambda array: array.tolist(), indent=1)
 
 
 def from_json(text: str) -> Statistics:

@@ -16,12 +16,7 @@ NUM_OUTCOMES = 4  # the columns that are about an episode
 # The fields that have no meaning in the last step of an episode.
 OF_TRANSITIONS = (rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
 
-_FLAGS = (
-    rlds.IS_FIRST,
-    rlds.IS_LAST,
-    rlds.IS_TERMINAL,
-    last_steps.HAS_ACTION,
-)
+_FLAGS = rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, last_steps.HAS_ACTION
 _MAX_LEAF_SIZE = 1024
 
 Leaves = List[Tuple[paths.KeyPath, tf.TensorSpec]]
@@ -45,33 +40,32 @@ def choose_leaves(
       paths.find(step_spec, name): spec
       for name, spec in paths.leaves(step_spec).items()
   }
-  if fields is None:
-    return [
-        (keys, spec)
-        for keys, spec in leaves.items()
-        if keys[0] not in _FLAGS
-        and _is_numbers(spec)
-        and spec.shape.num_elements() <= _MAX_LEAF_SIZE
-    ]
+  above = [()] if fields is None else fields
+  above = [paths.find(step_spec, path) for path in above]
   chosen = {
       keys: spec
-      for above in [paths.find(step_spec, path) for path in fields]
+      for one in above
       for keys, spec in leaves.items()
-      if keys[: len(above)] == above
+      if keys[: len(one)] == one
   }
-  for keys, spec in chosen.items():
-    if not _is_numbers(spec):
+  for keys, spec in list(chosen.items()):
+    is_numbers = (
+        isinstance(spec, tf.TensorSpec)
+        and spec.dtype != tf.string
+        and spec.shape.is_fully_defined()
+    )
+    if fields is None and (
+        keys[0] in _FLAGS
+        or not is_numbers
+        or spec.shape.num_elements() > _MAX_LEAF_SIZE
+    ):
+      del chosen[keys]
+    elif not is_numbers:
       raise ValueError(
           f'{paths.name_of(keys)} must have numbers of a known shape, but its'
           f' spec is {spec}. Name the fields one by one.'
       )
   return list(chosen.items())
-
-
-def _is_numbers(spec) -> bool:
-  if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string:
-    return False
-  return spec.shape.is_fully_defined()
 
 
 def to_rows(

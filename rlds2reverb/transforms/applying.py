@@ -13,6 +13,9 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
+_Function = Callable[[Dict[str, Any]], Dict[str, Any]]
+Operation = Union[base.EpisodeTransform, base.EpisodeFilter, _Function]
+
 
 @base.configurable
 class Compose(base.EpisodeTransform):
@@ -48,8 +51,8 @@ class Compose(base.EpisodeTransform):
         )
     object.__setattr__(self, 'transforms', parts)
     for name in 'has_filter', 'draws':
-      value = any(getattr(part, name) for part in parts)
-      object.__setattr__(self, name, value)
+      has_one = any(getattr(part, name) for part in parts)
+      object.__setattr__(self, name, has_one)
 
   def __call__(self, episode, episode_index=None):
     if self.has_filter or self.draws:
@@ -77,21 +80,14 @@ class Compose(base.EpisodeTransform):
     return steps
 
   def _transforms(self):
-    return [
-        one for one in self.transforms if isinstance(one, base.EpisodeTransform)
-    ]
+    kind = base.EpisodeTransform
+    return [one for one in self.transforms if isinstance(one, kind)]
 
 
 @gin.configurable(module='rlds2reverb')
 def transform_episodes(
     rlds_data: tf.data.Dataset,
-    transforms: Sequence[
-        Union[
-            base.EpisodeTransform,
-            base.EpisodeFilter,
-            Callable[[Dict[str, Any]], Dict[str, Any]],
-        ]
-    ],
+    transforms: Sequence[Operation],
 ) -> tf.data.Dataset:
   """Applies transforms and filters to every episode, in the given order.
 

@@ -138,10 +138,9 @@ def drop_images(
   keys = [paths.find(nest, path) for path in fields]
   draws = tf.random.stateless_uniform([2, len(keys)], seeds.to_pair(seed))
   if kept is None:
-    is_there = [
-        tf.reduce_any(tf.cast(paths.get(nest, path), tf.bool)) for path in keys
-    ]
-    place = tf.argmax(tf.where(tf.stack(is_there), draws[0], -1.0))
+    images = [tf.cast(paths.get(nest, path), tf.bool) for path in keys]
+    is_there = tf.stack([tf.reduce_any(image) for image in images])
+    place = tf.argmax(tf.where(is_there, draws[0], -1.0))
   elif paths.find(nest, kept) in keys:
     place = tf.constant(keys.index(paths.find(nest, kept)), tf.int64)
   else:
@@ -151,10 +150,8 @@ def drop_images(
     )
   is_kept = tf.equal(tf.range(len(keys), dtype=tf.int64), place)
   is_kept |= draws[1] >= probability
-  return values.map_each(
-      lambda number, _, leaf: tf.where(
-          is_kept[number], leaf, tf.zeros_like(leaf)
-      ),
-      nest,
-      keys,
-  )
+
+  def drop(number, unused_name, leaf):
+    return tf.where(is_kept[number], leaf, tf.zeros_like(leaf))
+
+  return values.map_each(drop, nest, keys)

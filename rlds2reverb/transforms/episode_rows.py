@@ -43,16 +43,12 @@ class EpisodeRows(NamedTuple):
     """Returns the rows of a batch, whose first episode has an index."""
     row_splits = batch.row_splits
     episode = episode_batches.episode_of_rows(row_splits)
+    first = tf.gather(row_splits, episode)
     last = tf.gather(row_splits, episode + 1) - 1
     row = tf.range(row_splits[-1])
-    have_action = last_steps.have_action(batch.steps, tf.equal(row, last))
-    return cls(
-        row,
-        tf.gather(row_splits, episode),
-        last,
-        episode + tf.cast(episode_index, tf.int64),
-        tf.gather(have_action, last),
-    )
+    acts = last_steps.have_action(batch.steps, tf.equal(row, last))
+    index = episode + tf.cast(episode_index, tf.int64)
+    return cls(row, first, last, index, tf.gather(acts, last))
 
   @property
   def step(self) -> tf.Tensor:
@@ -72,9 +68,8 @@ class EpisodeRows(NamedTuple):
 
     An episode of one step has that step, whether or not it has such an action.
     """
-    return tf.where(
-        self.last_acts, self.last, tf.maximum(self.last - 1, self.first)
-    )
+    before = tf.maximum(self.last - 1, self.first)
+    return tf.where(self.last_acts, self.last, before)
 
   def have_action(self) -> tf.Tensor:
     """Returns which rows have an action that has a meaning, bool `[N]`."""

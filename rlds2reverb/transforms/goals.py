@@ -191,9 +191,8 @@ def draw_goals_of_others(
         lambda leaf, new: values.rows_where(is_other, new, leaf), own, drawn
     )
     steps = values.add(values.drop(steps, goal), goal, goals)
-    reached = paths.get(steps, goal_step)
-    never = tf.cast(tf.size(rows.row), reached.dtype)
-    steps = values.put(steps, goal_step, tf.where(is_other, never, reached))
+    never = tf.size(rows.row)
+    steps = values.put_where(is_other, steps, goal_step, never)
     return {**episode, rlds.STEPS: steps}
 
   pairs = tf.data.Dataset.zip((episodes, others)).enumerate()

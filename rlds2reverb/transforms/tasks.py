@@ -55,20 +55,12 @@ class DropConditioning(base.EpisodeTransform):
     words = values.one_leaf(steps, self.instruction, values.STRINGS)
     keeps_goal = rows.fractions(self.seed) < self.keep_goal
     keeps_goal |= tf.equal(words, '')
-    steps = values.put(steps, self.instruction, tf.where(keeps_goal, '', words))
-
-    def drop(unused_name, leaf):
-      nothing = tf.zeros([], leaf.dtype)  # the empty string, too
-      return values.rows_where(keeps_goal, leaf, nothing)
-
-    def drop_step(unused_name, leaf):
-      last = tf.cast(rows.last - rows.first, leaf.dtype)
-      return tf.where(keeps_goal, leaf, last)
-
-    steps = paths.map_leaves(drop, steps, self.goal)
+    steps = values.put_where(keeps_goal, steps, self.instruction)
+    steps = values.put_where(~keeps_goal, steps, self.goal)
     if self.goal_step is None:
       return steps
-    return paths.map_leaves(drop_step, steps, self.goal_step)
+    last = rows.last - rows.first
+    return values.put_where(~keeps_goal, steps, self.goal_step, last)
 
 
 @base.configurable
@@ -98,12 +90,10 @@ class MarkPadding(base.EpisodeTransform):
           f'{paths.name_of(self.field)} must be a dict of fields, to which'
           f' {self.mask} is added.'
       )
-    masks = {
-        name: tf.reduce_any(
-            [_is_there(one) for one in tf.nest.flatten(leaf)], 0
-        )
-        for name, leaf in fields.items()
-    }
+    masks = {}
+    for name, field in fields.items():
+      found = [_is_there(leaf) for leaf in tf.nest.flatten(field)]
+      masks[name] = tf.reduce_any(found, 0)
     keys = paths.find(steps, self.field)
     return paths.insert(steps, (*keys, self.mask), masks)
 

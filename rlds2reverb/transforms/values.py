@@ -122,16 +122,35 @@ def drop(steps: Steps, *fields: paths.Path) -> Steps:
   return steps
 
 
-def rows_where(mask: tf.Tensor, leaf: tf.Tensor, other: Any) -> tf.Tensor:
-  """Returns rows `[N, ...]` of a leaf where `mask` is true, or of another.
+def put_where(
+    mask: tf.Tensor, steps: Steps, field: paths.Path, other: Any = None
+) -> Steps:
+  """Replaces some rows of the leaves of a field.
+
+  Args:
+    mask: bool `[N]`: which rows are replaced.
+    steps: a dict of step fields, `[N, ...]`.
+    field: the path of a field of one or several leaves.
+    other: numbers `[N]`; by default zeros, and empty strings.
+  """
+
+  def change(unused_name, leaf):
+    new = tf.zeros_like(leaf) if other is None else tf.cast(other, leaf.dtype)
+    return rows_where(mask, new, leaf)
+
+  return paths.map_leaves(change, steps, field)
+
+
+def rows_where(mask: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  """Returns the rows of one leaf where `mask` is true, and else of another.
 
   Args:
     mask: bool `[N]`.
-    leaf: `[N, ...]`.
-    other: a tensor that can be broadcast to `leaf`, of any dtype of numbers.
+    one: `[N, ...]`.
+    other: the same.
   """
-  mask = tf.reshape(mask, [-1] + [1] * (leaf.shape.rank - 1))
-  return tf.where(mask, leaf, other)
+  mask = tf.reshape(mask, [-1] + [1] * (other.shape.rank - 1))
+  return tf.where(mask, one, other)
 
 
 def take(steps: Steps, field: paths.Path, start: int, size: int) -> tf.Tensor:
