@@ -81,6 +81,7 @@ def define(
   path = os.path.join(os.path.dirname(__file__), '..', *module)
   with open(f'{path}.py', encoding='utf-8') as f:
     body = ast.parse(f.read()).body
+  found: Any
   (found,) = [node for node in body if getattr(node, 'name', '') == name]
   arguments = [*found.args.args, *found.args.kwonlyargs]
   # As the first arguments may have none.

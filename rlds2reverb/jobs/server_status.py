@@ -1,4 +1,4 @@
-"""The state of the tables of a running Reverb server, for people and Prometheus.
+"""The state of the tables of a running Reverb server, also for Prometheus.
 
 Only metrics need the extra `metrics`, which brings prometheus_client.
 """

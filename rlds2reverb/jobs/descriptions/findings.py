@@ -4,7 +4,17 @@ Each of `CHECKS` looks at one episode. `find` makes findings of what these and
 the statistics have shown.
 """
 
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+import functools
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import numpy as np
 import tree
@@ -49,11 +59,11 @@ class Episode:
 
   Attributes:
     steps: its steps, `[T, ...]`.
-    length: `T`.
-    is_end: bool `[T]`: which step is the last one.
-    reward: float64 `[T]`: the rewards.
     is_cut: whether its fields differ in length, and are cut to the shortest.
     is_valid: whether it keeps the rules of conversion.
+    reward: float64 `[T]`: the rewards.
+    length: `T`.
+    is_end: bool `[T]`: which step is the last one.
   """
 
   def __init__(self, steps: Dict[str, Any], is_cut: bool, is_valid: bool):
@@ -66,26 +76,27 @@ class Episode:
   def flag(self, name: str) -> np.ndarray:
     return self.steps[name].ravel().astype(bool)
 
+  def several(self, flag: str) -> np.ndarray:
+    # The second step that has a flag shows that there are several.
+    return self.flag(flag) & (np.cumsum(self.flag(flag)) == 2)
+
   def bootstraps(self) -> np.ndarray:
     ends = self.flag(rlds.IS_LAST) & self.flag(rlds.IS_TERMINAL)
     leads_to_end = np.roll(ends, -1) & ~self.is_end
     return leads_to_end & (self.steps[rlds.DISCOUNT].ravel() != 0)
 
-  def ends_with_zeros(self) -> bool:
-    """Returns whether the last observation is all zeros, and none before."""
+  def ends_with_zeros(self) -> np.ndarray:
     # Strings are never zero.
     leaves = [leaf for leaf in self._observation() if leaf.dtype != object]
     was_set, is_set = (
-        any(leaf[-back].any() for leaf in leaves[: self.length - 1])
-        for back in (2, 1)
+        any(leaf[at].any() for leaf in leaves) for at in (-2, -1)
     )
-    return was_set and not is_set
+    return self.is_end & (was_set and not is_set)
 
-  def ends_with_repetition(self) -> bool:
-    leaves = self._observation()
-    return bool(leaves) and all(
-        np.array_equal(leaf[-1], leaf[-2]) for leaf in leaves
-    )
+  def ends_with_repetition(self) -> np.ndarray:
+    pairs = [(leaf[-1], leaf[-2]) for leaf in self._observation()]
+    is_same = all(np.array_equal(*pair) for pair in pairs)
+    return self.is_end & (bool(pairs) and is_same)
 
   def _observation(self) -> List[np.ndarray]:
     leaves = tree.flatten(self.steps[rlds.OBSERVATION])
@@ -94,7 +105,7 @@ class Episode:
 
 # What shows each kind, which is a step or the whole episode, and the sentence
 # that follows "In 2 of 40 episodes, ".
-CHECKS: Dict[str, Tuple[Callable[[Episode], Any], str]] = {
+CHECKS: Dict[str, Tuple[Callable[..., Any], str]] = {
     'unequal_lengths': (
         lambda one: one.is_cut,
         'fields differ in length. Here they are cut to the shortest; a'
@@ -110,10 +121,8 @@ CHECKS: Dict[str, Tuple[Callable[[Episode], Any], str]] = {
         ' episode; the program `validate` says which rule',
     ),
     **{
-        # The second step that has a flag shows that there are several.
         f'several_{flag[3:]}': (
-            lambda one, flag=flag: one.flag(flag)
-            & (np.cumsum(one.flag(flag)) == 2),
+            functools.partial(Episode.several, flag=flag),
             f'{flag} is set on several steps',
         )
         for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
@@ -130,18 +139,18 @@ CHECKS: Dict[str, Tuple[Callable[[Episode], Any], str]] = {
     ),
     'last_reward': (
         lambda one: one.is_end & (one.reward != 0) & np.isfinite(one.reward),
-        'the last step has a reward, which no transition has, {} in all;'
+        'the last step has a reward, which no transition has, {:g} in all;'
         ' StepMapping.last_reward = "transition" moves it onto the transition'
         ' into that step, by --gin_binding or a config (docs/robotics.md, "The'
         ' last step")',
     ),
     'last_is_zero': (
-        lambda one: one.is_end & one.ends_with_zeros(),
+        Episode.ends_with_zeros,
         'the last observation is all zeros, and the one before is not: it may'
         ' be a dummy',
     ),
     'last_is_repeated': (
-        lambda one: one.is_end & one.ends_with_repetition(),
+        Episode.ends_with_repetition,
         'the last observation is the same as the one before: it may be a dummy',
     ),
 }
@@ -175,8 +184,7 @@ def _shown(
   where = '' if step is None else f', step {step}'
   if kind in CHECKS:
     rewards = reading.episodes['last_reward']
-    total = rewards[np.isfinite(rewards)].sum()
-    text = CHECKS[kind][1].format(f'{total:g}')
+    text = CHECKS[kind][1].format(rewards[np.isfinite(rewards)].sum())
   elif kind == 'duplicates':
     text = 'observations, actions and rewards are those of an earlier episode'
     where = f', which repeats episode {original}'
@@ -192,11 +200,11 @@ def _shown(
     elif numbers - total < _NEARLY_ALL * numbers:
       return None
     text = f'{field} has {total} of {numbers} values outside {of}'
-  message = (
+  text = (
       f'In {count} of {len(reading.episodes)} episodes, {text}. The first is'
       f' episode {first}{where}.'
   )
-  return Finding(kind, field, message, count, first, step)
+  return Finding(kind, field, text, count, first, step)
 
 
 def _saturated(reading) -> Iterator[Finding]:
@@ -205,7 +213,7 @@ def _saturated(reading) -> Iterator[Finding]:
     is_floating = reading.statistics.fields[field].is_floating
     if field.split('/')[0] != rlds.ACTION or not is_floating:
       continue
-    texts, places = [], []
+    texts, example = [], []
     for at, column in enumerate(reading.columns):
       sample = samples[column.number] if column.field == field else np.zeros(0)
       if np.unique(sample).size <= _MAX_SWITCH:
@@ -216,23 +224,19 @@ def _saturated(reading) -> Iterator[Finding]:
         ends = np.clip(ends, *reading.limits[:, column.offset])
       counts = [_equal(sample, end).sum() for end in ends]
       # Each end is reached at least once.
-      if sum(counts) - 2 < max(_SATURATED * sample.size, _MAX_SWITCH):
-        continue
-      shares = ' and '.join(
-          f'{end:g} in {count / sample.size:.0%}'
-          for end, count in zip(ends, counts)
-      )
-      texts.append(f'{column.name} is {shares}')
-      places.append((at, ends[np.argmax(counts)]))
+      if sum(counts) - 2 >= max(_SATURATED * sample.size, _MAX_SWITCH):
+        texts.append(
+            f'{column.name} is {ends[0]:g} in {counts[0] / sample.size:.0%} and'
+            f' {ends[1]:g} in {counts[1] / sample.size:.0%}'
+        )
+        example = example or _example(reading, at, ends[np.argmax(counts)])
     if texts:
-      message = (
+      text = (
           f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
           ' at an end of their range, as if they were clipped:'
           f' {_listed(texts)} of the steps.'
       )
-      yield Finding(
-          'saturated', field, message, None, *_example(reading, *places[0])
-      )
+      yield Finding('saturated', field, text, None, *example)
 
 
 def _equal(numbers, end) -> np.ndarray:
@@ -261,8 +265,8 @@ def _constant(reading) -> Iterator[Finding]:
       text = (
           f'is constant in {constant.size} of its {low.size} numbers, {listed}'
       )
-    message = f'In {count} of {total} episodes, {field} {text}.'
-    yield Finding('constant', field, message, count)
+    text = f'In {count} of {total} episodes, {field} {text}.'
+    yield Finding('constant', field, text, count)
 
 
 def _listed(texts) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import gym
 import numpy as np
@@ -21,6 +21,7 @@ from rlds2reverb.replay.checkpoint import records
 
 _CATALOG = 'tensorflow.org/datasets/catalog'  # where TFDS knows no homepage
 _FEATURES = "the data set's features"
+_TOLERANCE = 1e-6  # How far rounding may take a number beyond its bounds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,29 +46,25 @@ def bounds_of_features(
     mapping: Optional[step_mapping.StepMapping],
 ) -> Dict[str, Bounds]:
   """Returns the bounds that features give to actions and class labels."""
-  path = None if mapping is None else mapping.action
-  if mapping is not None and (
-      not isinstance(path, str) or path.startswith('../')
-  ):
+  path = rlds.ACTION if mapping is None else mapping.action
+  if not isinstance(path, str) or path.startswith('../'):
     return {}
   bounds = {}
   for name, feature in saving.feature_leaves(features[rlds.STEPS]):
-    if path is not None:
-      if name != path and not name.startswith(f'{path}/'):
-        continue
+    is_action = name == path or name.startswith(f'{path}/')
+    if is_action:
       name = rlds.ACTION + name[len(path) :]
+    elif mapping is not None:
+      continue
     if isinstance(feature, tfds.features.ClassLabel):
       if feature.num_classes:
-        ends = 0, feature.num_classes - 1
-        bounds[name] = Bounds(*ends, _FEATURES, tuple(feature.names or ()))
-    elif name.split('/')[0] == rlds.ACTION:
+        names = tuple(feature.names or ())
+        bounds[name] = Bounds(0, feature.num_classes - 1, _FEATURES, names)
+    elif is_action and isinstance(feature, tfds.features.Tensor):
       spec = feature.get_tensor_info()
-      ends = getattr(spec, 'minimum', None), getattr(spec, 'maximum', None)
-      if isinstance(feature, tfds.features.Tensor) and ends != (None, None):
-        low, high = (
-            free if end is None else end
-            for end, free in zip(ends, (-np.inf, np.inf))
-        )
+      low = -np.inf if spec.minimum is None else spec.minimum
+      high = np.inf if spec.maximum is None else spec.maximum
+      if spec.minimum is not None or spec.maximum is not None:
         bounds[name] = Bounds(low, high, _FEATURES)
   return bounds
 
@@ -91,6 +88,8 @@ def bounds_of_environment(environment: str) -> Dict[str, Bounds]:
 def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
   """Returns the least and the greatest value of each column, float64 `[2, D]`.
 
+  They are a little wider than the bounds, as numbers may have been rounded.
+
   Args:
     leaves: the keys and the spec of the fields that have columns.
     bounds: the bounds of fields, by name. Floats of an action without bounds
@@ -105,22 +104,23 @@ def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
       raise ValueError(
           f'{name} cannot have bounds. The fields that can are {names}.'
       )
-  found = [np.zeros([2, 0])]
+  found: List[Any] = [np.zeros([2, 0])]
   for field, (keys, spec) in zip(names, leaves):
     is_unit = keys[0] == rlds.ACTION and spec.dtype.is_floating
     end = 1.0 if is_unit else np.inf
     known = bounds.get(field, Bounds(-end, end, ''))
-    ends = {}
-    for name in ('low', 'high'):
+    found.append([])
+    for name, sign in ('low', -1), ('high', 1):
       bound = np.asarray(getattr(known, name), np.float64)
       try:
-        ends[name] = np.broadcast_to(bound, spec.shape.as_list()).ravel()
+        ends = np.broadcast_to(bound, spec.shape.as_list()).ravel()
       except ValueError as e:
         raise ValueError(
             f'The bounds of {field} must have its shape {spec.shape},'
             f' but {name} is {bound}.'
         ) from e
-    found.append(np.stack([*ends.values()]))
+      margin = _TOLERANCE * np.maximum(np.abs(ends), 1)
+      found[-1].append(ends + sign * margin)
   return np.concatenate(found, 1)
 
 

@@ -27,7 +27,6 @@ from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import validation
 
 _MAX_COLUMNS = 64  # of a field, that are shown
-_TOLERANCE = 1e-6  # How far rounding may take a number beyond its bounds.
 _MAX_BATCHED = 32  # Episodes that are read together if steps are small.
 _MAX_BATCHED_BYTES = 1024
 # A row of `Reading.episodes`. From `return` on, they are those of `rows`.
@@ -70,7 +69,8 @@ class Reading:
       bounds are compared with -1 to 1, without an entry here.
     fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
-    limits: the least and greatest value of each number, float64 `[2, D]`.
+    limits: the least and greatest value of each number, float64 `[2, D]`,
+      widened a little, as numbers may have been rounded.
     statistics: the statistics of all steps.
     samples: the numbers that the quantiles are taken from, by field and column.
     episodes: a structured array with a row for each episode: its `index` in the
@@ -193,9 +193,8 @@ class Reading:
           ),
           row_splits=tf.minimum(batch.row_splits, tf.cast(shortest, tf.int64)),
       )
-    steps, splits = batch.steps, batch.row_splits
-    one, outline = self._accumulation, validation.outline_of(steps)
-    outline = validation.with_end(outline)
+    one, steps, splits = self._accumulation, batch.steps, batch.row_splits
+    outline = validation.with_end(validation.outline_of(steps))
     is_valid = validation.are_valid(outline, splits, 'strict')
     is_last = last_steps.are_last(splits)
     are_meant = rows_lib.are_meant(steps, is_last, one.leaves)
@@ -205,28 +204,24 @@ class Reading:
   def _add(self, count, batch, rows, are_meant, is_valid, is_cut) -> np.ndarray:
     """Adds the episodes of a batch, after `count`; returns their records."""
     numbers, outcomes = np.split(rows, [-rows_lib.NUM_OUTCOMES], 1)
-    margin = _TOLERANCE * np.maximum(np.abs(self.limits), 1)
     are_odd = {
         'not_finite': are_meant & ~np.isfinite(numbers),
-        'outside': (numbers < self.limits[0] - margin[0])
-        | (numbers > self.limits[1] + margin[1]),
+        'outside': (numbers < self.limits[0]) | (numbers > self.limits[1]),
     }
     records = np.zeros(len(is_valid), _EPISODE)
     records['index'] = np.arange(count, count + len(records))
+    records['last_reward'] = np.nan
     if self._index is not None:
       records['index'] = batch.fields[self._index]
     spans = [*map(slice, batch.row_splits, batch.row_splits[1:])]
-    steps = [
-        tree.map_structure(lambda leaf: leaf[span], batch.steps)
-        for span in spans
-    ]
-    shows = []
+    shows, steps = [], []
     for at, span in enumerate(spans):
+      steps.append(tree.map_structure(lambda leaf: leaf[span], batch.steps))
       one = findings.Episode(steps[at], bool(is_cut), bool(is_valid[at]))
-      last = [*outcomes[span][-1:], np.zeros(rows_lib.NUM_OUTCOMES)][0]
-      index, last_reward = int(records['index'][at]), [*one.reward[-1:], np.nan]
-      records[at] = index, one.length, last_reward[0], *last
-      found = {
+      index = int(records['index'][at])
+      if one.length:
+        records[at] = index, one.length, one.reward[-1], *outcomes[span][-1]
+      found: Dict[Any, Any] = {
           (kind, None): look(one) for kind, (look, _) in findings.CHECKS.items()
       }
       for kind, odd in are_odd.items():

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 import tree
@@ -40,7 +40,7 @@ def to_text(description: description_lib.Description) -> str:
   if description.fields:
     lines += ['', 'Fields', *_aligned(field_rows(description))]
     parts = statistics_rows(description, _MAX_COLUMNS)
-    rows = [HEADS, *(row for _, part in parts for row in part)]
+    rows = [[*HEADS], *(row for _, part in parts for row in part)]
     lines += ['', 'Statistics', *_aligned(rows), '', 'What is odd']
     lines += [f'  {one}' for one in _messages(description) or [_NO_FINDING]]
   return '\n'.join(lines)
@@ -50,7 +50,7 @@ def _messages(description) -> List[str]:
   return [one['message'] for one in description.oddities]
 
 
-def _aligned(rows: List[List[str]]) -> Iterator[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
   """Yields the rows of a table, the first column to the left."""
   widths = [max(map(len, column)) for column in zip(*rows)]
   for first, *rest in rows:
@@ -70,7 +70,8 @@ def number(value: Optional[float]) -> str:
 
 
 def _size(num_bytes: int) -> str:
-  for unit, factor in (('GB', 10**9), ('MB', 10**6), ('kB', 10**3)):
+  units = {10**9: 'GB', 10**6: 'MB', 10**3: 'kB'}
+  for factor, unit in units.items():
     if num_bytes >= factor:
       return f'{num_bytes / factor:.3g} {unit}'
   return f'{num_bytes} bytes'
