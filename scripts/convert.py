@@ -326,7 +326,7 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
   skips = _INVALID_EPISODES.value == 'skip'
   memory.keep_flat()  # All that stays is loaded now.
   try:
-    with usage.interrupted_by_signals():
+    with usage.StopSignals():
       convert_lib.convert(
           plan,
           folder,

@@ -194,7 +194,7 @@ def _serve(server, checkpoints, signals):
 def main():
   checkpoints = _checkpoints()
   lock = checkpoints.locked() if checkpoints else contextlib.nullcontext()
-  with lock, serve.StopSignals() as signals:
+  with lock, usage.StopSignals() as signals:
     try:
       port = _METRICS_PORT.value
       with quiet.quiet_stderr('[reverb/'):

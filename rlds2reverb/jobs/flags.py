@@ -39,13 +39,6 @@ flags.disclaim_key_flags()
 
 # The largest count or length, so that sums of them fit into 64 bits.
 _MAX_INTEGER = 2**31 - 1
-# What absl calls the types of arguments.
-_KINDS = {
-    'int': 'integer',
-    'float': 'float',
-    'bool': 'bool',
-    'str': 'string',
-}
 # The names of the flags that `define_table_flags` defines.
 TABLE_FLAGS = (
     'table',
@@ -93,13 +86,13 @@ def define(
   )
   for name in names:
     flag, _, argument = name.rpartition('=')
-    kind = re.findall(r'\b(?:int|float|bool)\b', types[argument])
+    (kind,) = re.findall(r'\b(?:int|float|bool)\b', types[argument]) or ['str']
+    kind = {'int': 'integer', 'str': 'string'}.get(kind, kind)
     default = defaults.get(argument) and ast.literal_eval(defaults[argument])
     if repeated and default is not None:
       default = [*default] if isinstance(default, tuple) else [default]
     text = ' '.join(dict(texts)[argument].replace('`', '').split())
-    kind = 'multi_' * repeated + _KINDS[kind[0] if kind else 'str']
-    getattr(flags, f'DEFINE_{kind}')(
+    getattr(flags, f'DEFINE_{"multi_" * repeated}{kind}')(
         flag or argument,
         default,
         text[0].upper() + text[1:] + more,

@@ -16,9 +16,7 @@ import dataclasses
 import glob
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from typing import ContextManager, Dict, List, Optional, Sequence
 
@@ -238,42 +236,3 @@ def _link(source: str, target: str) -> None:
 
 def _age_of(path: str) -> float:
   return time.time() - os.stat(os.path.join(path, records.DONE)).st_mtime
-
-
-class StopSignals:
-  """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
-
-  Until `hold`, either of them raises KeyboardInterrupt. After it, they end
-  `wait`. A second signal ends the program at once.
-  """
-
-  def __init__(self):
-    self._is_held = False
-    self._stop = threading.Event()
-
-  def __enter__(self) -> 'StopSignals':
-    numbers = signal.SIGINT, signal.SIGTERM
-    self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
-    return self
-
-  def __exit__(self, *unused_error) -> None:
-    for number, handler in self._handlers.items():
-      signal.signal(number, handler)
-
-  def hold(self) -> None:
-    """From now on, lets signals end `wait` and interrupt nothing."""
-    self._is_held = True
-
-  def wait(self, seconds: Optional[float] = None) -> bool:
-    """Waits for a signal; returns whether there was one.
-
-    Args:
-      seconds: how long to wait; without end by default.
-    """
-    return self._stop.wait(seconds)
-
-  def _on_signal(self, *unused_arguments) -> None:
-    self.__exit__()
-    if not self._is_held:
-      raise KeyboardInterrupt
-    self._stop.set()

@@ -115,21 +115,43 @@ def wrong_usage():
     raise app.UsageError(str(e)) from e
 
 
-@contextlib.contextmanager
-def interrupted_by_signals():
-  """Lets SIGTERM interrupt the body as Ctrl-C does."""
+class StopSignals:
+  """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  def interrupt(*unused_args):
-    raise KeyboardInterrupt
+  Until `hold`, either of them raises KeyboardInterrupt. After it, they end
+  `wait`. A second signal ends the program at once.
+  """
 
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  handler = signal.signal(signal.SIGTERM, interrupt)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, handler)
+  def __init__(self):
+    self._is_held = False
+    self._stop = threading.Event()
+
+  def __enter__(self) -> 'StopSignals':
+    numbers = signal.SIGINT, signal.SIGTERM
+    self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
+    return self
+
+  def __exit__(self, *unused_error) -> None:
+    for number, handler in self._handlers.items():
+      signal.signal(number, handler)
+
+  def hold(self) -> None:
+    """From now on, lets signals end `wait` and interrupt nothing."""
+    self._is_held = True
+
+  def wait(self, seconds: Optional[float] = None) -> bool:
+    """Waits for a signal; returns whether there was one.
+
+    Args:
+      seconds: how long to wait; without end by default.
+    """
+    return self._stop.wait(seconds)
+
+  def _on_signal(self, *unused_arguments) -> None:
+    self.__exit__()
+    if not self._is_held:
+      raise KeyboardInterrupt
+    self._stop.set()
 
 
 def refuse_ignored(names: Sequence[str], reason: str) -> None:

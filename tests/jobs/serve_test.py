@@ -11,6 +11,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import serve
 from rlds2reverb.jobs import server_status
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import usage
 from rlds2reverb.replay import items
 from tests.jobs import data_sets
 
@@ -77,13 +78,13 @@ class ServeTest(absltest.TestCase):
 
   def test_signals(self):
     before = signal.getsignal(signal.SIGTERM)
-    with serve.StopSignals() as signals:
+    with usage.StopSignals() as signals:
       signals.hold()
       os.kill(os.getpid(), signal.SIGTERM)
       signals.wait()
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
     with self.assertRaises(KeyboardInterrupt):
-      with serve.StopSignals():
+      with usage.StopSignals():
         os.kill(os.getpid(), signal.SIGTERM)
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 

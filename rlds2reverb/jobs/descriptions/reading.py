@@ -26,6 +26,7 @@ from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import validation
 
+_INDEX = 'index'  # the field of an episode with its index
 _MAX_COLUMNS = 64  # of a field, that are shown
 _MAX_BATCHED = 32  # Episodes that are read together if steps are small.
 _MAX_BATCHED_BYTES = 1024
@@ -152,21 +153,23 @@ class Reading:
     self._read(rlds_data)
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
-    used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
+    used = {*self._excerpts.instruction[:1]} - {rlds.STEPS}
 
     @graphs.no_autograph
-    def select(episode):
+    def select(count, episode):
       steps = episode[rlds.STEPS]
       steps = stacked_steps.stacked_fields(steps, self.spec[rlds.STEPS])
-      return {**{name: episode[name] for name in used}, rlds.STEPS: steps}
+      fields = {name: episode[name] for name in used}
+      index = episode.get(self._index, count)
+      return {**fields, _INDEX: index, rlds.STEPS: steps}
 
     # The batches of `Episodes` leave out those whose fields differ in length.
-    episodes = tf.data.Dataset.map(
-        rlds_data, select, num_parallel_calls=tf.data.AUTOTUNE
+    episodes = tf.data.Dataset.enumerate(rlds_data).map(
+        select, num_parallel_calls=tf.data.AUTOTUNE
     )
     is_small = blocks.step_bytes(self.spec[rlds.STEPS]) <= _MAX_BATCHED_BYTES
     batches = batching.batch_together(episodes, _MAX_BATCHED if is_small else 1)
-    one, records, count = self._accumulation, [self.episodes], 0
+    one, records = self._accumulation, [self.episodes]
     state = one.empty()
     add = tf.function(one.add, autograph=False, reduce_retracing=True)
     # One at a time: the images of a long episode may take much memory.
@@ -174,8 +177,7 @@ class Reading:
     for part, *facts in batches:
       state = add(state, part)
       facts = tf.nest.map_structure(lambda leaf: leaf.numpy(), facts)
-      records.append(self._add(count, *facts))
-      count += len(records[-1])
+      records.append(self._add(*facts))
     self.episodes = np.concatenate(records)
     self.statistics, self.samples = one.statistics(state), one.samples(state)
 
@@ -201,18 +203,15 @@ class Reading:
     rows = one.rows(batch)
     return one.part(rows), batch, rows, are_meant, is_valid, is_cut
 
-  def _add(self, count, batch, rows, are_meant, is_valid, is_cut) -> np.ndarray:
-    """Adds the episodes of a batch, after `count`; returns their records."""
+  def _add(self, batch, rows, are_meant, is_valid, is_cut) -> np.ndarray:
+    """Adds the episodes of a batch; returns their records."""
     numbers, outcomes = np.split(rows, [-rows_lib.NUM_OUTCOMES], 1)
     are_odd = {
         'not_finite': are_meant & ~np.isfinite(numbers),
         'outside': (numbers < self.limits[0]) | (numbers > self.limits[1]),
     }
     records = np.zeros(len(is_valid), _EPISODE)
-    records['index'] = np.arange(count, count + len(records))
-    records['last_reward'] = np.nan
-    if self._index is not None:
-      records['index'] = batch.fields[self._index]
+    records['index'], records['last_reward'] = batch.fields[_INDEX], np.nan
     spans = [*map(slice, batch.row_splits, batch.row_splits[1:])]
     shows, steps = [], []
     for at, span in enumerate(spans):
