@@ -38,11 +38,8 @@ class SelectFields(base.EpisodeTransform):
   exclude: Sequence[paths.Path] = ()
 
   def _check(self):
-    for name, fields in ('fields', self.fields or ()), (
-        'exclude',
-        self.exclude,
-    ):
-      paths.check_list(name, fields)
+    paths.check_list('fields', self.fields or ())
+    paths.check_list('exclude', self.exclude)
 
   def transform(self, steps):
     selected = steps
@@ -93,7 +90,7 @@ def _move(steps, moves):
 
 
 @base.configurable
-class ClipField(base.EpisodeTransform):
+class ClipField(values.FieldTransform):
   """Clips the numbers of a field to `[low, high]`. NaN stays NaN.
 
   Attributes:
@@ -110,22 +107,19 @@ class ClipField(base.EpisodeTransform):
   high: Optional[constants.Numbers] = None
   index: Optional[int] = None
 
-  def transform(self, steps):
-    def clip(name, leaf):
-      if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
-        return leaf
-      clipped = constants.clip(leaf, self.low, self.high, name, tf)
-      if self.index is None:
-        return clipped
-      size = leaf.shape[-1] if leaf.shape.rank else 0
-      if size is None or not -size <= self.index < size:
-        raise ValueError(
-            f'{name} must have a number {self.index} in its last dimension, but'
-            f' is {leaf.dtype.name} {leaf.shape}.'
-        )
-      return tf.where(tf.range(size) == self.index % size, clipped, leaf)
-
-    return paths.map_leaves(clip, steps, self.field)
+  def _change(self, name, leaf, steps):
+    if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
+      return leaf
+    clipped = constants.clip(leaf, self.low, self.high, name, tf)
+    if self.index is None:
+      return clipped
+    size = leaf.shape[-1] if leaf.shape.rank else 0
+    if size is None or not -size <= self.index < size:
+      raise ValueError(
+          f'{name} must have a number {self.index} in its last dimension, but'
+          f' is {leaf.dtype.name} {leaf.shape}.'
+      )
+    return tf.where(tf.range(size) == self.index % size, clipped, leaf)
 
 
 @base.configurable

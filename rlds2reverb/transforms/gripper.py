@@ -159,12 +159,12 @@ class InvertGripper(values.FieldTransform):
   closed: float = 1.0
 
   def transform(self, steps):
-    return self._change(lambda one: 1 - one / self.closed, steps)
+    return self._map(lambda one: 1 - one / self.closed, steps)
 
   def _undo(self, steps):
-    return self._change(lambda one: (1 - one) * self.closed, steps)
+    return self._map(lambda one: (1 - one) * self.closed, steps)
 
-  def _change(self, fn, steps):
+  def _map(self, fn, steps):
     return values.map_one(fn, steps, self.field, self.index)
 
 

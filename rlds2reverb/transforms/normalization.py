@@ -55,19 +55,15 @@ class NormalizeField(values.FieldTransform):
           f' number is normalised, but is {self.mask}.'
       )
 
-  def transform(self, steps):
-    return self._map(normalization.Scaling.apply, steps)
+  def _change(self, name, leaf, steps):
+    return self._scaling().apply(leaf, name, tf)
 
-  def _undo(self, steps):
-    return self._map(normalization.Scaling.invert, steps)
+  def _change_back(self, name, leaf):
+    return self._scaling().invert(leaf, name, tf)
 
-  def _map(self, change, steps):
-    scaling = normalization.Scaling(
-        self.offset, self.scale, self.low, self.high, self.mask
-    )
-    return paths.map_leaves(
-        lambda name, leaf: change(scaling, leaf, name, tf), steps, self.field
-    )
+  def _scaling(self):
+    fields = normalization.Scaling._fields
+    return normalization.Scaling(*(getattr(self, name) for name in fields))
 
   @classmethod
   def between(
@@ -210,33 +206,26 @@ class ScaleReward(values.FieldTransform):
 
   field = rlds.REWARD
 
-  def transform(self, steps):
-    def scale(name, reward):
-      factor, shift = (
-          constants.constant(one, reward, name)
-          for one in (self.scale, self.shift)
-      )
-      if not (reward.dtype.is_integer and reward.dtype.size < 8):
-        return clip(reward * factor + shift, name)
+  def _change(self, name, leaf, steps):
+    numbers, dtype = self._numbers(name, leaf), leaf.dtype
+    is_narrow = dtype.is_integer and dtype.size < 8
+    if is_narrow:
       # int64 has room for the product, which is clipped before it is checked.
-      factor, shift = factor.astype(np.int64), shift.astype(np.int64)
-      wide = clip(tf.cast(reward, tf.int64) * factor + shift, name)
-      return _narrow(wide, reward.dtype, name, steps.get(rlds.IS_LAST))
+      numbers = [one.astype(np.int64) for one in numbers]
+      leaf = tf.cast(leaf, tf.int64)
+    made = leaf * numbers[0] + numbers[1]
+    made = constants.clip(made, self.minimum, self.maximum, name, tf)
+    if not is_narrow:
+      return made
+    return _narrow(made, dtype, name, steps.get(rlds.IS_LAST))
 
-    def clip(reward, name):
-      return constants.clip(reward, self.minimum, self.maximum, name, tf)
+  def _change_back(self, name, leaf):
+    scale, shift = self._numbers(name, leaf)
+    return tf.cast((leaf - shift) / scale, leaf.dtype)
 
-    return paths.map_leaves(scale, steps, self.field)
-
-  def _undo(self, steps):
-    def unscale(name, reward):
-      scale, shift = (
-          constants.constant(one, reward, name)
-          for one in (self.scale, self.shift)
-      )
-      return tf.cast((reward - shift) / scale, reward.dtype)
-
-    return paths.map_leaves(unscale, steps, self.field)
+  def _numbers(self, name, leaf):
+    numbers = self.scale, self.shift
+    return [constants.constant(one, leaf, name) for one in numbers]
 
 
 def _narrow(leaf, dtype, name, is_last):

@@ -34,12 +34,24 @@ class FieldTransform(base.EpisodeTransform):
 
   field: paths.Path
 
+  def transform(self, steps):
+    change = lambda name, leaf: self._change(name, leaf, steps)
+    return paths.map_leaves(change, steps, self.field)
+
   def invert(self, steps):
     return self._undo(steps) if paths.contains(steps, self.field) else steps
 
-  def _undo(self, steps: Steps) -> Steps:
-    """Returns steps that have the field as they were before."""
+  def _change(self, name: str, leaf: tf.Tensor, steps: Steps) -> tf.Tensor:
+    """Returns what becomes of a leaf at or below the field."""
     raise NotImplementedError
+
+  def _undo(self, steps: Steps) -> Steps:
+    """Returns steps that have the field, with what it was before."""
+    return paths.map_leaves(self._change_back, steps, self.field)
+
+  def _change_back(self, unused_name: str, leaf: tf.Tensor) -> tf.Tensor:
+    """Returns what a leaf was before; by default as it is."""
+    return leaf
 
 
 def check_probability(name: str, value: float) -> None:

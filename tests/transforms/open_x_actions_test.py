@@ -11,31 +11,15 @@ import tensorflow as tf
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
 from rlds2reverb.transforms import applying
+from tests.transforms import oracle_test
 
 _LENGTH = 12
 _RLDS = '_converted_externally_to_rlds'
 
 
-def _absolute(changes):
-  """What `rel2abs_gripper_actions` makes of changes."""
-  states = [1 if c < -0.1 else -1 if c > 0.1 else 0 for c in changes]
-  state = -next((s for s in states if s), -1)
-  result = []
-  for new in states:
-    state = new or state
-    result.append(state / 2 + 0.5)
-  return np.array(result)
-
-
-def _binary(openings):
-  """What `binarize_gripper_actions` makes of openings."""
-  result = np.empty_like(openings)
-  carry = openings[-1]
-  for step in reversed(range(len(openings))):
-    if openings[step] > 0.95 or openings[step] < 0.05:
-      carry = float(openings[step] > 0.95)
-    result[step] = carry
-  return result
+# Octo's functions of the same names.
+_absolute = oracle_test.absolute
+_binary = oracle_test.binarized
 
 
 def _closed_clipped(gripper):
@@ -198,20 +182,9 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_waypoints(self):
     mapped, found = self._treat('gnm_dataset')
-    state = mapped['observation']['state'].numpy()
-    action = mapped['action'].numpy()
-    position, yaw = state[:, :2], state[:, 2]
-    scale = np.linalg.norm(action[0]) / np.linalg.norm(
-        position[1] - position[0]
-    )
-    expected = []
-    for step, following in ((0, 3), (3, 6), (6, 9)):
-      cos, sin = np.cos(yaw[step]), np.sin(yaw[step])
-      x, y = position[following] - position[step]
-      expected.append(
-          [scale * (x * cos + y * sin), scale * (y * cos - x * sin)]
-      )
-    expected.append([0, 0])
+    steps = tf.nest.map_structure(np.asarray, mapped)
+    steps['x'] = steps['reward']
+    expected = oracle_test.waypoints(steps)['action']
     self.assertAllClose(found, expected, rtol=1e-5, atol=1e-6)
 
   @parameterized.parameters(

@@ -93,12 +93,12 @@ def _commands(octo, steps):
   if count:
     action[:count, 2] = octo(action[:count, 2])
     action[count:, 2] = action[count - 1, 2]
-  elif octo is _absolute:
+  elif octo is absolute:
     action[:, 2] = 1
   return {**steps, 'action': action}
 
 
-def _binarized(commands):
+def binarized(commands):
   """Octo's `binarize_gripper_actions`."""
   made = np.empty_like(commands)
   carry = commands[-1]
@@ -109,7 +109,7 @@ def _binarized(commands):
   return made
 
 
-def _absolute(commands):
+def absolute(commands):
   """Octo's `rel2abs_gripper_actions`: from -1, open, and 1, closed."""
   states = np.where(commands < -0.1, 1, np.where(commands > 0.1, -1, 0))
   given = states[states != 0]
@@ -133,7 +133,7 @@ def _thin(keep, steps, lost=0):
   return made
 
 
-def _waypoints(steps, every=3):
+def waypoints(steps, every=3):
   """Octo's `gnm_dataset_transform`, but for the last step that is taken."""
   state = steps['observation']['state']
   ways_made = np.linalg.norm(np.diff(state[:, :2], axis=0), axis=1)
@@ -277,11 +277,11 @@ _FROM_STATES = functools.partial(
 _TABLE = {
     'binarize': (
         transforms.BinarizeGripper(),
-        functools.partial(_commands, _binarized),
+        functools.partial(_commands, binarized),
     ),
     'absolute': (
         transforms.RelativeToAbsoluteGripper(),
-        functools.partial(_commands, _absolute),
+        functools.partial(_commands, absolute),
     ),
     'inverted_gripper': (
         transforms.InvertGripper('x', None, closed=2.0),
@@ -311,7 +311,7 @@ _TABLE = {
             _thin, lambda steps, t: t or steps['action'][t].any()
         ),
     ),
-    'waypoints': (transforms.ActionsFromWaypoints(_STATE), _waypoints),
+    'waypoints': (transforms.ActionsFromWaypoints(_STATE), waypoints),
     'drop_end': (transforms.DropEnd(), _drop_end),
     'mark_padding': (transforms.MarkPadding(), _mark_padding),
     'mark_actions': (transforms.MarkActions(), _mark_actions),

@@ -374,5 +374,22 @@ class CropTest(tf.test.TestCase):
     )
 
 
+class DrawStepsTest(tf.test.TestCase):
+
+  def test_some_steps_are_drawn(self):
+    steps = {'a': tf.range(100), 'b': {'c': tf.range(100) * 2}}
+    drawn = [slices.draw_steps(steps, 30, (1, seed)) for seed in range(2)]
+    for one in drawn:
+      self.assertLen(set(one['a'].numpy()), 30)
+      self.assertAllEqual(one['b']['c'], 2 * one['a'])
+    self.assertNotAllEqual(drawn[0]['a'], drawn[1]['a'])
+    again = slices.draw_steps(steps, 30, (1, 0))
+    self.assertAllEqual(again['a'], drawn[0]['a'])
+    whole = slices.draw_steps(steps, 100, 5)
+    self.assertAllEqual(whole['a'], steps['a'])
+    with self.assertRaisesRegex(ValueError, 'num_steps'):
+      slices.draw_steps(steps, 0, 5)
+
+
 if __name__ == '__main__':
   tf.test.main()
