@@ -16,6 +16,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_lengths
+from rlds2reverb.datasets import record_order
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import private
@@ -28,20 +29,16 @@ _MAX_BATCH = 2048
 # How many batches may be in memory at once.
 _MANY_BATCHES = 4
 
-# The number of records whose sizes are looked at together if they are not
-# known; fewer if records are large on average.
-_GROUP = 16
-_GROUPS_PER_BATCH = 8
+# If the sizes of records are not known, this many are read together, and fewer
+# if records are large on average.
+_FEW = 16
+_FEW_OF_BATCH = 8
 
 # Larger files are not searched for large records before they are read.
 _MAX_SEARCHED_BYTES = 4 << 30
 
 # The number of files that are asked for their size at a time.
 _MAX_STATS = 16
-
-# This fills the other slots of a large record. It is never a record itself,
-# because no `tf.train.Example` begins with a zero byte.
-_FILLER = b'\0'
 
 # Marks a batch whose records need not be read again.
 _FINE = np.int64(-1)
@@ -71,11 +68,11 @@ def record_batches(
     read_config: the options of TFDS.
     max_bytes: how many bytes of records a batch should have at most; see
       `grouping.bounds_of_parts`. Up to 2048 are read before they are cut
-      into batches. These have at most `5 * max_bytes` bytes, or `max_bytes`
+      into batches. These have at most `4 * max_bytes` bytes, or `max_bytes`
       more than the largest record. For this, the lengths of all records are
       looked up first. For files that are remote, not in TFRecord format, or
-      larger than 4 GiB in all, they are not; the limit is then `max_bytes` and
-      16 records.
+      larger than 4 GiB in all, they are not, and for a random order they do not
+      help; then at most 16 records are read together.
 
   Returns:
     A data set of pairs, the arguments of `grouping.cut_out`, which returns a
@@ -97,22 +94,17 @@ def record_batches(
   if records is None:
     return None
   files = builder.info.splits[split].file_instructions
-  with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
-    num_bytes = sum(executor.map(_file_bytes, files))
-  size = _batch_size(files, num_bytes, max_bytes)
-  batches = records.batch(size)
-  if size > 1 and num_bytes > _MANY_BATCHES * max_bytes:
-    file_format = private.file_format_of(builder, read_config)
-    group_size = _group_size(files, num_bytes, size, max_bytes, file_format)
-    if group_size < size:
-      batches = _batch_by_bytes(records, max_bytes, size, group_size)
+  num_records = sum(file.take for file in files)
+  sizes = _sizes(builder, files, read_config, max_bytes, can_be_repeated)
+  if len(sizes) > 1:
+    batches, num_batches = records.batch(1).rebatch(sizes), len(sizes)
+  else:
+    batches, num_batches = records.batch(sizes[0]), num_records // sizes[0] + 1
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
   if not can_be_repeated:
     return batches.flat_map(cut)
-  num_records = sum(file.take for file in files)
-  # There is one more for each file that cannot be read, for the end, and for
-  # each rest of a division.
-  max_batches = num_records // size + num_bytes // max_bytes + len(files) + 4
+  # There is one more for each file that cannot be read, and for the end.
+  max_batches = num_batches + len(files) + 3
   return _batches_until_an_error(
       records, num_records, batches, max_batches, cut
   )
@@ -129,10 +121,47 @@ def is_repeatable(read_config, shuffle_files: bool) -> bool:
   )
 
 
-def _batch_size(files, num_bytes: int, max_bytes: int) -> int:
-  """Returns how many records have `max_bytes` on average."""
+def _sizes(
+    builder, files, read_config, max_bytes: int, has_order: bool
+) -> np.ndarray:
+  """Returns how many records the batches have in turn, or all of them."""
+  with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
+    num_bytes = sum(executor.map(_file_bytes, files))
   in_files = sum(file.examples_in_shard for file in files)
-  return min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
+  size = min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
+  alike = np.array([size], np.int64)
+  if size == 1 or num_bytes <= _MANY_BATCHES * max_bytes:
+    return alike
+  few = np.minimum(np.maximum(alike // _FEW_OF_BATCH, 1), _FEW)
+  paths = [os.fspath(file.filename) for file in files]
+  if (
+      private.file_format_of(builder, read_config) != private.TFRECORD
+      or any(map(files_lib.is_url, paths))
+      or num_bytes > _MAX_SEARCHED_BYTES
+  ):
+    return few
+  counts = np.array([file.take for file in files], np.int64)
+  lengths = np.zeros([len(files), counts.max(initial=0)], np.int64)
+  try:
+    for row, path, file in zip(lengths, paths, files):
+      found = record_lengths.read_lengths(path, file.skip + file.take)
+      row[: max(len(found) - file.skip, 0)] = found[file.skip :]
+  except OSError:
+    return alike  # That the file cannot be read is told when it is read.
+  if size * lengths.max(initial=0) <= _MANY_BATCHES * max_bytes:
+    return alike
+  if not has_order:
+    return few
+  order = record_order.record_order(
+      0 * counts, counts, read_config, builder.info.disable_shuffling
+  )
+  pairs = [*order.batch(1 << 16).as_numpy_iterator()]
+  in_order = lengths[tuple(np.concatenate(pairs, 1))]
+  # Those that begin within the same `max_bytes` are read together.
+  part = (np.cumsum(in_order) - in_order) // max_bytes
+  is_cut = np.diff(part, append=-1) != 0
+  is_cut |= (np.arange(len(part)) + 1) % _MAX_BATCH == 0
+  return np.diff(np.flatnonzero(is_cut) + 1, prepend=0)
 
 
 def _file_bytes(file) -> int:
@@ -140,75 +169,6 @@ def _file_bytes(file) -> int:
     return tf.io.gfile.stat(os.fspath(file.filename)).length
   except tf.errors.OpError:
     return 0  # That the file cannot be read is told when it is read.
-
-
-def _group_size(
-    files, num_bytes: int, size: int, max_bytes: int, file_format
-) -> int:
-  """Returns how many records are read before their sizes are looked at.
-
-  A look costs some 20 microseconds, several times as much as reading a short
-  episode. It is left out where no record is large enough to need it.
-
-  Args:
-    files: the instructions of TFDS.
-    num_bytes: the bytes of the files.
-    size: how many records have `max_bytes` on average, or `_MAX_BATCH`.
-    max_bytes: how many bytes of records a batch should have at most.
-    file_format: the format of the files.
-
-  Returns:
-    The number of records; `size` if no look is needed.
-  """
-  paths = [os.fspath(file.filename) for file in files]
-  if (
-      file_format != private.TFRECORD
-      or any(map(files_lib.is_url, paths))
-      or num_bytes > _MAX_SEARCHED_BYTES
-  ):
-    return min(max(size // _GROUPS_PER_BATCH, 1), _GROUP)
-  try:
-    largest = max(
-        record_lengths.read_lengths(path, file.skip + file.take)[
-            file.skip :
-        ].max(initial=0)
-        for path, file in zip(paths, files)
-    )
-  except OSError:
-    return size  # That the file cannot be read is told when it is read.
-  fitting = _MANY_BATCHES * max_bytes // max(largest, 1)
-  return next((n for n in (size, min(_GROUP, size)) if n <= fitting), 1)
-
-
-def _batch_by_bytes(
-    records: tf.data.Dataset, max_bytes: int, num_slots: int, group_size: int
-) -> tf.data.Dataset:
-  """Batches records, fewer of them where they are large.
-
-  A batch has `num_slots` slots. A record takes one, and a large one takes more,
-  which hold `_FILLER` while batches are made; they come behind its group.
-  """
-  slot_bytes = -(-max_bytes // num_slots)
-
-  def fill(group):
-    further = tf.strings.length(group[RECORD]) // slot_bytes
-    fillers = tf.fill(tf.reduce_sum(further, keepdims=True), _FILLER)
-    return tf.nest.map_structure(
-        lambda column: tf.concat([column, fillers], 0), group
-    )
-
-  def without_fillers(batch):
-    is_record = batch[RECORD] != _FILLER
-    return tf.nest.map_structure(
-        lambda column: tf.boolean_mask(column, is_record), batch
-    )
-
-  filled = records.batch(group_size).map(graphs.no_autograph(fill))
-  return (
-      filled.rebatch(num_slots)
-      .map(graphs.no_autograph(without_fillers))
-      .filter(graphs.no_autograph(lambda batch: tf.size(batch[RECORD]) > 0))
-  )
 
 
 def _batches_until_an_error(
@@ -245,26 +205,26 @@ def _batches_until_an_error(
   checked = records.apply(tf.data.experimental.assert_cardinality(num_records))
 
   @graphs.no_autograph
-  def one_by_one(start):
-    failing = no_batch.map(graphs.no_autograph(_fail))
-    ones = checked.skip(start).batch(1).concatenate(failing)
-    return tf.data.Dataset.zip(
-        (tf.data.Dataset.from_tensors(np.array([0, 1])).repeat(), ones)
-    )
-
-  @graphs.no_autograph
   def find_missing(state, numbered):
     position, start = state
     number, batch = numbered
-    is_end = tf.size(batch[RECORD]) == 0
-    stop = start + tf.size(batch[RECORD], tf.int64)
+    size = tf.size(batch[RECORD], tf.int64)
+    stop = start + size
+    is_end = size == 0
     is_there = (number == position) & tf.where(
         is_end, stop == num_records, stop <= num_records
     )
-    size = tf.where(is_there, stop - start, 0)
-    batch = tf.nest.map_structure(lambda leaf: leaf[:size], batch)
+    batch = tf.nest.map_structure(
+        lambda leaf: leaf[: tf.where(is_there, size, 0)], batch
+    )
     next_position = tf.where(is_end, _DONE, position + 1)
     return (next_position, stop), (tf.where(is_there, _FINE, start), batch)
+
+  def one_by_one(start):
+    failing = no_batch.map(graphs.no_autograph(_fail))
+    ones = checked.skip(start).batch(1).concatenate(failing)
+    bounds = tf.data.Dataset.from_tensors(np.array([0, 1])).repeat()
+    return tf.data.Dataset.zip((bounds, ones))
 
   @graphs.no_autograph
   def parts(start, batch):

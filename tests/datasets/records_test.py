@@ -78,7 +78,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write_records(
         directory, _FEATURES, [[b'x' * size for size in sizes]]
     )
-    with mock.patch.object(records, '_batch_size', return_value=512):
+    with mock.patch.object(records, '_sizes', return_value=np.array([512])):
       batches = list(_batches(directory, 1000, add_tfds_id=True))
     found = [
         [len(record) for record in batch['record'].numpy()] for batch in batches
@@ -104,11 +104,10 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
-      sizes=[(1, 1), (7, 7), (512, 512), (512, 3), (512, 1)],
+      sizes=[[1], [7], [512], [3, 20, 1, 7] * 20],
   )
   @pytest.mark.few(5)
   def test_a_damaged_file(self, damage, sizes):
-    size, group_size = sizes
     directory = os.path.join(self.create_tempdir().full_path, 'damaged')
     shutil.copytree(self._directory, directory)
     first, second, _ = self._files(directory)
@@ -134,9 +133,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     episodes = loading.load_episodes(directory, read_config=config)
     expected, error = _read_until_an_error(episodes)
     self.assertIsNotNone(error)
-    with mock.patch.object(records, '_MAX_BATCH', size), mock.patch.object(
-        records, '_MANY_BATCHES', 0
-    ), mock.patch.object(records, '_group_size', return_value=group_size):
+    with mock.patch.object(records, '_sizes', return_value=np.array(sizes)):
       batches = data_sets.batches_of(
           loading.load_episodes(directory, read_config=config)
       )
@@ -163,12 +160,13 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         list(batches)
 
   @parameterized.product(
-      group_size=[512, 16, 1], config=[dict(), dict(assert_cardinality=False)]
+      sizes=[[512], [16], [1, 30, 9] * 20],
+      config=[dict(), dict(assert_cardinality=False)],
   )
-  def test_groups_of_records(self, group_size, config):
+  def test_sizes_of_batches(self, sizes, config):
     # An unknown number of records is read in another way.
     max_bytes = os.path.getsize(self._files(self._directory)[0]) // 5
-    with mock.patch.object(records, '_group_size', return_value=group_size):
+    with mock.patch.object(records, '_sizes', return_value=np.array(sizes)):
       batches = list(_batches(self._directory, max_bytes, **config))
     expected = tf.data.TFRecordDataset(self._files(self._directory))
     self.assertCountEqual(
@@ -206,30 +204,28 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sum(sums), total)
     self.assertLessEqual(max(sums), 5 * max_bytes)
 
-  def test_how_many_records_are_read_before_they_are_looked_at(self):
-    max_bytes = 10_000
+  def test_how_many_records_are_read_together(self):
     equal = [[b'x' * 1000] * 240] * 3
-    some = [[b'x'] * 200 + [b'x' * 2_000] * 40]
-    large = [[b'x'] * 200 + [b'x' * 100_000] * 40]
-    for files, size, expected in (
-        (equal, 10, 10),  # No batch has more bytes than usual.
-        (some, 100, 16),  # 16 records have 32,000 bytes at most.
-        (large, 100, 1),
-        (large, 8, 1),
+    large = [[b'x'] * 2000 + [b'x' * 100_000] * 10]
+    for files, in_order, expected, few in (
+        (equal, True, [9], 1),  # No batch has more bytes than usual.
+        (large, True, [2001] + 9 * [1], 2),
+        (large, False, [2], 2),
     ):
       directory = self.create_tempdir().full_path
       tfds_files.write_records(directory, _FEATURES, files)
       builder = tfds.builder_from_directory(directory)
-      find = lambda num_bytes: records._group_size(
+      find = lambda: records._sizes(
+          builder,
           builder.info.splits['train'].file_instructions,
-          num_bytes,
-          size,
-          max_bytes,
-          builder.info.file_format,
-      )
-      self.assertEqual(find(1 << 20), expected)
+          tfds.ReadConfig(),
+          10_000,
+          in_order,
+      ).tolist()
+      self.assertEqual(find(), expected)
       # Without a look at the files.
-      self.assertEqual(find(5 << 30), max(size // 8, 1))
+      with mock.patch.object(records, '_MAX_SEARCHED_BYTES', 0):
+        self.assertEqual(find(), [few])
 
   def test_orders_that_are_not_known(self):
     config = tfds.ReadConfig(
