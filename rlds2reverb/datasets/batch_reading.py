@@ -5,7 +5,6 @@ short. Here `tf.io.parse_example` parses many at once. It returns the values of
 a field for all their steps, one after the other, as in a batch.
 """
 
-import math
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
@@ -17,6 +16,7 @@ from rlds2reverb.datasets import record_order
 from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
+from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
@@ -80,8 +80,8 @@ def read_batches(
     A data set of `EpisodeBatch`s; or None if a feature cannot be read in
     batches, or if the order may differ each time.
   """
-  features = builder.info.features
-  if not _can_be_batched(features, decoders or {}):
+  features, decoders = builder.info.features, decoders or {}
+  if not _can_be_batched(features, decoders):
     return None
   batches = records_lib.record_batches(
       builder,
@@ -92,7 +92,7 @@ def read_batches(
   )
   if batches is None:
     return None
-  reader = _Reader(features, decoders or {}, decode_steps)
+  reader = _Reader(features, decoders, decode_steps)
   describe_record = lambda index: ''
   if records_lib.is_repeatable(read_config, shuffle_files):
     describe_record = record_order.record_descriptions(
@@ -127,7 +127,7 @@ class _Reader:
     steps = features[rlds.STEPS].feature
     self._parser = parser
     self._decode_fields = _field_decoder(features, decoders)
-    self._row_bytes = _row_bytes(steps)
+    self._row_bytes = blocks.step_bytes(steps.get_tensor_spec())
     self._is_stored_plainly = _is_stored_plainly(steps)
     # Each is used twice, and building it takes long.
     self._parse_fn = graphs.built_once(self._parse)
@@ -265,16 +265,10 @@ def _has_one_shape(feature: Any, decoder: Any) -> bool:
   if type(feature) not in _FEATURES or not (skips or decoder is None):
     return False
   stored = feature.get_serialized_info()
-  return (
-      not isinstance(stored, Mapping)
-      and not stored.optional
-      and _is_known(stored.shape)
-      and (skips or _is_known(feature.shape))
-  )
-
-
-def _is_known(shape) -> bool:
-  return None not in shape and 0 not in shape
+  if isinstance(stored, Mapping) or stored.optional:
+    return False
+  shown = () if skips else feature.shape
+  return not {None, 0} & {*stored.shape, *shown}
 
 
 def _field_decoder(features, decoders) -> Callable[[Any], Dict[str, Any]]:
@@ -298,13 +292,4 @@ def _is_stored_plainly(steps) -> bool:
   return len(stored) == len(shown) and all(
       (one.shape, one.tf_dtype) == (other.shape, other.tf_dtype)
       for one, other in zip(stored, shown)
-  )
-
-
-def _row_bytes(steps) -> int:
-  """Returns the bytes of a decoded step, without its strings."""
-  return sum(
-      math.prod(spec.shape.as_list()) * spec.dtype.size
-      for spec in tf.nest.flatten(steps.get_tensor_spec())
-      if spec.dtype != tf.string and spec.shape.is_fully_defined()
   )

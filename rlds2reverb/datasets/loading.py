@@ -143,19 +143,13 @@ def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )
-  step_decoders = image_decoders.decoders_of_one_size(
+  found = image_decoders.decoders_of_one_size(
       steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
   )
-
-  def decode_steps(stored):
-    decoded = image_decoders.decode(
-        sequence,
-        {rlds.STEPS: stored},
-        step_decoders and {rlds.STEPS: step_decoders},
-    )
-    return decoded[rlds.STEPS]
-
-  return decode_steps
+  found = found and {rlds.STEPS: found}
+  return lambda stored: image_decoders.decode(
+      sequence, {rlds.STEPS: stored}, found
+  )[rlds.STEPS]
 
 
 def find_builder(

@@ -1,6 +1,6 @@
 """Mixtures: data sets whose elements are drawn from several others."""
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional
 
 import gin
 import numpy as np
@@ -85,24 +85,24 @@ def mix_datasets(
   checks.check_choice('stop_when', stop_when, _STOPS)
   if not datasets:
     raise ValueError('There are no data sets to mix.')
-  for name, size in (
-      ('batch_size', batch_size),
-      ('subbatch_size', subbatch_size),
-  ):
+  sizes = {'batch_size': batch_size, 'subbatch_size': subbatch_size}
+  for name, size in sizes.items():
     if size is not None:
       checks.check_positive(name, size)
   checks.check_not_negative('start', start)
-  probabilities = _probabilities(datasets, weights)
-  parts = []
+  weights = dict.fromkeys(datasets, 1.0) if weights is None else weights
+  checks.check_weights(weights, datasets)
+  total = sum(weights.values())
+  parts, chances = [], []
   aligned = alignment.align(datasets, of_batches=batch_size is not None)
   for name, part in aligned.items():
     # A data set that is never drawn would be waited for at the end.
-    if probabilities[name]:
+    if weights[name]:
       if stop_when == 'never':
         # The error is reached only if there is nothing to repeat.
         part = part.repeat().concatenate(_error(part.element_spec, name))
       parts.append(part)
-  chances = [chance for chance in probabilities.values() if chance]
+      chances.append(weights[name] / total)
   if batch_size is None:
     if subbatch_size is not None:
       parts = [_stacked(part, subbatch_size, stop_when) for part in parts]
@@ -149,15 +149,6 @@ def draw_sources(
   return tf.searchsorted(edges, places, side='right', out_type=tf.int64)
 
 
-def _probabilities(datasets, weights) -> Dict[str, float]:
-  """Returns how likely each data set is drawn, by its name."""
-  if weights is None:
-    weights = dict.fromkeys(datasets, 1.0)
-  checks.check_weights(weights, datasets)
-  total = sum(weights.values())
-  return {name: weights[name] / total for name in datasets}
-
-
 def _stacked(dataset, size: int, stop_when: str) -> tf.data.Dataset:
   """Returns sub-batches of a data set of `Mixed` elements."""
   for path, spec in paths.leaves(dataset.element_spec.element).items():
@@ -202,15 +193,13 @@ def _exact(
         f' {shares.tolist()} elements. Choose another batch_size, or'
         ' subbatch_size=1, where the shares are right on average.'
     )
-  return tf.data.Dataset.zip(
-      tuple(
-          part.rebatch(size, drop_remainder=True)
-          for part, size in zip(parts, sizes.tolist())
-      )
-  ).map(
-      lambda *batches: tf.nest.map_structure(
-          lambda *leaves: tf.concat(leaves, 0), *batches
-      )
+  shares = [
+      part.rebatch(size, drop_remainder=True)
+      for part, size in zip(parts, sizes.tolist())
+  ]
+  join = lambda *leaves: tf.concat(leaves, 0)
+  return tf.data.Dataset.zip(tuple(shares)).map(
+      lambda *batches: tf.nest.map_structure(join, *batches)
   )
 
 

@@ -10,6 +10,7 @@ without the names.
 import contextlib
 import graphlib
 import hashlib
+import itertools
 import os
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
@@ -105,9 +106,8 @@ def _graph(dataset, external_state_policy) -> tf.compat.v1.GraphDef:
 
 
 def _strings(graph) -> Set[bytes]:
-  nodes = list(graph.node)
-  for function in graph.library.function:
-    nodes += function.node_def
+  bodies = [function.node_def for function in graph.library.function]
+  nodes = itertools.chain(graph.node, *bodies)
   return {
       text for node in nodes for text in node.attr['value'].tensor.string_val
   }

@@ -6,6 +6,7 @@ import gym
 import numpy as np
 import tensorflow_datasets as tfds
 import tqdm
+import tree
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import versions
@@ -80,24 +81,18 @@ def record_episodes(
     try:
       env.seed(seed)
       env.action_space.seed(seed)
+      empty = _empty_step(env, policy)
+      steps = tfds.features.Dataset(tree.map_structure(_feature, empty))
+      numbers = tqdm.trange(
+          num_episodes, desc=f'Recording {environment}', disable=not progress
+      )
       writing.write_episodes(
-          (
-              {rlds.STEPS: list(_steps(env, policy, max_steps))}
-              for _ in tqdm.trange(
-                  num_episodes,
-                  desc=f'Recording {environment}',
-                  disable=not progress,
-              )
-          ),
+          ({rlds.STEPS: [*_steps(env, policy, max_steps)]} for _ in numbers),
           folder,
           name=environment,
           version=writing.name_and_version(directory)[1],
           description=f'Episodes of the gym environment {environment}.',
-          features={
-              rlds.STEPS: tfds.features.Dataset(
-                  _feature(_empty_step(env, policy))
-              )
-          },
+          features={rlds.STEPS: steps},
           split=split,
       )
     finally:
@@ -123,14 +118,12 @@ def make_gym(environment: str) -> gym.Env:
 def _empty_step(env: gym.Env, policy: Optional[Policy]) -> Dict[str, Any]:
   """Returns a step of zeros."""
   info_space = getattr(policy, 'info_space', None)
+  flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
   return {
       rlds.OBSERVATION: _zeros(env.observation_space),
       rlds.ACTION: _zeros(env.action_space),
-      rlds.REWARD: np.float32(0),
-      rlds.DISCOUNT: np.float32(0),
-      rlds.IS_FIRST: np.bool_(False),
-      rlds.IS_LAST: np.bool_(False),
-      rlds.IS_TERMINAL: np.bool_(False),
+      **dict.fromkeys((rlds.REWARD, rlds.DISCOUNT), np.float32(0)),
+      **dict.fromkeys(flags, np.bool_(False)),
       **({} if info_space is None else {_POLICY_INFO: _zeros(info_space)}),
   }
 
@@ -145,9 +138,7 @@ def _zeros(space: gym.Space) -> Any:
 
 
 def _feature(zeros: Any) -> Any:
-  """Returns the TFDS feature of a step, or of a part of it."""
-  if isinstance(zeros, dict):
-    return {key: _feature(value) for key, value in zeros.items()}
+  """Returns the TFDS feature of a field of a step."""
   if isinstance(zeros, np.generic):
     return zeros.dtype.type
   return tfds.features.Tensor(shape=zeros.shape, dtype=zeros.dtype)

@@ -98,20 +98,20 @@ def save_episodes(
           f'{directory} holds something that save_episodes did not write.'
           ' Choose another directory.'
       )
+    if saved == fingerprint and pipeline is not None and not overwrite:
+      logging.info('Using the episodes saved in %s.', directory)
+      return directory
     if not overwrite:
-      if saved == fingerprint and pipeline is not None:
-        logging.info('Using the episodes saved in %s.', directory)
-        return directory
+      which = (
+          'of another pipeline or identity, or of files that have changed'
+          ' since.'
+          if pipeline is not None
+          else 'of which it cannot be known whether they are these: '
+          f'{problem}. Read them with load_episodes.'
+      )
       raise FileExistsError(
-          f'{directory} holds '
-          + (
-              'episodes of another pipeline or identity, or of files that have'
-              ' changed since.'
-              if pipeline is not None
-              else 'episodes of which it cannot be known whether they are'
-              f' these: {problem}. Read them with load_episodes.'
-          )
-          + ' Replace them with overwrite=True. Or choose another directory.'
+          f'{directory} holds episodes {which} Replace them with'
+          ' overwrite=True. Or choose another directory.'
       )
   default_name, version = writing.name_and_version(directory)
   with whole.new_folder(
@@ -171,31 +171,20 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
         ' exclude it.'
     )
   shape = tuple(spec.shape.as_list())
-  is_open = None in shape
-  is_empty = 0 in shape
-  if spec.dtype == tf.string:
-    if is_open or is_empty:
-      raise ValueError(
-          f'{path} cannot be written: it holds strings, but the shape {shape}'
-          f' of a step is {"not known" if is_open else "of no strings"}.'
-      )
-    return tfds.features.Tensor(shape=shape, dtype=np.object_)
   dtype = np.dtype(spec.dtype.as_numpy_dtype)
-  if (
-      dtype in (np.uint8, np.uint16)
-      and not is_empty
-      and len(shape) == 3
-      and shape[-1] in _IMAGE_CHANNELS
-  ):
+  is_full = spec.shape.is_fully_defined() and 0 not in shape
+  if spec.dtype == tf.string and not is_full:
+    raise ValueError(
+        f'{path} cannot be written: it holds strings, but the shape {shape} of'
+        f' a step is {"not known" if None in shape else "of no strings"}.'
+    )
+  is_image = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS and 0 not in shape
+  if is_image and dtype in (np.uint8, np.uint16):
     return tfds.features.Image(shape=shape, dtype=dtype, encoding_format='png')
   encoding = 'none'
   # Without encoding, TensorFlow would divide by the size of a step.
-  if (
-      is_open
-      or is_empty
-      or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES
-  ):
-    encoding = 'zlib'
+  if not is_full or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES:
+    encoding = 'zlib' if spec.dtype != tf.string else encoding
   elif dtype == np.float64:
     encoding = 'bytes'
   return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)

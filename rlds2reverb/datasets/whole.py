@@ -94,9 +94,13 @@ def new_folder(
           sync(os.path.join(folder, name))
       _move(names, replace)
     except OSError as e:
+      # No later writer removes it from there.
+      folder, name = os.path.split(names.target)
+      kept = tempfile.mkdtemp(prefix=f'{name}.finished.', dir=folder)
+      os.rename(names.unfinished, kept)
       raise OSError(
           f'All is written, but could not be moved to {directory}: {e}. It is'
-          f' kept in {_move_aside(names)}.'
+          f' kept in {kept}.'
       ) from e
     sync(os.path.dirname(names.target))
     # After an exchange this folder has the old content of `directory`.
@@ -230,17 +234,6 @@ def _move(names: _Names, replace: bool) -> None:
     except BaseException:
       os.rename(names.replaced, names.target)
       raise
-
-
-def _move_aside(names: _Names) -> str:
-  """Moves the finished folder to where no later writer removes it."""
-  folder, name = os.path.split(names.target)
-  try:
-    place = tempfile.mkdtemp(prefix=f'{name}.finished.', dir=folder)
-  except OSError:
-    return names.unfinished
-  os.rename(names.unfinished, place)
-  return place
 
 
 @contextlib.contextmanager

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import batch_reading
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import batching
+from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
 from tests import golden
@@ -231,7 +231,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
-    with mock.patch.object(batch_reading, '_row_bytes', return_value=fifth):
+    with mock.patch.object(blocks, 'step_bytes', return_value=fifth):
       batches = self._assert_same(loading.load_episodes(self._directory))
     # A batch has the episodes that begin within the same 5 steps, or a longer
     # one.
