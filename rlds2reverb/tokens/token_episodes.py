@@ -143,7 +143,7 @@ def _all_tokens(ids, ends, max_length, pad_id) -> Dict[str, Any]:
       *(length, 'and max_length is', width),
   )
   mask = tf.sequence_mask(ends, width)
-  row = tf.pad(ids, [[0, width - length]])
+  row = tf.gather(ids, tf.minimum(tf.range(width), length - 1))
   input_ids = tf.where(mask, row, tf.constant(pad_id, ids.dtype))
   return {
       'input_ids': tf.ensure_shape(input_ids, [None, max_length]),
