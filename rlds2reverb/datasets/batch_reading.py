@@ -177,9 +177,11 @@ class _Reader:
     def alone():
       record = stacked_steps.rows_of(read.records, index, index + 1)
       is_good, batch = attempts.attempt(
-          lambda record: self._to_batch(_check_equal(self._parse_fn(record))),
+          # If it fails, this has one episode, without steps.
+          lambda record: _of_one(
+              self._to_batch(_check_equal(self._parse_fn(record)))
+          ),
           record,
-          otherwise=_batch_without_steps,
       )
       fault = tf.cond(
           is_good,
@@ -222,20 +224,15 @@ def _num_records(records) -> tf.Tensor:
   return tf.size(records[records_lib.RECORD], tf.int64)
 
 
-def _batch_without_steps(
-    spec: episode_batches.EpisodeBatch,
+def _of_one(
+    batch: episode_batches.EpisodeBatch,
 ) -> episode_batches.EpisodeBatch:
-  """Returns a batch of one episode, of a spec, with zeros."""
-
-  def zeros(num_rows):
-    return lambda leaf: tf.zeros(
-        [num_rows, *(size or 0 for size in leaf.shape[1:])], leaf.dtype
-    )
-
-  return episode_batches.EpisodeBatch(
-      tf.nest.map_structure(zeros(0), spec.steps),
-      tf.zeros([2], tf.int64),
-      tf.nest.map_structure(zeros(1), spec.fields),
+  """Returns a batch that is known to have one episode."""
+  return batch._replace(
+      row_splits=tf.ensure_shape(batch.row_splits, [2]),
+      fields=tf.nest.map_structure(
+          lambda leaf: tf.ensure_shape(leaf, [1, *leaf.shape[1:]]), batch.fields
+      ),
   )
 
 

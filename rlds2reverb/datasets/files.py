@@ -169,8 +169,7 @@ def open_binary(path: str) -> Iterator[BinaryIO]:
     FileNotFoundError: if there is no such file.
     OSError: if it cannot be read.
   """
-  opened = tf.io.gfile.GFile(path, 'rb') if is_url(path) else open(path, 'rb')
-  with os_errors(path), opened as f:
+  with os_errors(path), epath.Path(path).open('rb') as f:
     yield f
 
 
@@ -180,10 +179,8 @@ def size_of(path: str) -> int:
   Raises:
     FileNotFoundError: if there is no such file.
   """
-  if not is_url(path):
-    return os.path.getsize(path)
   with os_errors(path):
-    return tf.io.gfile.stat(path).length
+    return epath.Path(path).stat().length
 
 
 def total_size(paths: Iterable[str]) -> int:
@@ -216,12 +213,8 @@ def make_folder(path: str) -> None:
 
 def remove(path: str) -> None:
   """Removes a file, if it is there."""
-  with contextlib.suppress(FileNotFoundError):
-    if not is_url(path):
-      os.unlink(path)
-    else:
-      with os_errors(path):
-        tf.io.gfile.remove(path)
+  with os_errors(path):
+    epath.Path(path).unlink(missing_ok=True)
 
 
 def remove_folder(path: str) -> None:

@@ -81,10 +81,13 @@ def load(
         columns = columns_lib.leaves(file[name])
         for one in left_out:
           columns.pop(one, None)
-        steps = _steps(f'{name} of {path}', prepare(columns), layout)
-        is_terminal = columns.get(layout.terminal, np.zeros(0))[-1:]
+        after = layout.next_observations
         yield python_episodes.make_episode(
-            steps, number, is_terminal, fields_of(file[name])
+            _steps(f'{name} of {path}', prepare(columns), layout),
+            number,
+            columns.get(layout.terminal, np.zeros(0))[-1:],
+            fields_of(file[name]),
+            has_last=not after or bool(columns_lib.below(after, columns)),
         )
 
   return python_episodes.to_dataset(read, len(groups))
@@ -127,16 +130,6 @@ def _steps(
   )
   observed = columns_lib.below(rlds.OBSERVATION, steps)
   length = len(steps[columns_lib.below(rlds.ACTION, steps)[0]])
-  for field, expected in (
-      (rlds.OBSERVATION, length + (not after)),
-      (rlds.REWARD, length),
-  ):
-    for name in columns_lib.below(field, steps):
-      if len(steps[name]) != expected:
-        raise ValueError(
-            f'{where} has {len(steps[name])} rows of {names[field]}, but'
-            f' {length} of {names[rlds.ACTION]}: expected {expected}.'
-        )
   following = {
       rlds.OBSERVATION + name[len(after) :]: columns[name]
       for name in columns_lib.below(after, columns)

@@ -92,7 +92,9 @@ def _load_folder(path: str) -> tf.data.Dataset:
 
   def read() -> python_episodes.Episodes:
     for index, columns in enumerate(rows()):
-      yield _episode(columns, columns.pop(_TERMINAL), index)
+      yield python_episodes.make_episode(
+          columns, index, columns.pop(_TERMINAL), has_last=True
+      )
 
   return python_episodes.to_dataset(read, sum(map(len, batches())))
 
@@ -127,7 +129,9 @@ def _load_npz(path: str) -> tf.data.Dataset:
           first = begin + index * is_more
           rows = slice(first, first + length + is_more)
           steps[field] = columns[names[field]][rows]
-        yield _episode(steps, is_terminal[index], index)
+        yield python_episodes.make_episode(
+            steps, index, is_terminal[index], has_last=True
+        )
         begin += length
 
   return python_episodes.to_dataset(read, len(lengths))
@@ -143,16 +147,3 @@ def _names_of(path: str, names: Sequence[str]) -> Dict[str, str]:
   )
   known = {**_FIELDS, **_INFOS}
   return {field: name for field, name in known.items() if name in names}
-
-
-def _episode(
-    steps: Dict[str, Any], is_terminal: bool, index: int
-) -> python_episodes.PythonEpisode:
-  """Returns the trajectory with the given steps."""
-  length = len(steps[rlds.ACTION])
-  if len(steps[rlds.OBSERVATION]) != length + 1:
-    raise ValueError(
-        f'Trajectory {index} has {len(steps[rlds.OBSERVATION])} {_OBSERVATIONS}'
-        f' and {length} {_ACTIONS}, but there must be one more of them.'
-    )
-  return python_episodes.make_episode(steps, index, is_terminal)

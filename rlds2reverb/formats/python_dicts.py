@@ -119,16 +119,7 @@ def _from_dict(
         'is_terminal must be one bool, which says whether the environment ended'
         f' the episode, but of episode {index} it is {is_terminal}.'
     )
-  num_steps = len(tf.nest.flatten(steps[rlds.OBSERVATION])[0])
-  for name in rlds.ACTION, rlds.REWARD:
-    for leaf in tf.nest.flatten(steps.get(name, ())):
-      if len(leaf) != num_steps - 1:
-        raise ValueError(
-            f'The {name} of episode {index} has {len(leaf)} rows, but there are'
-            f' {num_steps} observations, and must be one more: the last is what'
-            ' the last action leads to.'
-        )
-  return python_episodes.make_episode(steps, index, is_terminal)
+  return python_episodes.make_episode(steps, index, is_terminal, has_last=True)
 
 
 def stack(rows: Any) -> Any:

@@ -62,6 +62,7 @@ def make_episode(
     episode_id: int,
     is_terminal: Any = False,
     fields: Optional[Mapping[str, Any]] = None,
+    has_last: Optional[bool] = None,
 ) -> PythonEpisode:
   """Returns the episode of `T` actions with the given columns.
 
@@ -76,6 +77,11 @@ def make_episode(
     is_terminal: whether it ends in a terminal state: a bool, or a column whose
       last row says so.
     fields: other fields of the episode.
+    has_last: whether there must be one observation more than actions, or just
+      as many; by default that is not known.
+
+  Raises:
+    ValueError: if there are not as many observations, actions or rewards.
   """
   first = lambda name: tf.nest.flatten(steps[name])[0]
   num_observations = len(first(rlds.OBSERVATION))
@@ -83,6 +89,16 @@ def make_episode(
   has_next = num_observations == length + 1
   is_terminal = bool(np.ravel(is_terminal)[-1:].any()) and length > 0
   steps.setdefault(rlds.REWARD, np.zeros(length, np.float32))
+  counts = {rlds.ACTION: length, rlds.REWARD: length}
+  if has_last is not None:
+    counts[rlds.OBSERVATION] = length + has_last
+  for name, count in counts.items():
+    for column in tf.nest.flatten(steps.get(name, ())):
+      if len(column) != count:
+        raise ValueError(
+            f'Episode {episode_id} has {len(column)} rows of {name}, but'
+            f' {length} of actions: expected {count}.'
+        )
   num_steps = length + (has_next or is_terminal)
   return PythonEpisode(steps, num_steps, is_terminal, episode_id, fields or {})
 
