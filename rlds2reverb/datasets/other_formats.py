@@ -25,18 +25,18 @@ _HINTS = {
     'torchrl': 'a storage of TorchRL',
     'zarr': 'a Zarr replay buffer',
 }
-# Folders with all of these files, in the order in which they are looked for.
-_FOLDERS = (
-    ('calvin', ['ep_start_end_ids.npy']),
-    ('lerobot', ['meta/info.json']),
-    ('imitation', ['state.json', 'dataset_info.json']),
-    ('torchrl', ['storage_metadata.json']),
-    ('torchrl', ['storage/storage_metadata.json']),
-    ('zarr', ['.zgroup', 'meta']),
-    ('zarr', ['zarr.json', 'meta']),
-    ('minari', ['main_data.hdf5']),
-    ('minari', ['data/main_data.hdf5']),
-)
+# What tells a folder of a format, in the order in which it is looked for.
+_FOLDERS = {
+    'ep_start_end_ids.npy': 'calvin',
+    'meta/info.json': 'lerobot',
+    'state.json': 'imitation',
+    'storage_metadata.json': 'torchrl',
+    'storage/storage_metadata.json': 'torchrl',
+    'meta/.zgroup': 'zarr',
+    'meta/zarr.json': 'zarr',
+    'main_data.hdf5': 'minari',
+    'data/main_data.hdf5': 'minari',
+}
 _HDF5_SUFFIXES = ('.hdf5', '.h5')
 _EPISODE = re.compile(r'episode_\d+')
 _DEMO = re.compile(r'demo_\d+')
@@ -86,10 +86,8 @@ def find(path: str) -> str:
     return _format_of_folder(path)
   if files.is_url(path) or not os.path.isfile(path):
     return ''
-  if path.endswith('.parquet'):
-    return 'parquet'
-  if path.endswith('.zarr.zip'):
-    return 'zarr'
+  if path.endswith(('.parquet', '.zarr.zip')):
+    return 'zarr' if path.endswith('.zip') else 'parquet'
   if path.endswith('.npz'):
     with np.load(path) as arrays:
       return 'imitation' if 'indices' in arrays else 'npz'
@@ -106,8 +104,8 @@ def _described(found: str) -> str:
 
 def _format_of_folder(path: str) -> str:
   """Returns the format of a folder by the names of its files."""
-  for found, names in _FOLDERS:
-    if all(files.exists(os.path.join(path, name)) for name in names):
+  for name, found in _FOLDERS.items():
+    if files.exists(os.path.join(path, name)):
       return found
   for folder in path, os.path.join(path, 'data'):
     metadata = os.path.join(folder, 'metadata.json')

@@ -18,6 +18,7 @@ from typing import (
     Union,
 )
 
+from absl import logging
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -166,6 +167,13 @@ def check_has(
     raise ValueError(
         f'{where} has no {" and no ".join(missing)}, but {sorted(names)}.{help}'
     )
+
+
+def log_left_out(what: str, names: Iterable[str]) -> None:
+  """Warns of what is not read, if there is any."""
+  found = ', '.join(names)
+  if found:
+    logging.warning('Left out: %s: %s.', what, found)
 
 
 def is_readable(column: AnyColumn) -> bool:

@@ -2,7 +2,6 @@
 
 from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
 
-from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -129,12 +128,8 @@ def _other_fields(
       found.append(name)
     else:
       left_out.append(f'{name} {column.shape}')
-  if left_out:
-    logging.warning(
-        'Left out: columns that do not have %d rows of numbers or strings: %s.',
-        num_rows,
-        ', '.join(left_out),
-    )
+  what = f'columns that do not have {num_rows} rows of numbers or strings'
+  columns_lib.log_left_out(what, left_out)
   return found
 
 

@@ -15,7 +15,6 @@ from typing import (
     Sequence,
 )
 
-from absl import logging
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -108,11 +107,8 @@ def _left_out(columns: Dict[str, Any], layout: GroupLayout) -> List[str]:
           and len(column) in (length, length + 1)
       )
   ]
-  if left_out:
-    logging.warning(
-        'Left out: columns without numbers or strings for each step: %s.',
-        ', '.join(left_out),
-    )
+  what = 'columns without numbers or strings for each step'
+  columns_lib.log_left_out(what, left_out)
   return left_out
 
 

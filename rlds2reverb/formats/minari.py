@@ -22,7 +22,6 @@ import os
 import re
 from typing import Any, Dict, Iterator, Set, Tuple
 
-from absl import logging
 import gin
 import numpy as np
 import pyarrow as pa
@@ -173,11 +172,8 @@ def _load_tables(
       yield _episode(table, spaces, index, left_out)
 
   dataset = python_episodes.to_dataset(read, len(ids))
-  if left_out:
-    logging.warning(
-        'Left out: infos without numbers or strings for each step: %s.',
-        ', '.join(sorted(left_out)),
-    )
+  what = 'infos without numbers or strings for each step'
+  columns_lib.log_left_out(what, sorted(left_out))
   return dataset
 
 

@@ -12,7 +12,6 @@ import contextlib
 import os
 from typing import Any, Dict, List, Sequence, Tuple
 
-from absl import logging
 import gin
 import numpy as np
 import tensorflow as tf
@@ -133,8 +132,7 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
           f'The array {name} of {path} has objects of Python, which may run any'
           ' code when they are read, so it is refused.'
       )
-  if groups:
-    logging.warning('Left out: groups below %s of %s: %s.', _DATA, path, groups)
+  columns_lib.log_left_out(f'groups below {_DATA} of {path}', groups)
   ends = ends[:].tolist()
   if not ends or min(np.diff([0, *ends])) < 0:
     raise ValueError(
