@@ -127,7 +127,12 @@ class _Reader:
     steps = features[rlds.STEPS].feature
     self._parser = parser
     self._decode_fields = _field_decoder(features, decoders)
-    self._row_bytes = blocks.step_bytes(steps.get_tensor_spec())
+    numbers = [
+        spec
+        for spec in tf.nest.flatten(steps.get_tensor_spec())
+        if spec.dtype != tf.string and spec.shape.is_fully_defined()
+    ]
+    self._row_bytes = blocks.step_bytes(numbers)
     self._is_stored_plainly = _is_stored_plainly(steps)
     # Each is used twice, and building it takes long.
     self._parse_fn = graphs.built_once(self._parse)

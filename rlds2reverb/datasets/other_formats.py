@@ -4,9 +4,9 @@ import json
 import os
 import re
 from typing import Collection
+import zipfile
 
 import h5py
-import numpy as np
 
 from rlds2reverb.datasets import files
 
@@ -89,8 +89,11 @@ def find(path: str) -> str:
   if path.endswith(('.parquet', '.zarr.zip')):
     return 'zarr' if path.endswith('.zip') else 'parquet'
   if path.endswith('.npz'):
-    with np.load(path) as arrays:
-      return 'imitation' if 'indices' in arrays else 'npz'
+    try:
+      with zipfile.ZipFile(path) as file:
+        return 'imitation' if 'indices.npy' in file.namelist() else 'npz'
+    except zipfile.BadZipFile as e:
+      raise ValueError(f'{path} is not a whole npz file: {e}.') from e
   if path.endswith(_HDF5_SUFFIXES):
     with h5py.File(path, 'r') as file:
       return _format_of_hdf5(file)

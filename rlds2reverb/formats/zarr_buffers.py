@@ -11,6 +11,7 @@ It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
 import contextlib
 import os
 from typing import Any, Dict, List, Sequence, Tuple
+import zipfile
 
 import gin
 import numpy as np
@@ -109,7 +110,7 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
     data, ends = root[_DATA], root[_META][_ENDS]
     arrays = dict(sorted(data.arrays()))
     groups = sorted(name for name, _ in data.groups())
-  except (KeyError, OSError, ValueError) as e:
+  except (KeyError, OSError, ValueError, zipfile.BadZipFile) as e:
     if 'codec' in str(e):
       raise ImportError(
           f'{path} is encoded in a way that Zarr does not know: {e}. For JPEG'

@@ -93,3 +93,29 @@ def change_json(path: str, change: Any) -> None:
   change(content)
   with open(path, 'w', encoding='utf-8') as f:
     json.dump(content, f)
+
+
+def write_calvin(test: Any) -> Any:
+  """Returns a folder as of CALVIN, and its frames; not all are in episodes."""
+  folder, frames = test.create_tempdir().full_path, []
+  for number in range(10):
+    rng = np.random.default_rng(number)
+    frames.append(
+        {
+            'actions': rng.normal(size=7),
+            'rel_actions': rng.normal(size=7),
+            'robot_obs': rng.normal(size=15),
+            'rgb_static': rng.integers(0, 255, (8, 8, 3)).astype(np.uint8),
+        }
+    )
+    if number in (3, 4, 5, 6, 9):
+      file = f'episode_{number:07d}.npz'
+      np.savez(os.path.join(folder, file), **frames[-1])
+  np.save(os.path.join(folder, 'ep_start_end_ids.npy'), [[3, 6], [9, 9]])
+  os.mkdir(os.path.join(folder, 'lang_annotations'))
+  language = {'ann': ['open', 'lift'], 'task': ['door', 'red']}
+  np.save(
+      os.path.join(folder, 'lang_annotations', 'auto_lang_ann.npy'),
+      {'language': language, 'info': {'indx': [(4, 6), (3, 4)]}},
+  )
+  return folder, frames

@@ -6,7 +6,6 @@ import os
 from absl.testing import parameterized
 import av
 import numpy as np
-import pyarrow as pa
 from pyarrow import parquet
 import tensorflow as tf
 
@@ -62,40 +61,6 @@ def _expected_frames(version, camera, episode):
 
 
 class LerobotTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.parameters(*_VERSIONS)
-  def test_frames(self, version):
-    dataset = lerobot.load_lerobot(_path(version))
-    self.assertEqual(dataset.cardinality(), 3)
-    self.assertEqual(
-        dataset.element_spec['steps']['observation']['images']['wrist'],
-        tf.TensorSpec([None, 48, 64, 3], tf.uint8),
-    )
-    episodes = []
-    for steps, columns in zip(
-        (one['steps'] for one in dataset.as_numpy_iterator()),
-        _expected(version),
-    ):
-      episodes.append(
-          expected.steps(
-              {
-                  **steps['observation'],  # Other tests look at its images.
-                  'state': columns['observation.state'],
-                  'grid': columns['observation.grid'],
-              },
-              columns['action'],
-              columns['next.reward'],
-              next={'success': columns['next.success']},
-              **{
-                  name: columns[name]
-                  for name in (
-                      *('timestamp', 'frame_index', 'index'),
-                      *('task_index', 'task'),
-                  )
-              },
-          )
-      )
-    expected.assert_read(self, dataset, episodes)
 
   @parameterized.parameters(*_VERSIONS)
   def test_video_frames_are_those_of_pyav(self, version):
@@ -283,23 +248,6 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     steps = lerobot.load_lerobot(path, modality=True, cameras=[]).element_spec
     self.assertNotIn('video', steps['steps']['observation'])
 
-  @parameterized.parameters(
-      ('depth', {}, '1 channels of 12 bits .gray12le'),
-      ('top', {'is_depth_map': True}, 'must be gray12le, but is yuv420p'),
-      ('depth', {'video.shift': -0.01}, 'must be positive'),
-  )
-  def test_depth_that_is_not_said_to_be(self, camera, changed, message):
-    path = self._copy('depth_log')
-    feature = f'observation.images.{camera}'
-
-    def change(info):
-      known = info['features'][feature]
-      known['info'] = {**known['info'], **changed} if changed else {}
-
-    self._change_info(path, change)
-    with self.assertRaisesRegex(ValueError, message):
-      lerobot.load_lerobot(path)
-
   def _copy(self, version='v2.1'):
     return expected.copy_of(self, 'lerobot', version)
 
@@ -333,70 +281,6 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(_read('v3.0', cameras=[]), 3)
     with self.assertRaisesRegex(ValueError, f'none at {_DATA}/v1'):
       lerobot.load_lerobot('v1')
-
-  def test_errors(self):
-    without = self._copy()
-    self._change_info(without, lambda info: info['features'].pop('action'))
-    old = self._copy()
-    self._change_info(old, lambda info: info.update(codebase_version='v1.6'))
-    lost = self._copy()
-    os.remove(os.path.join(lost, 'data', 'chunk-000', 'episode_000000.parquet'))
-    damaged = self._copy('v3.0')
-    os.truncate(os.path.join(damaged, 'meta', 'tasks.parquet'), 7)
-    expected.assert_refused(
-        self,
-        lerobot.load_lerobot,
-        (_path('../minari/cartpole'), 'no LeRobot data set .*info.json'),
-        ('gs://b/a', 'local disk, but is at gs://b/a'),
-        (
-            _path('v3.0'),
-            {'is_terminal': 'next.sucess'},
-            "no feature 'next.sucess'. Did you mean next.success",
-        ),
-        (_path('v3.0'), {'cameras': ['top']}, "no video 'top'"),
-        (_path('v3.0'), {'leave_out': ['time']}, "no field 'time'.* timestamp"),
-        (_path('v2.1'), {'modality': True}, 'no .*modality.json'),
-        (without, 'has no feature action'),
-        (old, 'version v1.6, but v2.0'),
-        (lost, 'There is no file .*_000000.parqu'),
-        (damaged, 'not a whole file'),
-        *(
-            (
-                self._with_modality('v2.1', **changed),
-                {'modality': True},
-                message,
-            )
-            for changed, message in (
-                (
-                    {'state': {'arm': {'start': 0, 'end': 4}}},
-                    'from 0 to 4.* shape .3.',
-                ),
-                (
-                    {'video': {'ego': {}}},
-                    "part of 'video.ego', which is no fea",
-                ),
-                ({'sound': {}}, "has the modality 'sound'"),
-            )
-        ),
-    )
-
-  def test_errors_while_iterating(self):
-    path = self._copy()
-    file = os.path.join(path, 'data', 'chunk-000', 'episode_000001.parquet')
-    table = parquet.read_table(file)
-    parquet.write_table(table[:3], file)
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'has 3 frames, but 5 in its metadata'
-    ):
-      _read(path, cameras=[])
-    times = pa.array(table['timestamp'].to_numpy() + np.float32(0.3))
-    index = table.column_names.index('timestamp')
-    parquet.write_table(table.set_column(index, 'timestamp', times), file)
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError,
-        'no frame within half a frame of 0.5000 s.*The nearest is at 0.4000 s',
-    ):
-      _read(path)
 
 
 if __name__ == '__main__':

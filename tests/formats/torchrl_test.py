@@ -7,11 +7,9 @@ import tempfile
 import zipfile
 
 from absl.testing import parameterized
-import h5py
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl
 from tests import contract
 from tests import golden
@@ -186,50 +184,6 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
         found, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
     )
 
-  def test_transitions_that_do_not_follow_each_other(self):
-    path = self._copy('transitions')
-    file = os.path.join(path, 'storage', 'next', 'observation.memmap')
-    rows = np.fromfile(file, np.float32)
-    (rows + 100).tofile(file)
-    with self.assertRaisesRegex(ValueError, '7 of 7 .*observation'):
-      torchrl.load_torchrl(path)
-
-  def test_what_is_no_storage(self):
-    copy = lambda: self._copy('flat', 'storage')
-    cases = [
-        ('/nowhere', 'There is no storage'),
-        (self.create_tempdir().full_path, 'neither'),
-    ]
-    for name, length, message in (
-        ('observation.memmap', 36, 'must have 40 bytes.*has 36'),
-        ('observation.memmap', None, 'is not there'),
-        ('meta.json', None, 'There is no .*meta.json'),
-    ):
-      cases.append((copy(), message))
-      file = os.path.join(cases[-1][0], name)
-      os.truncate(file, length) if length else os.unlink(file)
-    for file, old, new, message in (
-        ('_storage_shape/meta.json', '[8]', '[4,2]', 'Only storages'),
-        ('storage_metadata.json', 'false', 'true', 'pytree'),
-        ('storage_metadata.json', '"len": 8', '"len": 0', 'no transition'),
-        ('meta.json', 'torch.float32', 'torch.float8', 'float8'),
-        ('meta.json', '_td.TensorDict', '_lazy.Stacked', 'Only a TensorDict'),
-        ('meta.json', '"shape":[10,1]', '"shape":[9,1]', 'has 9 rows'),
-    ):
-      cases.append((copy(), message))
-      file = os.path.join(cases[-1][0], file)
-      with open(file, encoding='utf-8') as f:
-        text = f.read()
-      self.assertIn(old, text)
-      with open(file, 'w', encoding='utf-8') as f:
-        f.write(text.replace(old, new))
-    cases.append((copy(), 'must have done'))
-    expected.change_json(
-        os.path.join(cases[-1][0], 'meta.json'),
-        lambda meta: [meta.pop(f'{key}') for key in ted_columns.END_KEYS],
-    )
-    expected.assert_refused(self, torchrl.load_torchrl, *cases)
-
 
 class SaveTest(parameterized.TestCase, tf.test.TestCase):
 
@@ -313,17 +267,6 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       self.assertFalse(os.path.exists(folder))
     with self.assertRaisesRegex(ValueError, 'format must be one of'):
       torchrl.save_torchrl(golden.stacked([contract.A]), folder, 'flatt')
-
-  def test_hdf5_that_is_not_torchrls(self):
-    path = self.create_tempfile('a.h5').full_path
-    for add, message in (
-        ({'_len': 1}, 'not a file of TorchRL'),
-        ({'traj_0/a': [1], 'traj_1/b': [1]}, 'traj_1 of .* has the fields'),
-    ):
-      with h5py.File(path, 'a') as file:
-        file.update(add)
-      with self.assertRaisesRegex(ValueError, message):
-        torchrl.load_torchrl(path)
 
   def test_many_episodes_of_hdf5(self):
     # The names of groups are not in the order of the numbers.

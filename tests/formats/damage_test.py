@@ -1,0 +1,450 @@
+"""What each reader refuses: damaged copies of the data, and wrong options."""
+
+import os
+import shutil
+import zipfile
+
+from absl.testing import parameterized
+import h5py
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+import pytest
+import tensorflow as tf
+
+from rlds2reverb import formats
+from tests.formats import expected
+
+_HDF5 = 'minari/cartpole/data/main_data.hdf5'
+_V2_FILE = 'data/chunk-000/episode_00000{}.parquet'
+_NAMES = {'observations': 'obs'}
+_PART = 'data/0/part-0.parquet'
+_PARTS = {'modality': True}
+_PICKLE = [{'id': 'pickle', 'protocol': 5}]
+_OTHER = dict(observations=None, actions=None, rewards=None, x=[1])
+
+
+class _Evil:
+
+  def __reduce__(self):
+    return os.mkdir, ('/tmp/rlds2reverb_calvin_test_evil',)
+
+
+def _cut(name, length):
+  return lambda path: os.truncate(os.path.join(path, name), length)
+
+
+def _gone(name):
+  return lambda path: os.remove(os.path.join(path, name))
+
+
+def _json(name, change):
+  return lambda path: expected.change_json(os.path.join(path, name), change)
+
+
+def _text(name, old, new):
+  def change(path):
+    with open(os.path.join(path, name), 'r+', encoding='utf-8') as f:
+      text = f.read()
+      assert old in text
+      f.seek(0)
+      f.write(text.replace(old, new))
+      f.truncate()
+
+  return change
+
+
+def _array(name, value):
+  return lambda path: np.save(os.path.join(path, name), value)
+
+
+def _write(path, name, numbers):
+  dtype = np.int64 if 'ends' in name else np.float32
+  np.array(numbers, dtype).tofile(os.path.join(path, name))
+
+
+def _h5(**arrays):
+  """Replaces arrays of a file; None removes one."""
+
+  def change(path):
+    with h5py.File(path, 'a') as file:
+      for name, array in arrays.items():
+        file.pop(name, None)
+        if array is not None:
+          file[name] = array
+
+  return change
+
+
+def _npz(**arrays):
+  """Replaces arrays of a file; None removes one."""
+
+  def change(path):
+    with np.load(path, allow_pickle=True) as found:
+      kept = {**found, 'infos': None, **arrays}
+    np.savez(path, **{k: v for k, v in kept.items() if v is not None})
+
+  return change
+
+
+def _table(name, change):
+  def changed(path):
+    file = os.path.join(path, name)
+    table = parquet.read_table(file, partitioning=None)
+    parquet.write_table(change(table), file)
+
+  return changed
+
+
+def _with(table, name, values):
+  index = table.column_names.index(name)
+  return table.set_column(index, name, pa.array(values))
+
+
+def _later(table):
+  times = table['timestamp'].to_numpy() + np.float32(0.3)
+  return _with(table, 'timestamp', times)
+
+
+def _modality(**parts):
+  known = {'state': {'arm': {'start': 0, 'end': 2}}}
+  return _json('meta/modality.json', lambda json: json.update(known | parts))
+
+
+def _feature(name, **info):
+  def change(json):
+    feature = json['features'][f'observation.images.{name}']
+    feature['info'] = {**feature['info'], **info} if info else {}
+
+  return _json('meta/info.json', change)
+
+
+def _no_features(*names):
+  return _json(
+      'meta/info.json', lambda json: [json['features'].pop(n) for n in names]
+  )
+
+
+def _array_of_zarr(name, **metadata):
+  return _json(f'data/{name}/.zarray', lambda json: json.update(metadata))
+
+
+def _dead_end(path):
+  folder = os.path.join(path, 'lang_annotations', 'auto_lang_ann.npy')
+  np.save(folder, {'language': _Evil()})
+
+
+# What is not there, or is of another format: what the error says.
+_OTHERS = (
+    ('imitation', '/nowhere', '/nowhere is neither the folder'),
+    ('imitation', 'minari/rooms', 'not of the format imitation'),
+    ('lerobot', 'lerobot', 'no LeRobot data set .*info.json'),
+    ('lerobot', 'gs://b/a', 'local disk, but is at gs://b/a'),
+    ('maniskill', _HDF5, 'not of the format maniskill'),
+    ('minari', '/nowhere/a', r'no Minari data set /nowhere/a\.'),
+    ('minari', 'minari', 'no HDF5 file in .*: .*data/main_data.hdf5'),
+    ('minari', 'maniskill.h5', 'not of the format minari'),
+    ('npz', '/nowhere.npz', 'There is no npz file /nowhere'),
+    ('parquet', '/nowhere', 'There is no table of parquet'),
+    ('robomimic', '/nowhere/a.hdf5', 'There is no HDF5 file /nowhere'),
+    ('torchrl', '/nowhere', 'There is no storage'),
+    ('torchrl', 'torchrl', 'neither'),
+    ('zarr', '/nowhere', 'There is no Zarr'),
+    ('zarr', 'lerobot/v3.0', 'not of the format zarr'),
+)
+# By the format and a path of its data: what the error says, a change of a copy,
+# and options.
+_CASES = {
+    ('calvin', 'calvin'): [
+        ('ep_start_end_ids', _gone('ep_start_end_ids.npy')),
+        ('no frame .*009.npz', _gone('episode_0000009.npz')),
+        ('a whole frame', _cut('episode_0000003.npz', 100)),
+        (r'has \[\(4, 3\)\]', _array('ep_start_end_ids.npy', [[4, 3]])),
+        ("no field 'rgb'", None, {'leave_out': ['rgb']}),
+        (
+            'robot_obs of frame 4 .* int64',
+            lambda path: np.savez(
+                f'{path}/episode_0000004.npz',
+                actions=np.zeros(7),
+                robot_obs=[1],
+            ),
+            {'leave_out': ['rel_actions', 'rgb_static']},
+        ),
+        ('mkdir, which may run any code', _dead_end, {'language': True}),
+    ],
+    ('d3rlpy', 'd3rlpy/arrays.h5'): [
+        ('has num_ep.* version', _h5(version=None)),
+        ('2.0, but 2.1', _h5(version='2.0')),
+        ('no observ.*_0', _h5(observations_0=None)),
+    ],
+    ('imitation', 'imitation/trajectories.npz'): [
+        ('no terminal, but', _npz(terminal=None)),
+        ('not of the format imitation.*NumPy arrays', _npz(indices=None)),
+        (r'3 trajectories .*are \[4\]', _npz(indices=np.array([4]))),
+        (
+            '6 rows of observation, .*: expected 7',
+            _npz(obs=np.zeros((13, 3), np.float32)),
+        ),
+    ],
+    ('imitation', 'imitation/folder'): [
+        (
+            'not a whole file',
+            lambda path: [
+                os.truncate(os.path.join(path, name), 9)
+                for name in os.listdir(path)
+                if name.endswith('.arrow')
+            ],
+        ),
+    ],
+    ('lerobot', 'lerobot/v3.0'): [
+        (
+            "'next.suces'. Did",
+            None,
+            {'is_terminal': 'next.suces'},
+        ),
+        ("no video 'top'", None, {'cameras': ['top']}),
+        ("no field 'time'.* timestamp", None, {'leave_out': ['time']}),
+        ('not a whole', _cut('meta/tasks.parquet', 7)),
+    ],
+    ('lerobot', 'lerobot/v2.1'): [
+        ('no .*modality.json', None, _PARTS),
+        ('no feature action', _no_features('action')),
+        (
+            'version v1, but v2.0',
+            _json(
+                'meta/info.json',
+                lambda json: json.update(codebase_version='v1'),
+            ),
+        ),
+        ('There is no file .*_000000.parqu', _gone(_V2_FILE.format(0))),
+        (
+            'from 0 to 4.*shape .3.',
+            _modality(state={'arm': {'start': 0, 'end': 4}}),
+            _PARTS,
+        ),
+        (
+            "'video.ego', which is no",
+            _modality(video={'ego': {}}),
+            _PARTS,
+        ),
+        ("has the modality 'sound'", _modality(sound={}), _PARTS),
+        (
+            'has 3 frames, but 5',
+            _table(_V2_FILE.format(1), lambda table: table[:3]),
+            {'cameras': []},
+        ),
+        (
+            'half a frame of 0.5000 s.*is at 0.4000 s',
+            _table(_V2_FILE.format(1), _later),
+        ),
+        (
+            r'no task 0, but .*9',
+            _text('meta/tasks.jsonl', '"task_index": 0', '"task_index": 9'),
+            {'cameras': []},
+        ),
+    ],
+    ('lerobot', 'lerobot/depth_log'): [
+        ('1 channels of 12', _feature('depth')),
+        (
+            'gray12le, but is yuv',
+            _feature('top', is_depth_map=True),
+        ),
+        ('must be positive', _feature('depth', **{'video.shift': -0.01})),
+    ],
+    ('maniskill', 'maniskill.h5'): [
+        ('has no obs.*replay_trajectory', _h5(**{'traj_0/obs': None})),
+        ('must have traj_0 and so', _h5(traj_0=None)),
+    ],
+    ('minari', 'flat.hdf5'): [
+        ("has .'x'., and not only", _h5(**_OTHER)),
+    ],
+    ('minari', _HDF5): [
+        (
+            'has no actions, but .*rewards',
+            _h5(**{'episode_1/actions': None}),
+        ),
+        (
+            '18 rows of reward, .*: expected 3',
+            _h5(**{'episode_0/actions': np.zeros(3, np.int64)}),
+        ),
+        (
+            'in row 4, but 14 rows',
+            _h5(**{'episode_1/terminations': np.arange(14) == 4}),
+        ),
+    ],
+    ('minari', 'minari/rooms_parquet'): [
+        (
+            '0 has no rewards, but',
+            _table(_PART, lambda t: t.drop_columns(['rewards'])),
+        ),
+        (
+            'rewards must have a value',
+            _table(_PART, lambda t: _with(t, 'rewards', [1.0, None] * 3)),
+        ),
+        ('part-0.parquet is not a whole', _cut(_PART, 7)),
+        ('There is no file ..parquet in', _gone(_PART)),
+        (
+            'There is no episode in',
+            lambda path: [shutil.rmtree(f'{path}/data/{one}') for one in '01'],
+        ),
+    ],
+    ('npz', 'flat.npz'): [
+        ('whole npz file', lambda path: os.truncate(path, 9)),
+        (
+            'may run any code',
+            _npz(rewards=np.array([{}, 1, 2], object)),
+        ),
+        (
+            'x .*ascontiguous',
+            _npz(x=np.asfortranarray(np.zeros((3, 4)))),
+        ),
+    ],
+    ('parquet', 'parquet/steps'): [
+        ("no column observations, but .*'obs'",),
+        (
+            'no column terminals',
+            None,
+            {'column_names': {**_NAMES, 'terminals': 'done'}},
+        ),
+        (
+            'key of column_names',
+            None,
+            {'column_names': {'obs': 'obs'}},
+        ),
+        ('must be lists of steps', None, {'column_names': _NAMES}),
+        (
+            "'ran'. Did you mean run",
+            None,
+            {'column_names': _NAMES, 'episode_column': 'ran'},
+        ),
+    ],
+    ('parquet', 'parquet/episodes.parquet'): [
+        ('not a whole file', lambda path: os.truncate(path, 9)),
+    ],
+    ('robomimic', 'robomimic/low_dim.hdf5'): [
+        (
+            "filter key 'trian'. Did you mean train",
+            None,
+            {'filter_key': 'trian'},
+        ),
+        (
+            "'demo_7'., but .*'demo_0'",
+            _h5(**{'mask/train': [b'demo_7']}),
+            {'filter_key': 'train'},
+        ),
+        ('dataset_states_to_obs.py', _h5(**{'data/demo_0/obs': None})),
+        (
+            'Episode 2 has 7 rows of reward',
+            _h5(**{'data/demo_2/rewards': np.zeros(7)}),
+        ),
+        (
+            'other fields below next_obs than',
+            _h5(**{'data/demo_2/next_obs/image': None}),
+        ),
+    ],
+    ('robomimic', 'flat.hdf5'): [
+        ('no demonstration|robomimic', _h5(data=[1])),
+    ],
+    ('torchrl', 'torchrl/flat/storage'): [
+        ('40 bytes.*has 36', _cut('observation.memmap', 36)),
+        ('observation.memmap .*is not there', _gone('observation.memmap')),
+        ('no .*meta.json', _gone('meta.json')),
+        ('Only storages', _text('_storage_shape/meta.json', '[8]', '[4,2]')),
+        ('pytree', _text('storage_metadata.json', 'false', 'true')),
+        (
+            'no transition',
+            _text('storage_metadata.json', '"len": 8', '"len": 0'),
+        ),
+        ('float8', _text('meta.json', 'torch.float32', 'torch.float8')),
+        (
+            'Only a TensorDict',
+            _text('meta.json', '_td.TensorDict', '_lazy.Stacked'),
+        ),
+        ('has 9 rows', _text('meta.json', '"shape":[10,1]', '"shape":[9,1]')),
+        ('row|must have', _text('meta.json', '"done"', '"finished"')),
+    ],
+    ('torchrl', 'torchrl/transitions'): [
+        (
+            '7 of 7 .*observation',
+            lambda path: _write(
+                path, 'storage/next/observation.memmap', range(16)
+            ),
+        ),
+    ],
+    ('torchrl', 'torchrl/hdf5/storage/checkpoint.h5'): [
+        ('not of the format torchrl', _h5(_len=None)),
+        ('traj_1 of .* has the fields', _h5(**{'traj_1/action': None})),
+    ],
+    ('zarr', 'zarr/umi.zarr.zip'): [
+        ('Zarr', lambda path: os.truncate(path, 9)),
+    ],
+    ('zarr', 'zarr/pusht.zarr'): [
+        ("data has no field 'image'", None, {'leave_out': ['image']}),
+        (
+            r'shape \(13, 5\), but .* 14 frames',
+            _array_of_zarr('state', shape=[13, 5]),
+        ),
+        (
+            'increasing ends of ep',
+            lambda path: _write(path, 'meta/episode_ends/0', [5, 3, 14]),
+        ),
+        (
+            'may run any',
+            _array_of_zarr('state', filters=_PICKLE),
+        ),
+        (
+            'none.*imagecodecs',
+            _array_of_zarr('img', compressor={'id': 'none'}),
+        ),
+    ],
+}
+
+
+class DamageTest(tf.test.TestCase, parameterized.TestCase):
+
+  def _source(self, path):
+    """Returns the path of data that is written by its library, or here."""
+    folder = self.create_tempdir().full_path
+    arrays = ('observations', 'actions', 'rewards', 'terminals')
+    if path == 'calvin':
+      return expected.write_calvin(self)[0]
+    if path.startswith('torchrl'):
+      with zipfile.ZipFile(f'{expected.DATA}/torchrl.zip') as archive:
+        archive.extractall(f'{folder}/torchrl')
+    elif path == 'flat.npz':
+      np.savez(f'{folder}/{path}', **dict.fromkeys(arrays, np.zeros(3)))
+    elif path == 'flat.hdf5':
+      _h5(**dict.fromkeys(arrays[:3], np.zeros(3)))(f'{folder}/{path}')
+    elif path == 'maniskill.h5':
+      rows = {'obs': np.zeros(4), 'actions': np.zeros(3)}
+      rows = {f'traj_0/{name}': array for name, array in rows.items()}
+      _h5(x=[1], **rows)(f'{folder}/{path}')
+    elif os.path.exists(f'{expected.DATA}/{path}'):
+      return expected.copy_of(self, *path.split('/'))
+    else:
+      return path
+    return f'{folder}/{path}'
+
+  @parameterized.named_parameters(
+      *(
+          (f'{form}_{path}_{index}', form, path, *case)
+          for (form, path), cases in _CASES.items()
+          for index, case in enumerate(cases)
+      ),
+      *((f'{form}_{path}', form, path, text) for form, path, text in _OTHERS),
+  )
+  def test_is_refused(self, form, path, message, change=None, options=None):
+    if form == 'zarr':
+      pytest.importorskip('zarr')
+    path = self._source(path)
+    if change is not None:
+      change(path)
+    errors = (ValueError, ImportError, tf.errors.InvalidArgumentError)
+    with self.assertRaisesRegex(errors, message) as raised:
+      list(formats.load(path, form, **(options or {})))
+    self.assertNotIn('{{', str(raised.exception))
+    self.assertFalse(os.path.exists('/tmp/rlds2reverb_calvin_test_evil'))
+
+
+if __name__ == '__main__':
+  tf.test.main()
