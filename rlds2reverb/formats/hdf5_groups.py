@@ -86,7 +86,10 @@ def load(
             number,
             columns.get(layout.terminal, np.zeros(0))[-1:],
             fields_of(file[name]),
-            has_last=not after or bool(columns_lib.below(after, columns)),
+            has_last=not after
+            or any(
+                len(columns[one]) for one in columns_lib.below(after, columns)
+            ),
         )
 
   return python_episodes.to_dataset(read, len(groups))

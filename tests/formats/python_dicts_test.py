@@ -143,9 +143,8 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('missing', [{'obs': 1}], r"no observation and no action, but \['obs"),
       (
           'rows',
-          [{**_A, 'action': np.zeros(6)}],
-          'action of episode 0 has 6 rows, but there are 6 observations, and'
-          ' must be one more',
+          [{**_A, 'action': np.zeros(6), 'reward': np.zeros(6)}],
+          '0 has 6 rows of observation, but 6 of actions: expected 7',
       ),
       ('other', [{**_A, 'infos': np.zeros(3)}], 'infos of episode 0 has 3 row'),
       ('made', [{**_A, 'is_last': 1}], 'is_last, which is made from'),
@@ -168,7 +167,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           r'float64 \(2,\), but those',
       ),
       ('fields', {'more': np.zeros(5)}, "'more'.*, but the first episode has"),
-      ('rows', {'reward': np.zeros(4)}, 'reward of episode 1 has 4 rows'),
+      ('rows', {'reward': np.zeros(4)}, 'Episode 1 has 4 rows of reward'),
   )
   def test_errors_while_iterating(self, changes, message):
     rlds_data = python_dicts.from_episodes([_A, {**_A, **changes}])
