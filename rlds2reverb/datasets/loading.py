@@ -68,24 +68,13 @@ def load_episodes(
       several sizes, and `decoders` does not leave them encoded. The episodes
       before it come out first.
   """
-  if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
-    raise ValueError(
-        f'split must be one split, but is {split!r}. To read several as one,'
-        " write 'train+test'."
-    )
   if not 0 <= shard_index < num_shards:
     raise ValueError(
         f'shard_index must be at least 0 and less than num_shards={num_shards},'
         f' but is {shard_index}.'
     )
-  with files.os_errors(os.fspath(name_or_directory)):
-    builder = find_builder(name_or_directory, data_dir)
+  builder = find_rlds_builder(name_or_directory, split, data_dir)
   features = builder.info.features
-  if rlds.STEPS not in features:
-    raise ValueError(
-        f'{name_or_directory} is not an RLDS data set: its features are'
-        f' {sorted(features)}, without {rlds.STEPS}.'
-    )
   if num_shards > 1:
     split = tfds.even_splits(split, num_shards)[shard_index]
   read_config = read_config or tfds.ReadConfig(try_autocache=False)
@@ -112,6 +101,27 @@ def load_episodes(
           read_config=read_config,
       ),
   )
+
+
+def find_rlds_builder(
+    name_or_directory: files.PathLike,
+    split: Any,
+    data_dir: Optional[files.PathLike] = None,
+) -> tfds.core.DatasetBuilder:
+  """Returns the builder of an RLDS data set; see `load_episodes`."""
+  if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
+    raise ValueError(
+        f'split must be one split, but is {split!r}. To read several as one,'
+        " write 'train+test'."
+    )
+  with files.os_errors(os.fspath(name_or_directory)):
+    builder = find_builder(name_or_directory, data_dir)
+  if rlds.STEPS not in builder.info.features:
+    raise ValueError(
+        f'{name_or_directory} is not an RLDS data set: its features are'
+        f' {sorted(builder.info.features)}, without {rlds.STEPS}.'
+    )
+  return builder
 
 
 def episode_decoder(

@@ -127,22 +127,13 @@ def build_index(
 
 def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
   """Returns the builder of a TFDS data set; None if it is of another format."""
-  if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
-    raise ValueError(f'split must be one split, but is {split!r}.')
   try:
-    with files_lib.os_errors(os.fspath(source)):
-      builder = loading.find_builder(source)
+    return loading.find_rlds_builder(source, split)
   except FileNotFoundError:
     if readers.find_format(source) is None:
       raise
     _log(source, 'it is not a TFDS data set', logging.INFO)
     return None
-  if rlds.STEPS not in builder.info.features:
-    raise ValueError(
-        f'{source} is not an RLDS data set: its features are'
-        f' {sorted(builder.info.features)}, without {rlds.STEPS}.'
-    )
-  return builder
 
 
 def _log(source, why: str, level: int = logging.WARNING) -> None:

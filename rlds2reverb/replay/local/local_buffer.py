@@ -137,9 +137,8 @@ class LocalReplayBuffer(
     convert = tf.convert_to_tensor if in_graph else np.asarray
     keys, priorities = convert(keys), convert(priorities)
     expected, found = keys.shape[:1], priorities.shape
-    if expected != found and not (
-        in_graph and expected.is_compatible_with(found)
-    ):
+    fits = expected.is_compatible_with if in_graph else expected.__eq__
+    if not fits(found):
       raise ValueError(
           f'There must be a priority for each of the items {tuple(expected)},'
           f' but the priorities have the shape {found}.'
@@ -182,14 +181,10 @@ class LocalReplayBuffer(
       )
     return self._sampler
 
+  # The rows of a batch are read together, whatever `num_parallel_calls` is.
   def _as_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
+      self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
-    del num_parallel_calls  # The rows of a batch are read together.
     streams = position.Streams()
     batches = self._batches(sample_batch_size, num_steps)
     made = dataset.make_dataset(batches, streams, sequence_preprocess_fn)
@@ -199,18 +194,11 @@ class LocalReplayBuffer(
     return made
 
   def _single_deterministic_pass_dataset(
-      self,
-      sample_batch_size,
-      num_steps,
-      sequence_preprocess_fn,
-      num_parallel_calls,
+      self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
-    del num_parallel_calls
-    return dataset.make_dataset(
-        self._batches(sample_batch_size, num_steps, samplers.InOrder()),
-        position.Streams(goes_on=False),
-        sequence_preprocess_fn,
-    )
+    batches = self._batches(sample_batch_size, num_steps, samplers.InOrder())
+    streams = position.Streams(goes_on=False)
+    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
 
   def _batches(
       self, batch_size, num_steps, sampler=None
@@ -239,15 +227,12 @@ class LocalReplayBuffer(
         str(self._position.identity),
     )
 
-  def _next_batch(self, sample_batch_size, num_steps):
+  def _next_batch(self, *size):
     iterators = self._position.iterators
-    key = sample_batch_size, num_steps
-    if key not in iterators:
+    if size not in iterators:
       with tf.init_scope():
-        iterators[key] = iter(
-            self._as_dataset(sample_batch_size, num_steps, None, None)
-        )
-    return next(iterators[key])
+        iterators[size] = iter(self._as_dataset(*size, None))
+    return next(iterators[size])
 
   def _num_frames(self):
     return self.store.num_frames

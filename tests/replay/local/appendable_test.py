@@ -6,13 +6,10 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 from tf_agents.drivers import dynamic_step_driver
-from tf_agents.drivers import py_driver
 from tf_agents.environments import random_py_environment
 from tf_agents.environments import tf_py_environment
-from tf_agents.policies import random_py_policy
 from tf_agents.policies import random_tf_policy
 from tf_agents.specs import array_spec
-from tf_agents.utils import nest_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import appendable
@@ -213,23 +210,16 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     ).data_spec
     return _Appendable(spec, **kwargs)
 
-  @parameterized.parameters(False, True)
-  def test_recorded_first(self, in_function):
+  def test_recorded_first(self):
     data = golden.stacked(cuts.episodes_of([3, 2]))
     buffer = _Appendable(data, capacity=6)
     self.assertEqual(_shown(buffer), [[0, 1], [1, 2], [100, 101]])
     self.assertEqual(buffer.capacity, 6)
-    if in_function:
-
-      @tf.function
-      def add(frame):
-        buffer.add_batch(frame)
-
-    else:
-      add = buffer.add_batch
     [_, _, own] = self.frames([3, 2, 4])
     for t in range(4):
-      add(tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own))  # pylint: disable=cell-var-from-loop
+      buffer.add_batch(
+          tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own)  # pylint: disable=cell-var-from-loop
+      )
       self.assertEqual(int(buffer.num_frames()), min(5 + t + 1, 6))
     self.assertEqual(
         _shown(buffer),
@@ -301,61 +291,17 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(_shown(buffer), [[4], [5], [100], [101], [102], [103]])
 
 
-class DriversTest(parameterized.TestCase, tf.test.TestCase):
-
-  def environment(self):
-    return random_py_environment.RandomPyEnvironment(
-        observation_spec=array_spec.BoundedArraySpec([3], np.float32, 0, 1),
-        action_spec=array_spec.BoundedArraySpec([], np.int64, 0, 4),
-        episode_end_probability=0.2,
-        seed=1,
-    )
-
-  def check_episodes(self, buffer, recorded):
-    """Checks that the items are the pairs of what was recorded last."""
-    frames = recorded[-50:]
-    pairs = [
-        (one, other)
-        for one, other in zip(frames, frames[1:])
-        if one.step_type != 2
-    ]
-    self.assertGreater(len(frames), len(pairs) + 3)
-    expected = [
-        tf.nest.map_structure(lambda *x: np.stack(x), *pair) for pair in pairs
-    ]
-    cuts.assert_items_equal(self, cuts.items_of_pass(buffer), expected)
-
-  def test_py_driver(self):
-    environment = self.environment()
-    policy = random_py_policy.RandomPyPolicy(
-        environment.time_step_spec(), environment.action_spec()
-    )
-    buffer = _Appendable(
-        tf.nest.map_structure(
-            lambda spec: tf.TensorSpec(spec.shape, spec.dtype),
-            policy.trajectory_spec,
-        ),
-        capacity=50,
-    )
-    recorded = []
-    driver = py_driver.PyDriver(
-        environment,
-        policy,
-        observers=[
-            lambda frame: buffer.add_batch(
-                nest_utils.batch_nested_array(frame)
-            ),
-            lambda frame: recorded.append(
-                tf.nest.map_structure(np.asarray, frame)
-            ),
-        ],
-        max_steps=100,
-    )
-    driver.run(environment.reset())
-    self.check_episodes(buffer, recorded)
+class DriverTest(tf.test.TestCase):
 
   def test_dynamic_step_driver(self):
-    environment = tf_py_environment.TFPyEnvironment(self.environment())
+    environment = tf_py_environment.TFPyEnvironment(
+        random_py_environment.RandomPyEnvironment(
+            observation_spec=array_spec.BoundedArraySpec([3], np.float32, 0, 1),
+            action_spec=array_spec.BoundedArraySpec([], np.int64, 0, 4),
+            episode_end_probability=0.2,
+            seed=1,
+        )
+    )
     policy = random_tf_policy.RandomTFPolicy(
         environment.time_step_spec(), environment.action_spec()
     )
@@ -381,7 +327,14 @@ class DriversTest(parameterized.TestCase, tf.test.TestCase):
     for _ in range(3):
       driver.run()
     self.assertGreaterEqual(len(recorded), 120)
-    self.check_episodes(buffer, recorded)
+    # The items are the pairs of what was recorded last.
+    frames = recorded[-50:]
+    pairs = [pair for pair in zip(frames, frames[1:]) if pair[0].step_type != 2]
+    self.assertGreater(len(frames), len(pairs) + 3)
+    expected = [
+        tf.nest.map_structure(lambda *x: np.stack(x), *pair) for pair in pairs
+    ]
+    cuts.assert_items_equal(self, cuts.items_of_pass(buffer), expected)
 
 
 if __name__ == '__main__':

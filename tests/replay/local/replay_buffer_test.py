@@ -75,6 +75,10 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         int(buffer.num_frames()), sum(map(golden.length_of, episodes))
     )
     cuts.assert_items_equal(self, cuts.items_of_pass(buffer), expected)
+    found = tf.nest.map_structure(lambda x: x[0].numpy(), buffer.gather_all())
+    golden.assert_frames_equal(
+        self, golden.rows_of(found), golden.expected_frames(episodes)
+    )
 
   def test_invalid_episodes_are_skipped(self):
     episodes = cuts.episodes_of([4, 3, 5])
@@ -132,59 +136,40 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
       _Appendable(found, 20)
 
-  def test_gather_all(self):
-    episodes = cuts.episodes_of([3, 1, 4])
-    buffer = _Buffer(
-        golden.stacked(episodes), windows_lib.Windows(3, end='tile')
-    )
-    found = tf.nest.map_structure(lambda x: x.numpy(), buffer.gather_all())
-    frames = golden.rows_of(tf.nest.map_structure(lambda x: x[0], found))
-    golden.assert_frames_equal(self, frames, golden.expected_frames(episodes))
-
 
 class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_the_items_of_a_server(self):
-    self.check_items(3, 2, 'tile')
-
-  def check_items(self, length, stride, end):
-    episodes = golden.random_episodes(
-        np.random.default_rng(7), 8, nested_fields=True
+    data = golden.stacked(
+        golden.random_episodes(np.random.default_rng(7), 8, nested_fields=True)
     )
-    data = golden.stacked(episodes)
-    kwargs = dict(priority=2.5)
-    own = opening.open_replay_buffer(
-        data, _windows(length, stride, end), **kwargs
+    own, served = (
+        opening.open_replay_buffer(
+            data,
+            windows_lib.Windows(3, 2, 'tile'),
+            priority=2.5,
+            reverb_server=reverb_server,
+        )
+        for reverb_server in (False, True)
     )
-    served = opening.open_replay_buffer(
-        data, _windows(length, stride, end), reverb_server=True, **kwargs
-    )
-    dataset = None
+    key_of = lambda item: str([x.tolist() for x in tf.nest.flatten(item)])
+    expected = {key_of(item): item for item in cuts.items_of_pass(own)}
     try:
-      found = {}
-      items = cuts.items_of_pass(own)
-      self.assertEqual(served.get_table_info().current_size, len(items))
-      for item in items:
-        leaves = tf.nest.flatten(item)
-        found[tuple(str(leaf.tolist()) for leaf in leaves)] = item
+      self.assertEqual(served.get_table_info().current_size, own.num_items)
       # Uniform draws: in so many, each item is found nearly surely.
-      dataset = served.as_dataset().take(40 * len(found))
-      left = set(found)
+      dataset = served.as_dataset().take(40 * len(expected))
+      left = set(expected)
       for frames, info in dataset.as_numpy_iterator():
-        key = tuple(str(leaf.tolist()) for leaf in tf.nest.flatten(frames))
-        self.assertIn(key, found)
-        golden.assert_frames_equal(self, [frames], [found[key]])
+        golden.assert_frames_equal(self, [frames], [expected[key_of(frames)]])
         self.assertEqual(set(info.priority.tolist()), {2.5})
-        left.discard(key)
+        left.discard(key_of(frames))
         if not left:
           break
       self.assertEmpty(left)
       self.check_specs(own.as_dataset(), served.as_dataset())
-      if length is not None:
-        self.check_specs(own.as_dataset(5), served.as_dataset(5))
+      self.check_specs(own.as_dataset(5), served.as_dataset(5))
     finally:
-      del dataset
-      del served  # This stops the server.
+      served.close()
 
   def check_specs(self, own, served):
     tf.nest.assert_same_structure(own.element_spec, served.element_spec)
@@ -303,53 +288,23 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
         self.assertNotIn(keys, sum(found, []))
         found.append([keys])
 
-  def test_iterators_at_once_are_resumed(self):
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    expected = None
-    for restart in False, True:
-      buffer = _Buffer(self.store)
-      dataset = buffer.as_dataset(8)
-      iterators = iter(dataset), iter(dataset.map(lambda *batch: batch))
-      counts = 3, 5
-      for iterator, count in zip(iterators, counts):
-        for _ in range(count):
-          next(iterator)
-      if restart:
-        tf.train.Checkpoint(buffer=buffer).write(path)
-        buffer = _Buffer(self.store)
-        tf.train.Checkpoint(buffer=buffer).read(path).assert_consumed()
-        dataset = buffer.as_dataset(8)
-        iterators = dataset.as_numpy_iterator(), iter(dataset)
-      found = [
-          [np.asarray(next(iterator)[1].key) for _ in range(3)]
-          for iterator in iterators
-      ]
-      expected = expected or found
-      self.assertAllEqual(found, expected)
-
   @parameterized.parameters(
       (dict(seed=1), 'seed'),
       (dict(sampler=weighted.Weighted()), 'sampler'),
       (dict(process=(0, 2)), 'worker'),
+      (None, 'data'),
   )
   def test_a_position_of_other_batches_is_refused(self, other, name):
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    buffer = _Buffer(self.store)
-    next(iter(buffer.as_dataset(4)))
-    tf.train.Checkpoint(buffer=buffer).write(path)
+    [episode] = cuts.episodes_of([5])
+    tf.train.Checkpoint(buffer=_Buffer(golden.stacked([episode]))).write(path)
+    if name == 'data':
+      episode['reward'] += 1
+    buffer = _Buffer(golden.stacked([episode]), **(other or {}))
     with self.assertRaisesRegex(
         ValueError, f'draws other batches, with {name}'
     ):
-      tf.train.Checkpoint(buffer=_Buffer(self.store, **other)).read(path)
-
-  def test_a_position_of_other_data_is_refused(self):
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    [episode] = cuts.episodes_of([5])
-    other = dict(episode, reward=episode['reward'] + 1)
-    tf.train.Checkpoint(buffer=_Buffer(golden.stacked([episode]))).write(path)
-    tf.train.Checkpoint(buffer=_Buffer(golden.stacked([episode]))).read(path)
-    with self.assertRaisesRegex(ValueError, 'other batches, with data'):
-      tf.train.Checkpoint(buffer=_Buffer(golden.stacked([other]))).read(path)
+      tf.train.Checkpoint(buffer=buffer).read(path)
 
 
 class ResumedTest(parameterized.TestCase, tf.test.TestCase):
@@ -365,72 +320,52 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
   def make(self, sampler):
     return _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=5)
 
-  def train(self, buffer, dataset, count):
+  def train(self, buffer, batch_size, count, step=0):
     """Takes batches, and updates priorities; returns the keys."""
-    keys = []
-    if not count:
-      return keys
-    for _, info in dataset.take(count):
-      keys.append(info.key[:, 0].numpy().tolist())
+    found = []
+    for _, info in buffer.as_dataset(batch_size).take(count):
+      found.append(info.key[:, 0].numpy().tolist())
       if isinstance(buffer._sampler, prioritized.Prioritized):  # pylint: disable=protected-access
-        errors = (tf.cast(info.key[:, 0], tf.float32) * 7 + len(keys)) % 5 + 1
+        number = step + len(found)
+        errors = (tf.cast(info.key[:, 0], tf.float32) * 7 + number) % 5 + 1
         buffer.update_priorities(info.key, errors)
-    return keys
+    return found
 
   # 24 items: batches of 4 make whole epochs, which are drawn in groups of 16;
   # batches of 5 do not.
   @parameterized.parameters(('prioritized', 4), ('without_replacement', 5))
   def test_at_any_position(self, sampler, batch_size):
-    buffer = self.make(sampler)
-    positions = (1, 16, 23)
-    is_prioritized = sampler == 'prioritized'
-    expected = self.train(buffer, buffer.as_dataset(batch_size), 26)
+    expected = self.train(self.make(sampler), batch_size, 26)
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    first = self.make(sampler)
-    dataset = first.as_dataset(batch_size)
-    at = 0
-    found = []
-    for position in positions:
-      if is_prioritized:
-        # What it draws depends on the updates before.
-        first = self.make(sampler)
-        found, at = [], 0
-        dataset = first.as_dataset(batch_size)
-      found += self.train(first, dataset, position - at)
-      at = position
+    for position in 1, 16, 23:
+      first, second = self.make(sampler), self.make(sampler)
+      found = self.train(first, batch_size, position)
       tf.train.Checkpoint(buffer=first).write(path)
-      second = self.make(sampler)
-      checkpoint = tf.train.Checkpoint(buffer=second)
-      status = checkpoint.read(path)
-      rest = second.as_dataset(batch_size)
-      status.assert_existing_objects_matched()
-      if not is_prioritized:
-        keys = self.train(second, rest, 3)
-        self.assertEqual(found + keys, expected[: position + 3], position)
-        continue
-      keys = []
-      for _, info in rest.take(3):
-        keys.append(info.key[:, 0].numpy().tolist())
-        errors = (
-            tf.cast(info.key[:, 0], tf.float32) * 7 + position + len(keys)
-        ) % 5 + 1
-        second.update_priorities(info.key, errors)
-      self.assertEqual(found + keys, expected[: position + 3], position)
+      tf.train.Checkpoint(buffer=second).read(path).assert_consumed()
+      found += self.train(second, batch_size, 3, position)
+      self.assertEqual(found, expected[: position + 3], position)
 
-  def test_two_data_sets(self):
-    first, second = self.make('uniform'), self.make('uniform')
-    one, other = first.as_dataset(4), first.as_dataset(4)
-    whole = _keys(one, 9), _keys(other, 9)
-    self.assertNotEqual(whole[0], whole[1])
-    one, other = second.as_dataset(4), second.as_dataset(4)
-    _keys(one, 3), _keys(other, 7)
+  def test_data_sets_and_iterators_at_once(self):
+    counts = 3, 5, 7, 1
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    tf.train.Checkpoint(buffer=second).write(path)
-    third = self.make('uniform')
-    tf.train.Checkpoint(buffer=third).read(path)
-    one, other = third.as_dataset(4), third.as_dataset(4)
-    self.assertEqual(_keys(other, 2), whole[1][7:])
-    self.assertEqual(_keys(one, 6), whole[0][3:])
+
+    def take(buffer, counts):
+      one, other = buffer.as_dataset(4), buffer.as_dataset(4)
+      iterators = iter(one), one.as_numpy_iterator(), iter(other), iter(other)
+      return [
+          [np.asarray(next(each)[1].key)[:, 0].tolist() for _ in range(count)]
+          for each, count in zip(iterators, counts)
+      ]
+
+    expected = take(self.make('uniform'), [12] * 4)
+    first, second = self.make('uniform'), self.make('uniform')
+    take(first, counts)
+    tf.train.Checkpoint(buffer=first).write(path)
+    tf.train.Checkpoint(buffer=second).read(path)
+    self.assertEqual(
+        take(second, [4] * 4),
+        [keys[n : n + 4] for keys, n in zip(expected, counts)],
+    )
 
   def test_a_data_set_that_is_iterated_twice_goes_on(self):
     expected = _keys(self.make('without_replacement').as_dataset(4), 12)
