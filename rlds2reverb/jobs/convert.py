@@ -6,10 +6,11 @@ parts. `job` says what is in the folder of a job.
 
 import collections
 import contextlib
+import dataclasses
 import math
 import os
 import time
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -90,8 +91,14 @@ def convert(
     )
   job = job_lib.Job(plan, folder)
   job.check_same_plan()
-  start = _Start(job, engine or engines.Here(), allow_empty, say)
-  start.max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
+  start = _Start(
+      job,
+      engine or engines.Here(),
+      math.floor(max_invalid_fraction * plan.num_episodes),
+      allow_empty,
+      patience,
+      say,
+  )
   if dry_run:
     start.prepare()
     return {}
@@ -104,7 +111,7 @@ def convert(
       try:
         start.prepare()
         job.begin()
-        return start.run(patience)
+        return start.run()
       except BaseException:
         # What did nothing would stop a corrected command.
         if not job.is_of_use():
@@ -115,182 +122,179 @@ def convert(
       os.rmdir(job.folder)
 
 
+@dataclasses.dataclass
 class _Start:
-  """One start of a job."""
+  """One start of a job; the arguments are those of `convert`."""
 
+  job: job_lib.Job
+  engine: engines.Engine
   max_skipped: int
+  allow_empty: bool
+  patience: float
+  say: Callable[[str], None]
+  receipts: Dict[int, job_lib.Receipt] = dataclasses.field(default_factory=dict)
 
-  def __init__(self, job, engine, allow_empty, say):
-    self._job = job
-    self._plan = job.plan
-    self._engine = engine
-    self._allow_empty = allow_empty
-    self._say = say
-    self._output = tasks_lib.output_of(job)
-    self._display: Any = None
-    self._gone_since: Dict[int, float] = {}
-    self._deaths: Dict[int, int] = collections.Counter()
-    self._receipts: Dict[int, job_lib.Receipt] = {}
+  def __post_init__(self):
+    self.plan = self.job.plan
+    self.output = tasks_lib.output_of(self.job)
 
   def prepare(self) -> None:
     """Checks that the plan can work, and says what will be done."""
-    plan = self._plan
-    self._receipts = self._job.receipts()
+    plan = self.plan
+    self.receipts = self.job.receipts()
     opened = plan.open()
     spec = _common_frame_spec(
         [opened[i] for i in sorted({task.source for task in plan.tasks})]
     )
-    lines = self._output.check(spec, self._receipts)
-    self._say(
-        estimates.describe(self._job, opened, spec, lines, self._receipts)
-    )
-    if not self._output.is_finished(self._receipts):
-      self._output.check_space(self._receipts)
+    lines = self.output.check(spec, self.receipts)
+    self.say(estimates.describe(self.job, opened, spec, lines, self.receipts))
+    if not self.output.is_finished(self.receipts):
+      self.output.check_space(self.receipts)
 
-  def run(self, patience: float) -> Dict[str, Any]:
+  def run(self) -> Dict[str, Any]:
     """Does the tasks that are left, and joins their parts."""
     start = time.monotonic()
     summary = {}
-    if self._output.is_finished(self._receipts):
+    if self.output.is_finished(self.receipts):
       self._check_still_true()
       self._check_not_empty()
-      summary = self._job.summary()
-      self._say(
+      summary = self.job.summary()
+      self.say(
           'All of it is done already; there is nothing to do.'
           if summary
           else 'All of it is done; only the summary was missing.'
       )
     else:
-      self._job.write_summary({})
-      self._do_all(patience)
+      self.job.write_summary({})
+      self._do_all()
       self._check_not_empty()
-      if not self._output.is_finished(self._receipts):
-        self._engine.join(tasks_lib.Attempt(self._job))
+      if not self.output.is_finished(self.receipts):
+        self.engine.join(tasks_lib.Attempt(self.job))
     if not summary:
-      quarantine = self._job.write_quarantine(self._receipts)
-      summary = summary_lib.make(self._plan, self._receipts)
+      quarantine = self.job.write_quarantine(self.receipts)
+      summary = summary_lib.make(self.plan, self.receipts)
       summary['seconds'] = time.monotonic() - start
-      self._job.write_summary(summary)
-      self._say(summary_lib.to_text(summary, quarantine))
-    self._job.remove_parts()
+      self.job.write_summary(summary)
+      self.say(summary_lib.to_text(summary, quarantine))
+    self.job.remove_parts()
     return summary
 
-  def _do_all(self, patience: float) -> None:
+  def _do_all(self) -> None:
     """Does tasks until all have a receipt that is true."""
     for _ in range(_MAX_ROUNDS):
-      changed = tasks_lib.changed(self._plan, self._receipts)
-      lost = self._output.lost(self._receipts, changed)
+      changed = tasks_lib.changed(self.plan, self.receipts)
+      lost = self.output.lost(self.receipts, changed)
       for number in lost:
-        self._job.forget(number)
-        del self._receipts[number]
+        self.job.forget(number)
+        del self.receipts[number]
       for reason, count in collections.Counter(lost.values()).items():
         tasks = checks.counted(count, 'task is', 'tasks are')
-        self._say(f'{tasks} done again: {reason}.')
-      left = sorted(set(range(len(self._plan.tasks))) - self._receipts.keys())
+        self.say(f'{tasks} done again: {reason}.')
+      left = sorted(set(range(len(self.plan.tasks))) - self.receipts.keys())
       if not left:
         return
-      self._do(left, patience)
+      self._do(left)
     raise JobError(
         f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
         ' again when the server is well.'
     )
 
-  def _do(self, numbers: Iterable[int], patience: float) -> None:
+  def _do(self, numbers: Sequence[int]) -> None:
     """Does tasks; raises a JobError if some have failed.
 
     A task that fails does not keep the others from being done. One whose
     process has died, or whose server is gone, is tried again after the others.
     """
-    attempt = tasks_lib.Attempt(self._job, skips=self.max_skipped > 0)
-    failures = {}
-    self._display = progress_lib.ProgressDisplay(
-        self._plan.num_episodes,
-        progress_lib.of_receipts(*self._receipts.values()),
+    attempt = tasks_lib.Attempt(self.job, skips=self.max_skipped > 0)
+    failures: Dict[int, str] = {}
+    gone_since: Dict[int, float] = {}
+    deaths: Dict[int, int] = collections.Counter()
+    display = progress_lib.ProgressDisplay(
+        self.plan.num_episodes,
+        progress_lib.of_receipts(*self.receipts.values()),
     )
+
+    def on_progress(number, progress):
+      gone_since.pop(number, None)
+      display.update(number, progress)
+      self._check_skipped(display.total.skipped)
+
+    def is_worth_a_retry(number, error):
+      if isinstance(error, engines.WorkerDiedError):
+        deaths[number] += 1
+        return deaths[number] < _MAX_DEATHS
+      now = time.monotonic()
+      return isinstance(error, ConnectionError) and (
+          now - gone_since.setdefault(number, now) < self.patience
+      )
+
     try:
-      self._check_skipped()
+      self._check_skipped(display.total.skipped)
       while numbers:
         again = []
-        for number, outcome in self._engine.map(
-            attempt, numbers, self._on_progress
-        ):
+        for number, outcome in self.engine.map(attempt, numbers, on_progress):
           if not isinstance(outcome, Exception):
-            self._receipts[number] = outcome
-            self._on_progress(number, progress_lib.of_receipts(outcome))
-          elif self._is_worth_a_retry(number, outcome, patience):
-            self._display.say(f'Task {number} is tried again: {outcome}')
+            self.receipts[number] = outcome
+            on_progress(number, progress_lib.of_receipts(outcome))
+          elif is_worth_a_retry(number, outcome):
+            display.say(f'Task {number} is tried again: {outcome}')
             again.append(number)
             time.sleep(_SECONDS_TO_WAIT)
           else:
             failures[number] = f'  task {number}: {outcome}'
         numbers = again
     finally:
-      self._engine.stop()
-      self._display.close()
+      self.engine.stop()
+      display.close()
     if not failures:
       return
-    if self._receipts:
-      self._job.write_quarantine(self._receipts)
+    if self.receipts:
+      self.job.write_quarantine(self.receipts)
     raise JobError(
-        f'{len(failures)} of {len(self._plan.tasks)} tasks have failed;'
-        f' {len(self._receipts)} are done.\n'
+        f'{len(failures)} of {len(self.plan.tasks)} tasks have failed;'
+        f' {len(self.receipts)} are done.\n'
         + '\n'.join(text for _, text in sorted(failures.items()))
         + '\nStart the same command again to do the rest.'
     )
 
-  def _is_worth_a_retry(self, number, error, patience) -> bool:
-    if isinstance(error, engines.WorkerDiedError):
-      self._deaths[number] += 1
-      return self._deaths[number] < _MAX_DEATHS
-    now = time.monotonic()
-    return isinstance(error, ConnectionError) and (
-        now - self._gone_since.setdefault(number, now) < patience
-    )
-
-  def _on_progress(self, number: int, progress: tasks_lib.Progress) -> None:
-    self._gone_since.pop(number, None)
-    self._display.update(number, progress)
-    self._check_skipped()
-
-  def _check_skipped(self) -> None:
-    skipped = self._display.total.skipped
+  def _check_skipped(self, skipped: int) -> None:
     if skipped > self.max_skipped:
-      quarantine = self._job.write_quarantine(self._receipts)
+      quarantine = self.job.write_quarantine(self.receipts)
       raise tasks_lib.InvalidEpisodesError(
           f'{checks.counted(skipped, "episode is", "episodes are")} invalid,'
-          f' and {self.max_skipped} of {self._plan.num_episodes} may be. Those'
+          f' and {self.max_skipped} of {self.plan.num_episodes} may be. Those'
           f' of the tasks that are done are in {quarantine}.'
       )
 
   def _check_still_true(self) -> None:
     """Raises a JobError if the data has changed since the job was finished."""
-    changed = tasks_lib.changed(self._plan, self._receipts)
+    changed = tasks_lib.changed(self.plan, self.receipts)
     if changed:
-      place = self._plan.output.place
+      place = self.plan.output.place
       raise JobError(
           f'All of it is done, but the files of {len(changed)} of'
-          f' {len(self._plan.tasks)} tasks have changed since, so that {place}'
-          f' does not hold what they hold now. Remove it and {self._job.folder}'
+          f' {len(self.plan.tasks)} tasks have changed since, so that {place}'
+          f' does not hold what they hold now. Remove it and {self.job.folder}'
           ' to convert them anew, or choose another output.'
       )
 
   def _check_not_empty(self) -> None:
     """Raises a JobError if the output would be empty."""
-    if self._allow_empty or self._plan.only is not None:
+    if self.allow_empty or self.plan.only is not None:
       return  # Repaired episodes go into an output that has items.
-    totals = summary_lib.make(self._plan, self._receipts)
+    totals = summary_lib.make(self.plan, self.receipts)
     lengths = totals['statistics']['length']
     reason = summary_lib.why_empty(
-        self._plan.table_items,
+        self.plan.table_items,
         totals['items'],
         # A transition lies between two steps.
         lengths['max'] + 1 if lengths['count'] else 0,
     )
-    if not self._plan.tables and not totals['episodes']:
-      place = self._plan.output.place
+    if not self.plan.tables and not totals['episodes']:
+      place = self.plan.output.place
       reason = f'{place} would be empty: there is no valid episode.'
     if reason and totals['skipped']:
-      quarantine = self._job.write_quarantine(self._receipts)
+      quarantine = self.job.write_quarantine(self.receipts)
       invalid = checks.counted(totals['skipped'], 'invalid episode')
       reason += f' {quarantine} lists {invalid}.'
     if reason:

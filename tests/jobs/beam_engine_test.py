@@ -97,7 +97,7 @@ class BeamEngineTest(BeamTestCase):
 
   @pytest.mark.long
   def test_an_object_store(self):
-    here = self.plan(plan_lib.CHECKPOINT, self.new())
+    here = self.plan()
     self.convert(here)
     stored = self.plan(plan_lib.CHECKPOINT, 'ram://beam/output')
     self.run_on_beam(stored, _FN_API, folder='ram://beam/job')
@@ -132,7 +132,7 @@ class BeamEngineTest(BeamTestCase):
     shutil.copytree(self.directory, folder)
     path = data_sets.files_of(folder)[1]
     os.rename(path, f'{path}.away')
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(directory=folder)
     with self.assertRaisesRegex(
         convert.JobError, f'task 1: .*{path} is missing'
     ):

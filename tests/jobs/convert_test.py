@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from unittest import mock
 
 from absl.testing import absltest
@@ -13,7 +12,6 @@ from absl.testing import parameterized
 import numpy as np
 import pytest
 import reverb
-import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
@@ -44,31 +42,6 @@ _REWARDS = [
 ]
 _NUMBERED = list(enumerate(job_testing.LENGTHS))
 _SHARES = [job_testing.pairs(_NUMBERED[server::2]) for server in range(2)]
-
-# A server that keeps its checkpoints in a folder, and starts from the newest.
-_SERVER = """
-import sys
-import reverb
-from tests.jobs import job_testing
-
-_, root, data, port = sys.argv
-server = reverb.Server(
-    [
-        reverb.Table(
-            job_testing.TABLE,
-            sampler=reverb.selectors.Fifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=1000,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-            signature=job_testing.signature_of(data),
-        )
-    ],
-    int(port) or None,
-    reverb.checkpointers.DefaultCheckpointer(root),
-)
-print(server.port, flush=True)
-server.wait()
-"""
 
 
 def _numbered_episodes():
@@ -169,7 +142,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(job_testing.rewards_of(content), job_testing.ALL_PAIRS)
       # Neither the way in which the work is cut, nor the interruptions, nor
       # the kind of output changes a key.
-      other = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=5)
+      other = self.plan(episodes_per_task=5)
       self.assertLen(other.tasks, 2)
       self.convert(other)
       self.assertEqual(self._content(other), content)
@@ -185,7 +158,7 @@ class ConvertTest(job_testing.JobTestCase):
     )
 
   def test_the_order_of_items_is_that_of_the_data(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    plan = self.plan(episodes_per_task=4)
     self.assertLen(plan.tasks, 2)
     here = engines.Here()
     backwards = lambda attempt, numbers, report: engines.Here.map(
@@ -226,7 +199,7 @@ class ConvertTest(job_testing.JobTestCase):
     for path in data_sets.files_of(folder):
       with open(path, 'wb') as f:
         f.truncate(5_000_000)  # Zeros, which are no record.
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(directory=folder)
     self.assertEqual(self.convert(plan, dry_run=True), {})
     self.assertFalse(os.path.exists(plan.output.place))
     self.assertFalse(os.path.exists(self.job_folder(plan)))
@@ -249,11 +222,11 @@ class ConvertTest(job_testing.JobTestCase):
         split='train[:2]',
         tables=[items.TableItems(job_testing.TABLE, windows_lib.Windows(3))],
     )
-    with self.assertRaisesRegex(
+    self.assert_fails(
         ValueError,
         'another plan:\n  tables/0/windows/length: 2 before, 3 now[.]\n',
-    ):
-      self.convert(other)
+        other,
+    )
 
   def test_a_job_that_was_killed_before_it_did_anything(self):
     place = self.new()
@@ -291,23 +264,24 @@ class ConvertTest(job_testing.JobTestCase):
           ('/proc/output', OSError, '/proc/output.job cannot be written'),
           (self.directory, ValueError, 'The episodes are read from'),
       ):
-        with self.assertRaisesRegex(error, message):
-          self.convert(self.plan(kind, place))
+        self.assert_fails(error, message, self.plan(kind, place))
         self.assertFalse(os.path.exists(f'{place}.job'))
     self.assertEqual(os.listdir(folder), ['mine'])
 
   def test_a_second_job_on_one_output_is_refused(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=8)
+    plan = self.plan(episodes_per_task=8)
     map_here = engines.Here.map
     refused = []
 
     def run_second(*args, **kwargs):
       # With a folder of its own, too, it has the same output.
       for folder in None, self.new('job'):
-        with self.assertRaisesRegex(
-            BlockingIOError, '^Another process is writing .*output'
-        ):
-          self.convert(plan, folder)
+        self.assert_fails(
+            BlockingIOError,
+            '^Another process is writing .*output',
+            plan,
+            folder,
+        )
         refused.append(folder)
       return map_here(*args, **kwargs)
 
@@ -330,8 +304,7 @@ class ConvertTest(job_testing.JobTestCase):
           if not times:
             self.convert(plan)
             continue
-          with self.assertRaisesRegex(OSError, 'needs about .* are free'):
-            self.convert(plan)
+          self.assert_fails(OSError, 'needs about .* are free', plan)
         self.assertFalse(os.path.exists(self.job_folder(plan)))
 
   @pytest.mark.long
@@ -352,13 +325,14 @@ class ConvertTest(job_testing.JobTestCase):
     plan = self.plan(plan_lib.CHECKPOINT, place, directory=data)
     job = self.new('job')
     with mock.patch.object(outputs.FolderOutput, 'check_space'):
-      with self.assertRaisesRegex(
-          convert.JobError,
+      self.assert_fails(
+          OSError,
           f'{place} could not be written, because its disk is full: the result'
           r' takes about 0.1 MB, and 0.0 MB are free. All tasks are done, and'
           f' kept in {job}',
-      ):
-        self.convert(plan, job)
+          plan,
+          job,
+      )
       subprocess.run(['mount', '-o', 'remount,size=4m', disk], check=True)
       with _stop_before(0):
         self.convert(plan, job)
@@ -395,15 +369,12 @@ class ConvertTest(job_testing.JobTestCase):
     ):
       with self.subTest(message):
         plan = self.plan(
-            plan_lib.CHECKPOINT,
-            self.new(),
             directory=directory,
             tables=[table],
             episodes_per_task=8,
         )
         for _ in range(2):
-          with self.assertRaisesRegex(convert.JobError, message):
-            self.convert(plan)
+          self.assert_fails(convert.JobError, message, plan)
         self.assertFalse(os.path.exists(plan.output.place))
         # The corrected command finds no other plan.
         self.assertEqual(
@@ -415,36 +386,12 @@ class ConvertTest(job_testing.JobTestCase):
         )
     self.convert(plan, allow_empty=True)
     # Its output is there, so the job stays.
-    with self.assertRaisesRegex(convert.JobError, 'no valid episode'):
-      self.convert(plan)
+    self.assert_fails(convert.JobError, 'no valid episode', plan)
     self.convert(plan, allow_empty=True)
     (table,) = records.read_tables(plan.output.place).values()
     self.assertEqual(records.num_items(table), 0)
     rlds = self.plan(plan_lib.RLDS, self.new(), directory=bad)
-    with self.assertRaisesRegex(convert.JobError, 'there is no valid episode'):
-      self.convert(rlds)
-
-  @pytest.mark.long
-  def test_any_name_of_a_folder(self):
-    parent = self.new('any')
-    for name, found in (
-        ('out/2.3.1', 'out/2.3.1'),
-        ('v1.0', 'v1_0/1.0.0'),
-        ('My Data', 'my_data/1.0.0'),
-        ('.hidden', 'hidden/1.0.0'),
-        ('123', 'data_123/1.0.0'),
-    ):
-      with self.subTest(name):
-        plan = self.plan(
-            plan_lib.RLDS, os.path.join(parent, name), episodes_per_task=8
-        )
-        self.convert(plan)
-        self.assertLen(self._content(plan), 8)
-        info = tfds.builder_from_directory(plan.output.place).info
-        self.assertEqual(info.full_name, found)
-    self.assertEqual(
-        tfds.builder('out', data_dir=parent).info.full_name, 'out/2.3.1'
-    )
+    self.assert_fails(convert.JobError, 'there is no valid episode', rlds)
 
   @pytest.mark.long
   def test_a_damaged_file_is_named_and_the_others_are_done(self):
@@ -454,12 +401,12 @@ class ConvertTest(job_testing.JobTestCase):
     with open(path, 'rb') as f:
       whole = f.read()
     os.truncate(path, len(whole) - 5)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
-    with self.assertRaisesRegex(
+    plan = self.plan(directory=folder)
+    self.assert_fails(
         convert.JobError,
         rf'1 of 4 tasks have failed(.|\n)*{path} is damaged after 1 whole',
-    ):
-      self.convert(plan)
+        plan,
+    )
     self.assertSameElements(self.receipts_of(plan), [0, 2, 3])
     with open(path, 'wb') as f:
       f.write(whole)
@@ -469,11 +416,10 @@ class ConvertTest(job_testing.JobTestCase):
   def test_data_that_has_changed_is_refused(self):
     folder = self.new('data')
     data_sets.numbered(folder, [3, 4])
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(directory=folder)
     shutil.rmtree(folder)
     data_sets.numbered(folder, [3, 5, 4])
-    with self.assertRaisesRegex(convert.JobError, 'has changed since the plan'):
-      self.convert(plan)
+    self.assert_fails(convert.JobError, 'has changed since the plan', plan)
     # Nothing was done, so a new plan can start.
     again = self.plan(plan_lib.CHECKPOINT, plan.output.place, directory=folder)
     self.convert(again)
@@ -515,16 +461,13 @@ class ConvertTest(job_testing.JobTestCase):
 
     # What is finished is not what there is now, and the job says so.
     self._write_anew(folder, 0.25)
-    with self.assertRaisesRegex(
-        convert.JobError, 'files of 2 of 2 tasks have changed since'
-    ):
-      self.convert(plan)
+    self.assert_fails(
+        convert.JobError, 'files of 2 of 2 tasks have changed since', plan
+    )
 
   def test_data_that_changes_while_it_is_read(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(
-        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
-    )
+    plan = self.plan(directory=folder, episodes_per_task=4)
     path = data_sets.files_of(folder)[1]
     add = task_episodes.Measures.add
     times = itertools.count()
@@ -534,22 +477,22 @@ class ConvertTest(job_testing.JobTestCase):
       return add(*args)
 
     with mock.patch.object(task_episodes.Measures, 'add', change):
-      with self.assertRaisesRegex(
-          convert.JobError, rf'1 of 2 tasks(.|\n)*{path} has changed while'
-      ):
-        self.convert(plan)
+      self.assert_fails(
+          convert.JobError,
+          rf'1 of 2 tasks(.|\n)*{path} has changed while',
+          plan,
+      )
     self.convert(plan)
     self._check_pairs(plan)
 
   def test_a_job_without_its_files_names_them_and_leaves_nothing(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=folder)
+    plan = self.plan(directory=folder)
     for path in data_sets.files_of(folder):
       os.unlink(path)
-    with self.assertRaisesRegex(
-        convert.JobError, rf'; 0 are done(.|\n)*{path} is missing'
-    ):
-      self.convert(plan)
+    self.assert_fails(
+        convert.JobError, rf'; 0 are done(.|\n)*{path} is missing', plan
+    )
     self.assertFalse(os.path.exists(self.job_folder(plan)))
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
@@ -589,8 +532,6 @@ class ConvertTest(job_testing.JobTestCase):
   def test_a_filter_leaves_the_indices_of_bad_episodes_as_they_are(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
     plan = self.plan(
-        plan_lib.CHECKPOINT,
-        self.new(),
         directory=folder,
         episodes_per_task=5,
         bindings=[
@@ -617,13 +558,13 @@ class ConvertTest(job_testing.JobTestCase):
   @pytest.mark.long
   def test_too_many_bad_episodes_stop_the_job(self):
     folder = data_sets.write(self.new('data'), _bad_episodes())
-    plan = self.plan(
-        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=4
+    plan = self.plan(directory=folder, episodes_per_task=4)
+    self.assert_fails(
+        tasks.InvalidEpisodesError,
+        '2 episodes are invalid, and 1 of 8',
+        plan,
+        max_invalid_fraction=0.2,
     )
-    with self.assertRaisesRegex(
-        tasks.InvalidEpisodesError, '2 episodes are invalid, and 1 of 8'
-    ):
-      self.convert(plan, max_invalid_fraction=0.2)
     self.assertFalse(os.path.exists(plan.output.place))
     self.convert(plan, max_invalid_fraction=0.25)
     self.assertTrue(os.path.exists(plan.output.place))
@@ -632,19 +573,15 @@ class ConvertTest(job_testing.JobTestCase):
   @pytest.mark.long
   def test_bad_episodes_keep_no_other_task_from_being_done(self, num_workers):
     folder = data_sets.write(self.new('data'), _bad_episodes())
-    plan = self.plan(
-        plan_lib.CHECKPOINT, self.new(), directory=folder, episodes_per_task=1
-    )
-    with self.assertRaisesRegex(
+    plan = self.plan(directory=folder, episodes_per_task=1)
+    self.assert_fails(
         convert.JobError,
         r'2 of 8 tasks have failed; 6 are done\.\n  task 3: .*skip.*'
         r'\n.*Discount must lie.*episode 3, .*\n  task 6: (.|\n)*episode 6, ',
-    ):
-      self.convert(
-          plan,
-          max_invalid_fraction=0.0,
-          engine=processes.Processes(2) if num_workers > 1 else None,
-      )
+        plan,
+        max_invalid_fraction=0.0,
+        engine=processes.Processes(2) if num_workers > 1 else None,
+    )
     self.assertFalse(os.path.exists(plan.output.place))
 
   @parameterized.parameters(*job_testing.KINDS)
@@ -686,8 +623,6 @@ class ConvertTest(job_testing.JobTestCase):
         for directory in (self.directory, other)
     ]
     plan = self.plan(
-        plan_lib.CHECKPOINT,
-        self.new(),
         opened=opened,
         weights=[4.0, 2.0],
         episodes_per_task=1,
@@ -705,7 +640,7 @@ class ConvertTest(job_testing.JobTestCase):
         ),
     )
     with self.assertRaisesRegex(ValueError, 'in two sources'):
-      self.plan(plan_lib.CHECKPOINT, self.new(), opened=opened[:1] * 2)
+      self.plan(opened=opened[:1] * 2)
 
 
 @pytest.mark.long
@@ -760,11 +695,9 @@ class ServerTest(job_testing.JobTestCase):
     plan = self._plan(self.start_server(), directory=folder)
     self.convert(plan)
     os.utime(data_sets.files_of(folder)[0], ns=(0, 0))
-    with self.assertRaisesRegex(convert.JobError, 'files of 1 of 4 tasks'):
-      self.convert(plan)
+    self.assert_fails(convert.JobError, 'files of 1 of 4 tasks', plan)
     os.unlink(os.path.join(self.job_folder(plan), 'receipts', '00001.json'))
-    with self.assertRaisesRegex(ValueError, 'hold their items as the data was'):
-      self.convert(plan)
+    self.assert_fails(ValueError, 'hold their items as the data was', plan)
 
   def test_items_that_were_removed_come_again(self):
     server = self.start_server()
@@ -787,10 +720,9 @@ class ServerTest(job_testing.JobTestCase):
     # The first 8 episodes of a file are read, with 16 of its 40 items.
     data = data_sets.numbered(self.new('data'), [3] * 20, per_file=20)
     plan = self._plan(self.start_server(max_size=30), directory=data)
-    with self.assertRaisesRegex(
-        convert.JobError, r'is too small: it has removed \d+ items'
-    ):
-      self.convert(plan)
+    self.assert_fails(
+        convert.JobError, r'is too small: it has removed \d+ items', plan
+    )
 
   def test_what_cannot_work_is_refused_before_it_starts(self):
     limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 1, 2.0)
@@ -814,8 +746,7 @@ class ServerTest(job_testing.JobTestCase):
         (missing, "no table 'other'"),
     ):
       with self.subTest(message):
-        with self.assertRaisesRegex(ValueError, message):
-          self.convert(plan)
+        self.assert_fails(ValueError, message, plan)
         self.assertFalse(os.path.exists(self.job_folder(plan)))
 
 
@@ -850,8 +781,9 @@ class SeveralServersTest(job_testing.JobTestCase):
     ports = here.port, gone.port
     plan = self._plan(ports)
     with _before_task(1, gone.stop):
-      with self.assertRaisesRegex(convert.JobError, f'localhost:{ports[1]}'):
-        self.convert(plan, patience=0.0)
+      self.assert_fails(
+          convert.JobError, f'localhost:{ports[1]}', plan, patience=0.0
+      )
     self.start_server(ports[1])
     self.convert(plan)
     self.assertIn('was started again since', '\n'.join(self.said))
@@ -859,38 +791,9 @@ class SeveralServersTest(job_testing.JobTestCase):
 
   def test_two_servers_must_be_two(self):
     port = self.start_server().port
-    with self.assertRaisesRegex(ValueError, 'addresses of servers must differ'):
-      self.convert(self._plan([port, port]))
-
-  def test_a_server_that_is_killed_and_starts_from_its_checkpoint(self):
-    roots = [self.new() for _ in range(2)]
-    servers = [self._start_process(root) for root in roots]
-    ports = [port for _, port in servers]
-    plan = self._plan(ports)
-
-    def checkpoint_and_kill():
-      reverb.Client(f'localhost:{ports[1]}').checkpoint()
-      servers[1][0].kill()
-      servers[1][0].wait()
-
-    with _before_task(1, checkpoint_and_kill):
-      with self.assertRaises(convert.JobError):
-        self.convert(plan, patience=0.0)
-    self._start_process(roots[1], ports[1])
-    summary = self.convert(plan)
-    self.assertEqual(summary['items'], {job_testing.TABLE: 26})
-    self._check_items(ports)
-
-  def _start_process(self, root, port=0):
-    process = subprocess.Popen(
-        [sys.executable, '-c', _SERVER, root, self.directory, str(port)],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
+    self.assert_fails(
+        ValueError, 'addresses of servers must differ', self._plan([port, port])
     )
-    self.addCleanup(process.communicate)
-    self.addCleanup(process.kill)
-    return process, int(process.stdout.readline())
 
 
 if __name__ == '__main__':

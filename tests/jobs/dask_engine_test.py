@@ -13,7 +13,6 @@ from absl.testing import absltest
 import pytest
 
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import progress
 from tests.jobs import data_sets
 from tests.jobs import job_testing
@@ -68,8 +67,8 @@ class DaskEngineTest(job_testing.JobTestCase):
     return process
 
   def test_the_output_is_that_of_one_process_though_a_worker_dies(self):
-    here = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
-    on_dask = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    here = self.plan(episodes_per_task=1)
+    on_dask = self.plan(episodes_per_task=1)
     self.assertLen(on_dask.tasks, 8)
     update = progress.ProgressDisplay.update
 
@@ -91,11 +90,13 @@ class DaskEngineTest(job_testing.JobTestCase):
     directory = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     path = data_sets.files_of(directory)[1]
     os.truncate(path, os.path.getsize(path) - 5)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=directory)
-    with self.assertRaisesRegex(
-        convert.JobError, f'1 of 4 tasks have failed; 3 are done.*\n.*{path}'
-    ):
-      self.convert(plan, engine=dask_engine.DaskEngine(self.address))
+    plan = self.plan(directory=directory)
+    self.assert_fails(
+        convert.JobError,
+        f'1 of 4 tasks have failed; 3 are done.*\n.*{path}',
+        plan,
+        engine=dask_engine.DaskEngine(self.address),
+    )
 
   def test_no_scheduler(self):
     with distributed.dask.config.set({'distributed.comm.timeouts.connect': 1}):

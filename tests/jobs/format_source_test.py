@@ -86,7 +86,7 @@ class FormatSourceTest(job_testing.JobTestCase):
     )
     opened = sources.open_source(source)
     self.assertEqual(opened.num_episodes, 3)
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), opened=[opened])
+    plan = self.plan(opened=[opened])
     self.convert(plan)
     items = job_testing.items_of(plan.output.place)
     expected = job_testing.pairs(enumerate(job_testing.LENGTHS))
@@ -132,7 +132,7 @@ class FormatSourceTest(job_testing.JobTestCase):
           terminals=np.resize(flags, len(rewards)),
       )
       if len(rewards) == 3:
-        plan = self.plan(plan_lib.CHECKPOINT, self.new(), directory=path)
+        plan = self.plan(directory=path)
     with self.assertRaisesRegex(tasks.TaskError, 'has changed since the plan'):
       tasks.run_task(self.attempt(plan, self.new('job')), 0)
 

@@ -98,9 +98,15 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     return server
 
   def plan(
-      self, kind: str, place: str, *, episodes_per_task: int = 2, **kwargs: Any
+      self,
+      kind: str = plan_lib.CHECKPOINT,
+      place: Optional[str] = None,
+      *,
+      episodes_per_task: int = 2,
+      **kwargs: Any,
   ) -> plan_lib.Plan:
     """Returns a plan of small tasks, by default of all numbered episodes."""
+    place = place or self.new()
     opened = kwargs.pop('opened', None) or [
         sources.open_source(
             sources.make_source(
@@ -120,31 +126,29 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
         **kwargs,
     )
 
-  def convert(self, plan: plan_lib.Plan, *args: Any, **kwargs: Any) -> Any:
+  def convert(self, plan: plan_lib.Plan, folder: Any = None, **kwargs) -> Any:
     """Does a plan; returns the summary, and keeps what it says in `said`."""
-    said = []
-    self.said = said
-    if plan.output.kind == plan_lib.SERVER:
-      kwargs.setdefault('folder', self.job_folder(plan))
-    summary = convert.convert(plan, *args, say=said.append, **kwargs)
-    return summary
+    self.said = []
+    folder = folder or self.job_folder(plan)
+    return convert.convert(plan, folder, say=self.said.append, **kwargs)
+
+  def assert_fails(self, error: Any, message: str, *args: Any, **kwargs: Any):
+    """Checks that `convert` raises an error with a message."""
+    with self.assertRaisesRegex(error, message):
+      self.convert(*args, **kwargs)
 
   def job_folder(self, plan: plan_lib.Plan) -> str:
-    if plan.output.kind == plan_lib.SERVER:
-      folder = os.path.join(self._home(), plan.hash)
-      return folder
-    return job_lib.Job(plan).folder
+    if plan.output.kind != plan_lib.SERVER:
+      return job_lib.Job(plan).folder
+    if not hasattr(self, '_jobs'):
+      self._jobs = self.create_tempdir().full_path
+    return os.path.join(self._jobs, plan.hash)
 
   def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, job_lib.Receipt]:
     return job_lib.Job(plan, self.job_folder(plan)).receipts()
 
   def attempt(self, plan: plan_lib.Plan, folder: str) -> tasks.Attempt:
     return tasks.Attempt(job_lib.Job(plan, folder))
-
-  def _home(self):
-    if not hasattr(self, '_jobs'):
-      self._jobs = self.create_tempdir().full_path
-    return self._jobs
 
 
 def items_in(client: reverb.Client) -> List[Any]:

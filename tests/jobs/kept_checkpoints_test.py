@@ -61,9 +61,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     self.assertEqual(self._size(kept), 3)
 
   def test_old_ones_are_removed(self):
-    kept = serve.KeptCheckpoints(
-        self.new('root'), count=5, max_hours=1.0
-    )
+    kept = serve.KeptCheckpoints(self.new('root'), count=5, max_hours=1.0)
     self._write(kept, 2)
     hour_ago = time.time() - 3700
     for path in kept.paths():

@@ -87,8 +87,7 @@ class ObjectStoreTest(job_testing.JobTestCase):
       _COPY(source, target)
 
     with mock.patch.object(tf.io.gfile, 'copy', copy):
-      with self.assertRaisesRegex(Exception, 'The store is away'):
-        self.convert(plan)
+      self.assert_fails(Exception, 'The store is away', plan)
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
       records.read_tables(plan.output.place)
     done = self.receipts_of(plan)
@@ -106,8 +105,11 @@ class ObjectStoreTest(job_testing.JobTestCase):
     _copy_to(f'{self.url}/output', self.create_tempdir().full_path)
     with tf.io.gfile.GFile(f'{self.url}/output/mine', 'w') as f:
       f.write('text')
-    with self.assertRaisesRegex(FileExistsError, 'is not empty'):
-      self.convert(self._plan(plan_lib.CHECKPOINT, f'{self.url}/output'))
+    self.assert_fails(
+        FileExistsError,
+        'is not empty',
+        self._plan(plan_lib.CHECKPOINT, f'{self.url}/output'),
+    )
 
 
 if __name__ == '__main__':

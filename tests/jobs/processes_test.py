@@ -57,7 +57,7 @@ class _DyingProcesses(processes.Processes):
 class NumWorkersTest(job_testing.JobTestCase):
 
   def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
+    plan = self.plan(episodes_per_task=2)
     self.assertLen(plan.tasks, 4)
     for num_processors, num_mib, count, reason in (
         (3, 1000, 3, 'one for each processor'),
@@ -79,7 +79,7 @@ class NumWorkersTest(job_testing.JobTestCase):
 class HereTest(job_testing.JobTestCase):
 
   def test_tasks_are_heard_of_one_by_one_and_leave_no_graphs(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=2)
+    plan = self.plan(episodes_per_task=2)
     job = job_lib.Job(plan, self.new('job'))
     os.mkdir(job.folder)
     job.begin()
@@ -99,7 +99,7 @@ class HereTest(job_testing.JobTestCase):
     self.assertEqual(counts[1:], counts[:1] * 2)
 
   def test_whatever_a_task_raises_the_others_are_done(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    plan = self.plan(episodes_per_task=4)
     run_task = tasks.run_task
     for error, message in (
         (MemoryError('Unable to allocate 8 GiB'), 'not enough memory: Unable'),
@@ -113,10 +113,7 @@ class HereTest(job_testing.JobTestCase):
         return run_task(attempt, number, *args)
 
       with mock.patch.object(tasks, 'run_task', run):
-        with self.assertRaisesRegex(
-            convert.JobError, f'1 are done.\n.*{message}'
-        ):
-          self.convert(plan)
+        self.assert_fails(convert.JobError, f'1 are done.\n.*{message}', plan)
 
   @pytest.mark.long
   def test_a_server_that_comes_back_is_waited_for(self):
@@ -151,7 +148,7 @@ class HereTest(job_testing.JobTestCase):
 class ProcessesTest(job_testing.JobTestCase):
 
   def test_workers_that_die_are_replaced_and_all_tasks_are_done(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    plan = self.plan(episodes_per_task=1)
     # As the kernel does it where memory is short, and by something else.
     signals = {1: signal.SIGKILL, 2: signal.SIGTERM, 5: signal.SIGSEGV}
     notes = self.new('notes')
@@ -166,17 +163,18 @@ class ProcessesTest(job_testing.JobTestCase):
       self.assertFalse(any(map(_is_running, pids)))
 
   def test_a_task_whose_process_always_dies(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=4)
+    plan = self.plan(episodes_per_task=4)
     engine = _DyingProcesses(self.new('notes'), {0: signal.SIGKILL}, 9)
-    with self.assertRaisesRegex(
+    self.assert_fails(
         convert.JobError,
         '1 of 2 tasks have failed; 1 are done.\n  task 0: .* exit code -9. '
         'Memory may have been short. From now on the number of workers is 1.',
-    ):
-      self.convert(plan, engine=engine)
+        plan,
+        engine=engine,
+    )
 
   def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    plan = self.plan(episodes_per_task=1)
     notes = self.new('notes')
     with mock.patch.object(processes, 'TASKS_PER_PROCESS', 3):
       self.convert(plan, engine=_DyingProcesses(notes, {}, 0, num_workers=1))
@@ -186,7 +184,7 @@ class ProcessesTest(job_testing.JobTestCase):
     )
 
   def test_an_interruption_ends_all_processes(self):
-    plan = self.plan(plan_lib.CHECKPOINT, self.new(), episodes_per_task=1)
+    plan = self.plan(episodes_per_task=1)
     notes = self.new('notes')
     with mock.patch.object(
         convert.progress_lib.ProgressDisplay,

@@ -125,8 +125,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     opened = [sources.open_source(sources.make_source(self.directory))]
     only = ('quarantine.jsonl', [[ranges_lib.Range('train', 3, 4)]])
     plan = self.plan(plan_lib.RLDS, other, opened=opened, only=only)
-    with self.assertRaisesRegex(FileExistsError, 'and no RLDS data set'):
-      self.convert(plan)
+    self.assert_fails(FileExistsError, 'and no RLDS data set', plan)
     self.assertEqual(os.listdir(other), ['mine.txt'])
 
   @pytest.mark.long
