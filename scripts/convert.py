@@ -142,6 +142,11 @@ _DRY_RUN = flags.DEFINE_bool(
 )
 
 
+# How many workers are prepared before it is known how many are of use. If there
+# are more, they start later.
+_MOST_FORKED = 16
+
+
 def _output() -> plan_lib.Output:
   outputs = [
       (plan_lib.CHECKPOINT, _CHECKPOINT_DIR.value),
@@ -305,9 +310,9 @@ def _local(
 
 
 def main(*beam_options: str):
-  # TensorFlow is imported, and its threads are not started yet. More workers
-  # than processors are rare, and can be started later.
-  engine = processes.Processes(len(os.sched_getaffinity(0)), fork=True)
+  # TensorFlow is imported, and its threads are not started yet.
+  count = _NUM_WORKERS.value or len(os.sched_getaffinity(0))
+  engine = processes.Processes(min(count, _MOST_FORKED), fork=True)
   try:
     return _convert(beam_options, engine)
   finally:

@@ -174,12 +174,17 @@ class FolderOutput(JobOutput):
     return path
 
   def join(self, receipts):
+    parts = list(map(self.job.part, sorted(receipts)))
     try:
-      self._join(list(map(self.job.part, sorted(receipts))), receipts)
+      self._join(parts, receipts)
     except OSError as e:
       if e.errno not in _FULL:
         raise
-      size = self._needed(receipts).get(self.place, 0)
+      size = files.total_size(
+          os.path.join(part, name)
+          for part in parts
+          for name in files.names_in(part)
+      )
       left = shutil.disk_usage(_existing(self.place)).free
       raise OSError(
           f'{self.place} could not be written, because its disk is full: the'

@@ -239,24 +239,7 @@ def make_plan(
       episodes, or if the weights are not valid.
   """
   rules = rules or rules_lib.ConversionRules()
-  if rules.validation != 'strict':
-    raise ValueError(
-        f'validation={rules.validation!r} checks the steps of all episodes as'
-        ' one stream, which a job cuts into tasks. Use validation="strict".'
-    )
-  for table in tables:
-    if table.crosses_episodes:
-      raise ValueError(
-          f'The items of table {table.table_name!r} cross episodes, between'
-          ' which a job is cut into tasks. Choose another end of windows, or'
-          ' call write_reverb_checkpoint.'
-      )
-  if bool(tables) != (output.kind in _OF_ITEMS):
-    raise ValueError(
-        f'Output of the kind {output.kind} has no tables.'
-        if tables
-        else f'Output to a {output.kind} needs a table.'
-    )
+  _check_fits(rules, tables, output)
   ranges = [list(source.shards) for source in opened]
   if only is not None:
     ranges = [list(parts) for parts in only[1]]
@@ -286,7 +269,7 @@ def make_plan(
           for source in opened
       ),
       output=output,
-      tables=tuple(map(_plain_table, tables)),
+      tables=tuple(map(dataclasses.asdict, tables)),
       # The rule for invalid episodes changes no item of a valid one.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
       tasks=tuple(task for _, task in tasks),
@@ -308,10 +291,28 @@ def _check_distinct(opened, ranges) -> None:
       )
 
 
-def _plain_table(table) -> Dict[str, Any]:
-  if callable(table.priority):
+def _check_fits(rules, tables, output) -> None:
+  """Raises a ValueError if these do not go together, or not into a job."""
+  if rules.validation != 'strict':
     raise ValueError(
-        f'The priority of table {table.table_name!r} is a function, which a'
-        ' plan cannot store. Give a number.'
+        f'validation={rules.validation!r} checks the steps of all episodes as'
+        ' one stream, which a job cuts into tasks. Use validation="strict".'
     )
-  return dataclasses.asdict(table)
+  for table in tables:
+    if table.crosses_episodes:
+      raise ValueError(
+          f'The items of table {table.table_name!r} cross episodes, between'
+          ' which a job is cut into tasks. Choose another end of windows, or'
+          ' call write_reverb_checkpoint.'
+      )
+    if callable(table.priority):
+      raise ValueError(
+          f'The priority of table {table.table_name!r} is a function, which a'
+          ' plan cannot store. Give a number.'
+      )
+  if bool(tables) != (output.kind in _OF_ITEMS):
+    raise ValueError(
+        f'Output of the kind {output.kind} has no tables.'
+        if tables
+        else f'Output to a {output.kind} needs a table.'
+    )

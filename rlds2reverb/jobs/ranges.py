@@ -171,21 +171,16 @@ def of_quarantine(
             f'{path}, line {number} is not of a quarantine file:'
             f' {line.strip()!r}.'
         ) from e
-      owners = [
-          ranges
-          for source, ranges in zip(opened, found)
-          if source.directory == directory
-          and any(
-              part.split == split and part.begin <= at < part.end
-              for part in source.ranges
-          )
-      ]
-      if not owners:
+      part = Range(split, at, at + 1)
+      for source, parts in zip(opened, found):
+        if source.directory == directory and overlap([*source.ranges, part]):
+          parts.add(part)
+          break
+      else:
         raise ValueError(
             f'{path}, line {number}: episode {at} of split {split} of'
             f' {directory} is not in the data sets of this job.'
         )
-      owners[0].add(Range(split, at, at + 1))
   if not any(found):
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
   # Those that follow each other are one range.

@@ -98,21 +98,6 @@ class MixturesTest(parameterized.TestCase):
       episodes[task.source] += task.num_episodes
     self.assertEqual(episodes, {0: 10, 1: 20})
 
-  def test_draws(self):
-    config = self.create_tempfile('plain.gin', "StepMapping.action = 'action'")
-    configs = dict.fromkeys(('small', 'large'), config.full_path)
-    mixture = self.create_tempfile(
-        'plain_mixture.gin',
-        "Mixture.weights = {'small': 1.0, 'large': 0.5}\n"
-        f'Mixture.configs = {configs}',
-    )
-    mixed = sources.read_mixture(mixture.full_path, self.folder, seed=1)
-    drawn = [int(element.source) for element in mixed.take(900)]
-    # Two thirds are of the large one: 600, with a standard deviation of 14.
-    self.assertBetween(sum(drawn), 540, 660)
-    (episode,) = mixed.take(1)
-    self.assertEqual(episode.element['steps']['action'].shape, (3, 1))
-
   @pytest.mark.long
   def test_cameras_of_several_sizes_and_data_sets_without(self):
     """Octo's mixture, of two of its data sets."""

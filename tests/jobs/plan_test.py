@@ -104,37 +104,16 @@ class PlanTest(absltest.TestCase):
         other.identity(other.tasks[0]), made.identity(made.tasks[0])
     )
 
-  def test_weights(self):
-    # 5 of the smaller one allow for 10 of the larger, which has 8: so 8 and 4.
-    made = self._make(1, [self.directory, self.other], weights=[2.0, 1.0])
-    counts = [
-        sum(task.num_episodes for task in made.tasks if task.source == source)
-        for source in (0, 1)
-    ]
-    self.assertEqual(counts, [8, 4])
-    self.assertEqual(
-        [task.source for task in made.tasks][:6], [0, 1, 0, 0, 1, 0]
-    )
-
   def test_what_cannot_be_planned(self):
+    crossing = items.TableItems('t', windows_lib.Windows(2, end='cross'))
     for message, arguments in (
-        (
-            'cross episodes',
-            dict(
-                tables=[
-                    items.TableItems('t', windows_lib.Windows(2, end='cross'))
-                ]
-            ),
-        ),
-        ('one stream', dict(rules=rules.ConversionRules('tf_agents'))),
-        ('needs a table', dict(tables=[])),
-        (
-            'has no tables',
-            dict(output=plan.Output(plan.RLDS, '/data/out', 'train')),
-        ),
-        ('is a function', dict(tables=[items.TableItems('t', priority=len)])),
-        ('a weight for each of the 1', dict(weights=[1.0, 2.0])),
-        ('above 0', dict(weights=[0.0])),
+        ('cross episodes', {'tables': [crossing]}),
+        ('one stream', {'rules': rules.ConversionRules('tf_agents')}),
+        ('needs a table', {'tables': []}),
+        ('has no tables', {'output': plan.Output(plan.RLDS, '/out', 'train')}),
+        ('is a function', {'tables': [items.TableItems('t', priority=len)]}),
+        ('a weight for each of the 1', {'weights': [1.0, 2.0]}),
+        ('above 0', {'weights': [0.0]}),
     ):
       with self.subTest(message):
         with self.assertRaisesRegex(ValueError, message):

@@ -1,5 +1,6 @@
 """Tests of RLDS as an output; convert_test has those of whole jobs."""
 
+import json
 import os
 from unittest import mock
 
@@ -59,19 +60,14 @@ class RldsOutputTest(job_testing.JobTestCase):
         features=features,
         version=version,
     )
-    split = tfds.builder_from_directory(directory).info.splits['train']
-    tfds.folder_dataset.write_metadata(
-        data_dir=directory,
-        features=tfds.features.FeaturesDict(features),
-        split_infos=[split],
-        filename_template=split.filename_template,
-        version=version,
-        description=f'About {name}.',
-        citation=citation,
-        homepage='https://example.com',
-        license='CC BY 4.0',
-        check_data=False,
-    )
+    path = os.path.join(directory, 'dataset_info.json')
+    with open(path, encoding='utf-8') as f:
+      info = json.load(f)
+    info['citation'] = citation
+    info['location'] = {'urls': ['https://example.com']}
+    info['redistributionInfo'] = {'license': 'CC BY 4.0'}
+    with open(path, 'w', encoding='utf-8') as f:
+      json.dump(info, f)
     return directory
 
   @pytest.mark.long

@@ -8,7 +8,6 @@ import tempfile
 from absl.testing import absltest
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.fields import configs
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
@@ -124,29 +123,18 @@ class SourcesTest(absltest.TestCase):
     episodes = opened.read(part, with_index=True)
     self.assertEqual(_indices(episodes), [2, 3, 6])  # Of 4 transitions or more.
 
-  def test_a_known_config(self):
-    opened = self._open(config='recorded_gym')
-    self.assertEqual(opened.mapping, configs.load_mapping('recorded_gym'))
-    self.assertFalse(opened.has_filter)
-
   def test_nearest_names(self):
+    transforms = 'transform_episodes.transfroms'
     for message, arguments in (
-        ("no split 'trian'. Did you mean train?", dict(split='trian[:2]')),
-        ('Did you mean recorded_gym?', dict(config='recorded_gymn')),
-        (
-            'transform_episodes.transfroms',
-            dict(bindings=['transform_episodes.transfroms = []']),
-        ),
-        (
-            'which is not registered with gin',
-            dict(bindings=['StepMaping.action = 1']),
-        ),
+        ("no split 'trian'. Did you mean train?", {'split': 'trian[:2]'}),
+        ('Did you mean recorded_gym?', {'config': 'recorded_gymn'}),
+        (transforms, {'bindings': [f'{transforms} = []']}),
+        ('not registered with gin', {'bindings': ['StepMaping.action = 1']}),
     ):
-      with self.subTest(message):
-        with self.assertRaisesRegex(
-            (ValueError, TypeError), message.replace('?', r'\?')
-        ):
-          self._open(**arguments)
+      with self.assertRaisesRegex(
+          (ValueError, TypeError), message.replace('?', r'\?')
+      ):
+        self._open(**arguments)
     with self.assertRaisesRegex(FileNotFoundError, r'Did you mean numbered\?'):
       sources.open_source(sources.make_source(self.directory[:-1]))
     folder = os.path.join(self.create_tempdir().full_path, 'rlds')
