@@ -36,14 +36,6 @@ _NUMBERS = list(range(len(job_testing.LENGTHS)))
 _BAD = {3: 'Discount must lie in [0, 1].', 6: 'An episode must begin'}
 
 
-_REWARDS = [
-    [100 * index + step for step in range(length)]
-    for index, length in enumerate(job_testing.LENGTHS)
-]
-_NUMBERED = list(enumerate(job_testing.LENGTHS))
-_SHARES = [job_testing.pairs(_NUMBERED[server::2]) for server in range(2)]
-
-
 def _numbered_episodes():
   return [
       data_sets.episode(index, length)
@@ -85,7 +77,7 @@ def _stop_before(count):
   return _before_task(count, mock.Mock(side_effect=_Interrupted))
 
 
-class ConvertTest(job_testing.JobTestCase):
+class _ConvertTestCase(job_testing.JobTestCase):
 
   def _content(self, plan):
     """Returns everything that an output holds."""
@@ -100,24 +92,39 @@ class ConvertTest(job_testing.JobTestCase):
         ).as_numpy_iterator()
     ]
 
-  def _check_pairs(self, plan):
-    rewards = job_testing.rewards_of(self._content(plan))
-    self.assertEqual(rewards, job_testing.ALL_PAIRS)
+  def interrupt(self, plan, count):
+    """Does `count` tasks of a plan."""
+    with _stop_before(count), self.assertRaises(_Interrupted):
+      self.convert(plan)
+
+  def _check(self, plan, indices=_NUMBERS, base=0.0):
+    """Checks that an output has these numbered episodes and no others."""
+    numbered = [(index, job_testing.LENGTHS[index]) for index in indices]
+    expected = job_testing.pairs(numbered)
+    content = self._content(plan)
+    if plan.tables:
+      content = job_testing.rewards_of(content)
+    else:
+      expected = [[100 * i + t for t in range(n)] for i, n in numbered]
+    self.assertEqual(
+        content, [[each + base for each in row] for row in expected]
+    )
 
   def _place(self, kind):
     if kind == plan_lib.SERVER:
       return f'localhost:{self.start_server().port}'
     return self.new()
 
+
+class ConvertTest(_ConvertTestCase):
+
   @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.long
   def test_a_job_that_is_interrupted_ends_like_one_that_is_not(self, kind):
     plan = self.plan(kind, self._place(kind))
     self.assertLen(plan.tasks, 4)
-    with _stop_before(1), self.assertRaises(_Interrupted):
-      self.convert(plan)
-    with _stop_before(2), self.assertRaises(_Interrupted):
-      self.convert(plan)
+    self.interrupt(plan, 1)
+    self.interrupt(plan, 2)
     self.assertLen(self.receipts_of(plan), 3)
     summary = self.convert(plan)
     self.assertIn('tasks: 4, done already: 3 (6 of 8 episodes)', self.said[0])
@@ -136,10 +143,8 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(summary['statistics']['bootstrapped_terminals'], 8)
 
     content = self._content(plan)
-    if kind == plan_lib.RLDS:
-      self.assertEqual(content, _REWARDS)
-    else:
-      self.assertEqual(job_testing.rewards_of(content), job_testing.ALL_PAIRS)
+    self._check(plan)
+    if plan.tables:
       # Neither the way in which the work is cut, nor the interruptions, nor
       # the kind of output changes a key.
       other = self.plan(episodes_per_task=5)
@@ -231,13 +236,11 @@ class ConvertTest(job_testing.JobTestCase):
   def test_a_job_that_was_killed_before_it_did_anything(self):
     place = self.new()
     plan = self.plan(plan_lib.CHECKPOINT, place, split='train[:2]')
-    with mock.patch.object(job_lib.Job, 'remove'), _stop_before(0):
-      with self.assertRaises(_Interrupted):
-        self.convert(plan)
+    with mock.patch.object(job_lib.Job, 'remove'):
+      self.interrupt(plan, 0)
     self.assertEqual(job_lib._read_plan(self.job_folder(plan)), plan)
     other = self.plan(plan_lib.CHECKPOINT, place, split='train[2:4]')
-    with _stop_before(0), self.assertRaises(_Interrupted):
-      self.convert(other)
+    self.interrupt(other, 0)
     self.assertFalse(os.path.exists(self.job_folder(plan)))
     self.convert(other)
     self.assertLen(self._content(other), 6)
@@ -411,7 +414,7 @@ class ConvertTest(job_testing.JobTestCase):
     with open(path, 'wb') as f:
       f.write(whole)
     self.convert(plan)
-    self._check_pairs(plan)
+    self._check(plan)
 
   def test_data_that_has_changed_is_refused(self):
     folder = self.new('data')
@@ -431,10 +434,6 @@ class ConvertTest(job_testing.JobTestCase):
     for episode in episodes:
       for step in episode['steps']:
         step['reward'] += np.float32(base)
-    self._times = {
-        path: (os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns)
-        for path in data_sets.files_of(folder)
-    }
     shutil.rmtree(folder)
     data_sets.write(folder, episodes)
 
@@ -443,21 +442,13 @@ class ConvertTest(job_testing.JobTestCase):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     data = {'directory': folder, 'episodes_per_task': 4}
     plan = self.plan(kind, self.new(), **data)
-    with _stop_before(1), self.assertRaises(_Interrupted):
-      self.convert(plan)
+    self.interrupt(plan, 1)
     self._write_anew(folder, 0.5)
     again = self.plan(kind, plan.output.place, **data)
     self.assertEqual(again, plan)  # TFDS records the same of it.
     self.convert(again)
     self.assertIn('1 task is done again: files have changed since.', self.said)
-    content = self._content(plan)
-    if kind == plan_lib.CHECKPOINT:
-      content = job_testing.rewards_of(content)
-      expected = job_testing.ALL_PAIRS
-    else:
-      expected = _REWARDS
-    expected = [[reward + 0.5 for reward in rewards] for rewards in expected]
-    self.assertEqual(content, expected)
+    self._check(plan, base=0.5)
 
     # What is finished is not what there is now, and the job says so.
     self._write_anew(folder, 0.25)
@@ -483,7 +474,7 @@ class ConvertTest(job_testing.JobTestCase):
           plan,
       )
     self.convert(plan)
-    self._check_pairs(plan)
+    self._check(plan)
 
   def test_a_job_without_its_files_names_them_and_leaves_nothing(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
@@ -516,17 +507,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('discount=1.5', lines[0]['values'])
     self.assertEqual(summary['skipped'], 2)
     self.assertEqual(summary['episodes'], 6)
-    good = [index for index in _NUMBERS if index not in _BAD]
-    content = self._content(plan)
-    if kind == plan_lib.RLDS:
-      self.assertEqual([rewards[0] // 100 for rewards in content], good)
-    else:
-      self.assertEqual(
-          job_testing.rewards_of(content),
-          job_testing.pairs(
-              (index, job_testing.LENGTHS[index]) for index in good
-          ),
-      )
+    self._check(plan, [index for index in _NUMBERS if index not in _BAD])
 
   @pytest.mark.long
   def test_a_filter_leaves_the_indices_of_bad_episodes_as_they_are(self):
@@ -540,20 +521,11 @@ class ConvertTest(job_testing.JobTestCase):
         ],
     )
     summary = self.convert(plan)
-    # Those of 2, 4, 3 and 3 steps have fewer than 3 transitions, but for 4.
-    kept = [i for i, length in enumerate(job_testing.LENGTHS) if length > 3]
+    # Those of 3, 2 and 3 steps have fewer than 3 transitions.
     self.assertEqual(summary['filtered'], 3)
-    done = self.receipts_of(plan)
-    self.assertEqual(
-        [bad['episode'] for one in done.values() for bad in one['skipped']],
-        [3],
-    )
-    self.assertEqual(
-        job_testing.rewards_of(self._content(plan)),
-        job_testing.pairs(
-            (index, job_testing.LENGTHS[index]) for index in kept if index != 3
-        ),
-    )
+    skipped = [one['skipped'] for one in self.receipts_of(plan).values()]
+    self.assertEqual([bad['episode'] for bad in sum(skipped, [])], [3])
+    self._check(plan, [1, 4, 5, 7])  # 3 is invalid.
 
   @pytest.mark.long
   def test_too_many_bad_episodes_stop_the_job(self):
@@ -644,16 +616,21 @@ class ConvertTest(job_testing.JobTestCase):
 
 
 @pytest.mark.long
-class ServerTest(job_testing.JobTestCase):
+class ServerTest(_ConvertTestCase):
 
-  def _plan(self, server, **kwargs):
-    return self.plan(plan_lib.SERVER, f'localhost:{server.port}', **kwargs)
+  def setUp(self):
+    super().setUp()
+    # How long a server that is gone is waited for.
+    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
+
+  def _plan(self, *servers, **kwargs):
+    addresses = [f'localhost:{server.port}' for server in servers]
+    return self.plan(plan_lib.SERVER, ','.join(addresses), **kwargs)
 
   def test_a_server_that_was_started_again_gets_everything_again(self):
     server = self.start_server()
     plan = self._plan(server)
-    with _stop_before(2), self.assertRaises(_Interrupted):
-      self.convert(plan)
+    self.interrupt(plan, 2)
     port = server.port
     server.stop()
     server = self.start_server(port)
@@ -663,17 +640,13 @@ class ServerTest(job_testing.JobTestCase):
         ' again since.',
         self.said,
     )
-    client = server.localhost_client()
-    self.assertEqual(
-        job_testing.rewards_of(job_testing.items_in(client)),
-        job_testing.ALL_PAIRS,
-    )
+    self._check(plan)
     # A job that was finished is no longer, if the server lost its items.
     server.stop()
     server = self.start_server(port)
     self.convert(plan)
     self.assertIn('4 tasks are done again', '\n'.join(self.said))
-    self.assertLen(job_testing.items_in(server.localhost_client()), 26)
+    self._check(plan)
 
   def test_a_server_that_is_started_again_while_the_job_runs(self):
     server = self.start_server()
@@ -686,8 +659,7 @@ class ServerTest(job_testing.JobTestCase):
     with _before_task(2, start_again):
       self.convert(plan)
     self.assertIn('2 tasks are done again', '\n'.join(self.said))
-    items_there = job_testing.items_in(reverb.Client(plan.output.place))
-    self.assertEqual(job_testing.rewards_of(items_there), job_testing.ALL_PAIRS)
+    self._check(plan)
 
   def test_data_that_was_written_anew_is_refused(self):
     # A table keeps the first item of a key, so the old ones would stay.
@@ -749,51 +721,39 @@ class ServerTest(job_testing.JobTestCase):
         self.assert_fails(ValueError, message, plan)
         self.assertFalse(os.path.exists(self.job_folder(plan)))
 
+  def _check_shares(self, *servers):
+    numbered = list(enumerate(job_testing.LENGTHS))
+    for number, server in enumerate(servers):
+      found = job_testing.items_in(reverb.Client(f'localhost:{server.port}'))
+      self.assertEqual(
+          job_testing.rewards_of(found), job_testing.pairs(numbered[number::2])
+      )
 
-@pytest.mark.long
-class SeveralServersTest(job_testing.JobTestCase):
-
-  def setUp(self):
-    super().setUp()
-    # How long a server that is gone is waited for.
-    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
-
-  def _plan(self, ports, **kwargs):
-    addresses = [f'localhost:{port}' for port in ports]
-    return self.plan(plan_lib.SERVER, ','.join(addresses), **kwargs)
-
-  def _check_items(self, ports):
-    for port, expected in zip(ports, _SHARES):
-      items = job_testing.items_in(reverb.Client(f'localhost:{port}'))
-      self.assertEqual(job_testing.rewards_of(items), expected)
-
-  def test_each_gets_its_share_once(self):
-    ports = [self.start_server().port for _ in range(2)]
-    summary = self.convert(self._plan(ports))
+  def test_of_several_servers_each_gets_its_share_once(self):
+    servers = self.start_server(), self.start_server()
+    summary = self.convert(self._plan(*servers))
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
-    self._check_items(ports)
+    self._check_shares(*servers)
     # Another plan of the same data leaves every item where it is.
-    self.convert(self._plan(ports, episodes_per_task=8))
-    self._check_items(ports)
+    self.convert(self._plan(*servers, episodes_per_task=8))
+    self._check_shares(*servers)
 
   def test_a_server_that_is_gone_stops_the_job_which_then_goes_on(self):
-    here, gone = self.start_server(), self.start_server()
-    ports = here.port, gone.port
-    plan = self._plan(ports)
-    with _before_task(1, gone.stop):
+    servers = self.start_server(), self.start_server()
+    plan = self._plan(*servers)
+    port = servers[1].port
+    with _before_task(1, servers[1].stop):
       self.assert_fails(
-          convert.JobError, f'localhost:{ports[1]}', plan, patience=0.0
+          convert.JobError, f'localhost:{port}', plan, patience=0.0
       )
-    self.start_server(ports[1])
+    self.start_server(port)
     self.convert(plan)
     self.assertIn('was started again since', '\n'.join(self.said))
-    self._check_items(ports)
+    self._check_shares(*servers)
 
   def test_two_servers_must_be_two(self):
-    port = self.start_server().port
-    self.assert_fails(
-        ValueError, 'addresses of servers must differ', self._plan([port, port])
-    )
+    plan = self._plan(*[self.start_server()] * 2)
+    self.assert_fails(ValueError, 'addresses of servers must differ', plan)
 
 
 if __name__ == '__main__':
