@@ -57,7 +57,8 @@ def convert(
 
   Args:
     plan: the plan.
-    folder: the folder of the job, by default that of `Job`.
+    folder: the folder of the job, by default beside the output, with `.job`
+      after its name, or for a server in `~/.cache/rlds2reverb/jobs`.
     dry_run: whether to only say what would be done.
     max_invalid_fraction: the job stops as soon as more than this fraction of
       all episodes is invalid, and lists those that it found. With 0 the tasks

@@ -19,10 +19,6 @@ class ProgressDisplayTest(absltest.TestCase):
       return stream, progress.ProgressDisplay(*args)
 
   def test_lines_in_a_log(self):
-    # There is one now and then.
-    stream, display = self._display(10, tasks.Progress())
-    display.update(0, tasks.Progress(1, 10, 100, 0))
-    self.assertEqual(stream.getvalue(), '')
     self.enter_context(mock.patch.object(progress, '_SECONDS_PER_LINE', 0.0))
     stream, display = self._display(10, tasks.Progress(2, 20, 200, 1))
     display.update(3, tasks.Progress(1, 10, 100, 0))
