@@ -98,54 +98,29 @@ class FramesTest(parameterized.TestCase):
         found += segment.length.tolist()
     self.assertEqual(found, [5, 7])
 
-  def test_some_episodes_of_a_segment(self):
-    rng = np.random.default_rng(0)
-    episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
-    [segment] = encoded.source(
-        encoded.batched(episodes, 3), [_PAIRS]
-    ).segments()
-    chosen = segment.choose(np.array([True, False, True]))
-    self.assertEqual(chosen.episode_ids, [0, 2])
-    self.assertEqual(chosen.row_splits.tolist(), [0, 5, 14])
-    self.assertEqual(
-        _rewards([chosen]),
-        episodes[0].reward.tolist() + episodes[2].reward.tolist(),
-    )
-
-  def test_sequences(self):
-    data = sequences.convert_rlds_to_sequences(
-        golden.stacked(_episodes()), windows_lib.Windows(2)
-    )
-    source = frames.make_frame_source(data, _PAIRS)
-    self.assertTrue(source.of_sequences)
-    (table,) = source.tables
-    self.assertEqual(table.windows, windows_lib.Windows(2, 2, 'cross'))
-    blocks = list(source.segments())
-    self.assertEqual([block.episode_ids for block in blocks], [[None] * 6])
-    self.assertEqual(
-        [block.step.tolist() for block in blocks], [[*range(0, 12, 2)]]
-    )
-    expected = np.concatenate([s.reward for s in data.as_numpy_iterator()])
-    self.assertEqual(_rewards(blocks), expected.tolist())
-    self.assertEqual(expected.size, 2 * (4 + 2))
-
-  def test_what_does_not_go_with_sequences(self):
-    data = sequences.convert_rlds_to_sequences(
-        golden.stacked(_episodes()), windows_lib.Windows(2)
-    )
+  def test_what_does_not_go_together(self):
+    data = golden.stacked(_episodes())
+    windows = windows_lib.Windows
+    cut = sequences.convert_rlds_to_sequences(data, windows(2))
     options = options_lib.ConversionOptions
-    wide = items.TableItems('table', windows_lib.Windows(3))
-    for tables, settings, message in (
-        (wide, options(), 'priority and nothing else'),
-        (_PAIRS, options(chunk_length=2), 'go with RLDS data alone'),
+    nan = rules_lib.ConversionRules(nan='invalid')
+    table = lambda *args, **kwargs: items.TableItems(
+        'table', windows(*args, **kwargs)
+    )
+    for found, tables, settings, message in (
+        (cut, table(3), options(), 'priority and nothing else'),
+        (cut, _PAIRS, options(chunk_length=2), 'go with RLDS data alone'),
+        (cut, _PAIRS, options(rules=nan), 'written as they are'),
+        (data, _PAIRS, options(chunk_length=0), 'must be a positive integer'),
         (
-            _PAIRS,
-            options(rules=rules_lib.ConversionRules(nan='invalid')),
-            'written as they are',
+            data,
+            table(2, end='cross'),
+            options(episode_id='name'),
+            'depend on the order',
         ),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        frames.make_frame_source(data, tables, settings)
+        frames.make_frame_source(found, tables, settings)
 
   def test_ids_of_a_field(self):
     for values, dtype, expected in (
@@ -167,14 +142,6 @@ class FramesTest(parameterized.TestCase):
       )
       ids = sum((segment.episode_ids for segment in source.segments()), [])
       self.assertEqual(ids, expected)
-
-  def test_items_that_cross_episodes_under_an_episode_id(self):
-    with self.assertRaisesRegex(ValueError, 'depend on the order'):
-      frames.make_frame_source(
-          golden.stacked(_episodes()),
-          items.TableItems('table', windows_lib.Windows(2, end='cross')),
-          options=options_lib.ConversionOptions(episode_id='name'),
-      )
 
 
 if __name__ == '__main__':

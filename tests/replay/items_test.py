@@ -1,7 +1,5 @@
 """Tests of which items go into a table."""
 
-import dataclasses
-
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
@@ -11,16 +9,6 @@ from rlds2reverb.replay import items
 
 
 class TableItemsTest(parameterized.TestCase):
-
-  @parameterized.parameters(
-      'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
-  )
-  def test_ends(self, end):
-    table = items.TableItems('table', windows_lib.Windows(3, 2, end))
-    self.assertEqual(dataclasses.replace(table, table_name='b').table_name, 'b')
-    self.assertEqual(table.crosses_episodes, end == 'cross')
-    self.assertEqual(table.pads_episodes, end not in ('drop', 'cross'))
-    self.assertEqual(table.sequence_length, 3)
 
   @parameterized.parameters(
       (dict(windows=2), "windows of table 'table' must be Windows"),
@@ -49,13 +37,6 @@ class TableItemsTest(parameterized.TestCase):
     lengths = np.array([4, 5])
     self.assertEqual(tables[0].is_too_long(lengths).tolist(), [False, False])
     self.assertEqual(tables[1].is_too_long(lengths).tolist(), [False, True])
-
-  @parameterized.parameters(
-      ('drop', [0, 0, 0]), ('pad', [3, 1, 0]), ('tile', [3, 3, 3])
-  )
-  def test_padding(self, end, expected):
-    table = items.TableItems('table', windows_lib.Windows(4, end=end))
-    self.assertEqual(table.padding(np.array([1, 3, 4])).tolist(), expected)
 
 
 if __name__ == '__main__':

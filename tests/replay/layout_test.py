@@ -250,6 +250,25 @@ class LayoutTest(parameterized.TestCase):
     )
     self.assertEqual(item_keys, [key(i, 'item', 'table', 3) for i in (0, 2)])
     self.assertEqual(episode_keys, [key(0, 'episode', 'a')] * 2)
+    # Without an identity they are random.
+    rng = np.random.default_rng(0)
+    [one], [other] = [
+        layout.Layout(
+            encoded.source(
+                encoded.one_by_one([encoded.episode(rng, 9)], 9),
+                [items.TableItems('table')],
+            )
+        ).batches()
+        for _ in range(2)
+    ]
+    found = np.concatenate(
+        [*one.item_keys, *other.item_keys, one.chunk_keys, other.chunk_keys]
+    )
+    self.assertLen(set(found.tolist()), 8 + 8 + 3 + 3)
+    with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
+      layout.Layout(
+          encoded.source([], [items.TableItems('table')], {'map': lambda: 3})
+      )
 
   @parameterized.product(end=('drop', 'tile'), block_length=(4, 100))
   def test_an_episode_that_ends_several_times(self, end, block_length):
@@ -291,49 +310,34 @@ class LayoutTest(parameterized.TestCase):
 
 class EncodingTest(absltest.TestCase):
 
-  def test_items(self):
+  def test_items_are_those_that_messages_are(self):
     rng = np.random.default_rng(0)
     for num_slices, num_columns in ((1, 1), (2, 3), (40, 130)):
-      keys, chunk_keys = (
-          rng.integers(0, 2**64, size, np.uint64)
-          for size in (3, (3, num_slices))
-      )
-      offsets, lengths = rng.integers(0, 2**28, (2, 3, num_slices))
+      keys = rng.integers(0, 2**64, 3, np.uint64)
+      chunk_keys = rng.integers(0, 2**64, 3 * num_slices, np.uint64)
+      offsets, lengths = rng.integers(0, 2**28, (2, 3 * num_slices))
       dates = np.array([0, 10**18 + 1, 2 * 10**18])
       priorities = np.array([0, 1.5, np.inf])
+      splits = np.arange(4) * num_slices
+      slices = encoding.Slices(splits, chunk_keys, offsets, lengths)
       found = encoding.encode_items(
-          'täble',
-          keys,
-          priorities,
-          encoding.Slices(
-              np.arange(4) * num_slices,
-              *map(np.ravel, (chunk_keys, offsets, lengths)),
-          ),
-          num_columns,
-          dates,
+          'täble', keys, priorities, slices, num_columns, dates
       )
-      for row, item in enumerate(
-          map(schema_pb2.PrioritizedItem.FromString, found)
-      ):
-        self.assertEqual(
-            (item.key, item.table, item.priority),
-            (keys[row], 'täble', priorities[row]),
+      for row, item in enumerate(found):
+        expected = schema_pb2.PrioritizedItem(
+            key=keys[row], table='täble', priority=priorities[row]
         )
-        self.assertEqual(item.inserted_at.ToNanoseconds(), dates[row])
-        self.assertEqual(
-            encoded.slices(item),
-            [
-                list(
-                    zip(
-                        chunk_keys[row].tolist(),
-                        offsets[row].tolist(),
-                        lengths[row].tolist(),
-                        [column] * num_slices,
-                    )
-                )
-                for column in range(num_columns)
-            ],
-        )
+        expected.inserted_at.FromNanoseconds(int(dates[row]))
+        for column in range(num_columns):
+          added = expected.flat_trajectory.columns.add()
+          for place in range(splits[row], splits[row + 1]):
+            added.chunk_slices.add(
+                chunk_key=chunk_keys[place],
+                offset=offsets[place],
+                length=lengths[place],
+                index=column,
+            )
+        self.assertEqual(schema_pb2.PrioritizedItem.FromString(item), expected)
 
 
 if __name__ == '__main__':

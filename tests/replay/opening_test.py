@@ -29,6 +29,7 @@ from tests.replay.local import cuts
 from tests.replay.server import processes
 
 _LENGTHS = (4, 3, 5)
+_PAIRS = items_lib.TableItems('pairs')
 
 
 def _data():
@@ -53,6 +54,16 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
   def path(self, name):
     return os.path.join(self.create_tempdir().full_path, name)
 
+  def open(self, *args, **kwargs):
+    buffer = opening.open_replay_buffer(*args, **kwargs)
+    self.addCleanup(buffer.close)
+    return buffer
+
+  def write(self, *tables, data=None):
+    path = self.path('checkpoint')
+    write.write_reverb_checkpoint(data or _data(), path, tables or _PAIRS)
+    return path
+
   def check_local(self, buffer, expected=None):
     self.assertIsInstance(buffer, replay_buffer.EpisodesReplayBuffer)
     shown = [
@@ -63,12 +74,17 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     ]
     self.assertEqual(shown, sorted(expected or _EXPECTED))
 
+  def check_served(self, buffer):
+    self.assertIsInstance(buffer, reverb_replay_buffer.ReverbReplayBuffer)
+    self.assertEqual(buffer.get_table_info().current_size, len(_EXPECTED))
+    self.assertEqual(_first_values(buffer, 200), _EXPECTED)
+
   def test_a_data_set(self):
-    self.check_local(opening.open_replay_buffer(_data()))
-    buffer = opening.open_replay_buffer(
-        _data(), windows_lib.Windows(3, 2, 'tile')
+    self.check_local(self.open(_data()))
+    self.check_local(
+        self.open(_data(), windows_lib.Windows(3, 2, 'tile')),
+        {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0},
     )
-    self.check_local(buffer, {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0})
 
   def test_a_directory(self):
     path = self.path('data')
@@ -82,83 +98,60 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
         for episode in cuts.episodes_of(_LENGTHS)
     ]
     recordings.write(episodes, path)
-    self.check_local(opening.open_replay_buffer(path))
+    self.check_local(self.open(path))
     with self.assertRaises(ValueError):
-      opening.open_replay_buffer(path, split='test')
+      self.open(path, split='test')
 
   def test_prepared_frames(self):
     path = self.path('frames')
-    opening.open_replay_buffer(_data(), directory=path)
-    self.check_local(opening.open_replay_buffer(path))
+    self.open(_data(), directory=path)
+    self.check_local(self.open(path))
     with self.assertRaisesRegex(ValueError, 'without a server'):
-      opening.open_replay_buffer(path, reverb_server=True)
+      self.open(path, reverb_server=True)
 
   def test_a_checkpoint(self):
-    path = self.path('checkpoint')
-    table = items_lib.TableItems('pairs')
-    write.write_reverb_checkpoint(_data(), path, table)
-    self.check_local(opening.open_replay_buffer(path))
-    self.check_local(opening.open_replay_buffer(path, table_name='pairs'))
-    served = opening.open_replay_buffer(path, reverb_server=True)
-    self.assertEqual(_first_values(served, 200), _EXPECTED)
+    path = self.write()
+    self.check_local(self.open(path))
+    self.check_local(self.open(path, table_name='pairs'))
+    self.check_served(self.open(path, reverb_server=True))
     for server in True, False:
       with self.assertRaisesRegex(ValueError, 'none.*pairs|pairs.*none'):
-        opening.open_replay_buffer(
-            path, reverb_server=server, table_name='none'
-        )
+        self.open(path, reverb_server=server, table_name='none')
+    with self.assertRaisesRegex(ValueError, "'options'.* must be left out"):
+      options = options_lib.ConversionOptions()
+      self.open(path, reverb_server=True, options=options)
 
   def test_a_checkpoint_of_overlapping_sequences(self):
-    path = self.path('checkpoint')
-    write.write_reverb_checkpoint(
-        sequences.convert_rlds_to_sequences(_data(), windows_lib.Windows(2)),
-        path,
-        items_lib.TableItems('parts'),
+    path = self.write(
+        data=sequences.convert_rlds_to_sequences(
+            _data(), windows_lib.Windows(2)
+        )
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
-        "Table 'parts' of the checkpoint .* has parts of episodes.*"
+        "Table 'pairs' of the checkpoint .* has parts of episodes.*"
         'reverb_server=True',
     ):
-      opening.open_replay_buffer(path)
+      self.open(path)
 
   def test_a_checkpoint_of_several_tables(self):
-    path = self.path('checkpoint')
-    tables = [
-        items_lib.TableItems('pairs'),
-        items_lib.TableItems('triples', windows_lib.Windows(3)),
-    ]
-    write.write_reverb_checkpoint(_data(), path, tables)
+    windows = windows_lib.Windows(3)
+    path = self.write(_PAIRS, items_lib.TableItems('triples', windows))
     for server in True, False:
       with self.assertRaisesRegex(ValueError, "'pairs', 'triples'.*table_name"):
-        opening.open_replay_buffer(path, reverb_server=server)
-    served = opening.open_replay_buffer(
-        path, windows_lib.Windows(3), reverb_server=True, table_name='triples'
-    )
+        self.open(path, reverb_server=server)
+    served = self.open(path, windows, reverb_server=True, table_name='triples')
     self.assertEqual(served.get_table_info().current_size, 2 + 1 + 3)
     self.check_local(
-        opening.open_replay_buffer(
-            path, windows_lib.Windows(3), table_name='triples'
-        ),
+        self.open(path, windows, table_name='triples'),
         {0.0, 1.0, 100.0, 200.0, 201.0, 202.0},
     )
-
-  def test_a_server_of_its_own(self):
-    gc.freeze()  # Garbage of other tests would take half a minute to collect.
-    buffer = opening.open_replay_buffer(_data(), reverb_server=True)
-    self.assertIsInstance(buffer, reverb_replay_buffer.ReverbReplayBuffer)
-    self.assertEqual(buffer.get_table_info().current_size, len(_EXPECTED))
-    self.assertEqual(_first_values(buffer, 200), _EXPECTED)
-    address = buffer.py_client.server_address
-    del buffer
-    gc.collect()
-    # It has stopped with its replay buffer.
-    with self.assertRaises((reverb.errors.ReverbError, RuntimeError)):
-      reverb.Client(address).server_info(timeout=2)
 
   def test_a_server_lasts_as_long_as_its_batches(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
     buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=2)
-    held = weakref.ref(buffer)
+    self.check_served(buffer)
+    held, address = weakref.ref(buffer), buffer.py_client.server_address
     iterator = iter(buffer.as_dataset(4).map(lambda frames, _: frames))
     del buffer
     gc.collect()
@@ -167,6 +160,9 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     del iterator
     gc.collect()
     self.assertIsNone(held())
+    # It has stopped with its replay buffer.
+    with self.assertRaises((reverb.errors.ReverbError, RuntimeError)):
+      reverb.Client(address).server_info(timeout=2)
 
   def test_a_server_of_its_own_that_is_closed(self):
     buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=1)
@@ -192,97 +188,77 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
         ' dataset = buffer.as_dataset(4, 2); iterator = iter(dataset);'
         ' next(iterator)'
     )
+    path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         processes.command(script),
         check=True,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
-        },
+        timeout=60,
+        env={**os.environ, 'PYTHONPATH': path},
     )
     self.assertNotIn('Exception ignored', done.stderr)
     self.assertNotIn('Traceback', done.stderr)
     self.assertIn('Shutting down replay server', done.stderr)
 
   def test_a_table_of_another_kind(self):
-    buffer = opening.open_replay_buffer(
+    table = testing.make_table(
+        signature=tensor_spec.add_outer_dim(
+            specs.create_trajectory_data_spec(_data())
+        )
+    )
+    buffer = self.open(
         _data(),
         reverb_server=True,
+        reverb_table=table,
         priority=lambda frames: frames.reward[0],
-        reverb_table=reverb.Table(
-            'best',
-            sampler=reverb.selectors.MaxHeap(),
-            remover=reverb.selectors.Fifo(),
-            max_size=100,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-            signature=tensor_spec.add_outer_dim(
-                specs.create_trajectory_data_spec(_data())
-            ),
-        ),
     )
-    self.assertEqual(_first_values(buffer, 20), {203.0})
+    self.assertEqual(buffer.get_table_info().max_size, 1000)
+    # It gives its items in their order.
+    self.assertEqual(_first_values(buffer, 2), {0.0, 1.0})
 
   def test_an_address(self):
-    path = self.path('checkpoint')
-    write.write_reverb_checkpoint(_data(), path, items_lib.TableItems('pairs'))
-    server = serve.restore_reverb_server(path)
+    server = serve.restore_reverb_server(self.write())
+    self.addCleanup(server.stop)
     address = f'localhost:{server.port}'
-    try:
-      for name in None, 'pairs':
-        buffer = opening.open_replay_buffer(
-            None, reverb_server=address, table_name=name
-        )
-        self.assertEqual(_first_values(buffer, 200), _EXPECTED)
-      with self.assertRaisesRegex(ValueError, 'none'):
-        opening.open_replay_buffer(
-            None, reverb_server=address, table_name='none'
-        )
-      for kwargs in dict(seed=1), dict(reverb_table=object()):
-        with self.assertRaisesRegex(ValueError, 'its own data and tables'):
-          opening.open_replay_buffer(None, reverb_server=address, **kwargs)
+    for name in None, 'pairs':
+      self.check_served(self.open(None, reverb_server=address, table_name=name))
+    with self.assertRaisesRegex(ValueError, 'none'):
+      self.open(None, reverb_server=address, table_name='none')
+    for data, kwargs in (
+        (None, dict(seed=1)),
+        (None, dict(reverb_table=object())),
+        (_data(), {}),
+    ):
       with self.assertRaisesRegex(ValueError, 'its own data and tables'):
-        opening.open_replay_buffer(_data(), reverb_server=address)
-    finally:
-      server.stop()
-
-  def test_a_number_in_place_of_windows(self):
-    for data, server in (_data(), False), (_data(), True), (None, 'host:1'):
-      with self.assertRaisesRegex(ValueError, 'must be Windows.* but are 2'):
-        opening.open_replay_buffer(data, 2, reverb_server=server)
+        self.open(data, reverb_server=address, **kwargs)
 
   def test_errors(self):
-    with self.assertRaisesRegex(ValueError, 'There must be data'):
-      opening.open_replay_buffer(None)
-    with self.assertRaisesRegex(ValueError, 'reverb_server=True'):
-      opening.open_replay_buffer(_data(), reverb_table=object())
+    wide = windows_lib.Windows(9)
     unsigned = testing.make_table()
-    with self.assertRaisesRegex(ValueError, 'has no signature'):
-      opening.open_replay_buffer(
-          _data(), reverb_server=True, reverb_table=unsigned
-      )
-    with self.assertRaisesRegex(ValueError, "table_name is 'mine'"):
-      opening.open_replay_buffer(_data(), table_name='mine')
-    checkpoint = self.path('checkpoint')
-    write.write_reverb_checkpoint(
-        _data(), checkpoint, items_lib.TableItems('items')
-    )
-    with self.assertRaisesRegex(ValueError, "'options'.* must be left out"):
-      opening.open_replay_buffer(
-          checkpoint,
-          reverb_server=True,
-          options=options_lib.ConversionOptions(),
-      )
+    for args, kwargs, message in (
+        ([None], {}, 'There must be data'),
+        ([_data()], dict(reverb_table=object()), 'reverb_server=True'),
+        (
+            [_data()],
+            dict(reverb_server=True, reverb_table=unsigned),
+            'has no signature',
+        ),
+        ([_data()], dict(table_name='mine'), "table_name is 'mine'"),
+        ([_data(), wide], {}, 'fewer than 9 frames'),
+        ([_data(), 2], {}, 'must be Windows.* but are 2'),
+        ([_data(), 2], dict(reverb_server=True), 'must be Windows'),
+        ([None, 2], dict(reverb_server='host:1'), 'must be Windows'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        self.open(*args, **kwargs)
     with self.assertRaises(FileNotFoundError):
-      opening.open_replay_buffer(self.path('none'))
-    with self.assertRaisesRegex(ValueError, 'fewer than 9 frames'):
-      opening.open_replay_buffer(_data(), windows_lib.Windows(9))
+      self.open(self.path('none'))
     broken = cuts.episodes_of([3])
     broken[0]['is_last'][:] = False
     for server in True, False:
       with self.assertRaises(tf.errors.InvalidArgumentError):
-        opening.open_replay_buffer(golden.stacked(broken), reverb_server=server)
+        self.open(golden.stacked(broken), reverb_server=server)
 
 
 if __name__ == '__main__':

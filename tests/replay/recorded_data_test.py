@@ -35,27 +35,7 @@ _MAPPING = step_mapping.StepMapping
 @pytest.mark.long
 class RecordedDataTest(recordings.RecordedDataTestCase):
 
-  def test_recordings_are_of_environments(self):
-    for steps in self.steps('half_cheetah'):
-      for t, step in enumerate(steps):
-        infos = step['infos']
-        np.testing.assert_array_equal(
-            step['observation'],
-            np.concatenate([infos['qpos'][1:], infos['qvel']]),
-        )
-        if t < len(steps) - 1:
-          # How the environment rewards: speed, less the cost of the action.
-          moved = steps[t + 1]['infos']['qpos'][0] - infos['qpos'][0]
-          cost = 0.1 * sum(float(a) ** 2 for a in step['action'])
-          self.assertAllClose(step['reward'], moved / 0.05 - cost)
-    for steps in self.steps('breakout'):
-      self.assertEqual(steps[-1]['lives'] == 0, steps[-1]['is_terminal'])
-    for steps in self.steps('cartpole'):
-      for step, following in zip(steps, steps[1:]):
-        before, after = step['observation'], following['observation']
-        self.assertAllClose(after[0], before[0] + 0.02 * before[1])
-        # Action 1 pushes the cart to the right.
-        self.assertEqual(after[1] > before[1], step['action'] == 1)
+  def test_recordings_differ_in_all_that_could_be_mixed_up(self):
     ends = {
         name: {bool(s[-1]['is_terminal']) for s in self.steps(name)}
         for name in recordings.NAMES

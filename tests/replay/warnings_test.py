@@ -50,49 +50,38 @@ def _data():
   return golden.stacked([with_nan, golden.COMPLETE, bad, golden.COMPLETE])
 
 
-def _push(data, _, method, **kwargs):
+def _push(data, options, method):
   with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         client, testing.TABLE, sequence_length=2
     )
-    push.push_rlds_to_reverb(
-        data,
-        observer,
-        options=options_lib.ConversionOptions(**kwargs),
-        method=method,
-    )
+    push.push_rlds_to_reverb(data, observer, options=options, method=method)
     observer.close()
 
 
-def _write(data, _, **kwargs):
+def _write(data, options):
   with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
-    insert.write_rlds_to_reverb(
-        data, client, _ITEMS, options=options_lib.ConversionOptions(**kwargs)
-    )
+    insert.write_rlds_to_reverb(data, client, _ITEMS, options=options)
 
 
 _WAYS = {
-    'push, bulk': lambda *args, **kwargs: _push(*args, 'bulk', **kwargs),
-    'push, observer': lambda *args, **kwargs: _push(
-        *args, 'observer', **kwargs
+    'push, bulk': lambda data, _, options: _push(data, options, 'bulk'),
+    'push, observer': lambda data, _, options: _push(data, options, 'observer'),
+    'write': lambda data, _, options: _write(data, options),
+    'checkpoint': lambda data, path, options: write.write_reverb_checkpoint(
+        data, path, _ITEMS, options=options
     ),
-    'write': _write,
-    'checkpoint': lambda data, path, **kwargs: write.write_reverb_checkpoint(
-        data, path, _ITEMS, options=options_lib.ConversionOptions(**kwargs)
+    'open': lambda data, _, options: opening.open_replay_buffer(
+        data, options=options
     ),
-    'open': lambda data, _, **kwargs: opening.open_replay_buffer(
-        data, options=options_lib.ConversionOptions(**kwargs)
+    'open, folder': lambda data, path, options: opening.open_replay_buffer(
+        data, directory=path, options=options
     ),
-    'open, folder': lambda data, path, **kwargs: opening.open_replay_buffer(
-        data, directory=path, options=options_lib.ConversionOptions(**kwargs)
+    'append': lambda data, _, options: appendable.AppendableReplayBuffer(
+        data, 100, options=options
     ),
-    'append': lambda data, _, **kwargs: appendable.AppendableReplayBuffer(
-        data, 100, options=options_lib.ConversionOptions(**kwargs)
-    ),
-    'open, server': lambda data, _, **kwargs: opening.open_replay_buffer(
-        data,
-        reverb_server=True,
-        options=options_lib.ConversionOptions(**kwargs),
+    'open, server': lambda data, _, options: opening.open_replay_buffer(
+        data, reverb_server=True, options=options
     ),
 }
 
@@ -101,13 +90,10 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   def warnings(self, way, data, **kwargs):
     path = os.path.join(self.create_tempdir().full_path, 'new')
+    rules = rules_lib.ConversionRules(invalid_episodes='skip', **kwargs)
     with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
       logging.warning('(so that there is one)')
-      _WAYS[way](
-          data,
-          path,
-          rules=rules_lib.ConversionRules(invalid_episodes='skip', **kwargs),
-      )
+      _WAYS[way](data, path, options_lib.ConversionOptions(rules))
     return [record.getMessage() for record in logs.records[1:]]
 
   @parameterized.parameters(*_WAYS)
@@ -119,13 +105,10 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_nothing_looks_wrong(self):
     episode = dict(golden.COMPLETE, reward=np.array([1, 2, 3, 0], 'f'))
-    self.assertEmpty(
-        self.warnings(
-            'checkpoint',
-            golden.stacked([episode]),
-            terminal_discount='transition',
-        )
+    found = self.warnings(
+        'checkpoint', golden.stacked([episode]), terminal_discount='transition'
     )
+    self.assertEmpty(found)
 
 
 if __name__ == '__main__':

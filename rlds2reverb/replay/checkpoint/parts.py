@@ -102,9 +102,7 @@ def _compress(name) -> None:
 
 
 def join_parts(
-    folders: Sequence[str],
-    directory: files.PathLike,
-    spec: Any,
+    folders: Sequence[str], directory: files.PathLike, spec: Any
 ) -> Dict[str, int]:
   """Joins parts into a checkpoint, in their order, by copying their bytes.
 

@@ -54,23 +54,16 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
 
   def test_short_episodes_that_share_chunks(self):
     expected = checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
-    for arguments in (
-        {},
-        {'one_episode_chunks': True},
-        {'chunk_length': 4},
-    ):
-      with self.subTest(str(arguments)):
-        self._check_batched(expected, **arguments)
-
-  def _check_batched(self, expected, **arguments):
-    path = self.new()
-    write.write_reverb_checkpoint(
-        golden.batched(expected, batch_size=5),
-        path,
-        items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad')),
-        options=options_lib.ConversionOptions(**arguments),
-    )
-    self._assert_same(_read(path), expected)
+    table = items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad'))
+    for settings in ({}, {'one_episode_chunks': True}, {'chunk_length': 4}):
+      path = self.new()
+      write.write_reverb_checkpoint(
+          golden.batched(expected, batch_size=5),
+          path,
+          table,
+          options=options_lib.ConversionOptions(**settings),
+      )
+      self._assert_same(_read(path), expected)
 
   def test_short_episodes_travel_in_batches(self):
     expected = checkpoints.episodes([2, 3, 5, 2, 4])

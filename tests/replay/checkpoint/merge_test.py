@@ -6,8 +6,10 @@ from absl.testing import parameterized
 import reverb
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.trajectories import rules as rules_lib
+from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
@@ -93,17 +95,33 @@ class MergeTest(checkpoints.CheckpointTestCase):
           [one, other], folder.full_path, overwrite=True
       )
 
-  def test_items_of_other_chunks(self):
-    paths = [
-        self.write(
-            checkpoints.episodes([9]),
-            identity='data',
-            chunk_length=chunk_length,
-        )
-        for chunk_length in (4, 8)
-    ]
-    with self.assertRaisesRegex(ValueError, 'or with another chunk_length'):
-      merge.merge_reverb_checkpoints(paths, self.new())
+  def test_what_does_not_merge(self):
+    episodes = checkpoints.episodes([9])
+    spec = checkpoints.signature(golden.stacked(episodes))
+    pairs = self.write(episodes, identity='data', chunk_length=4)
+    for others, message in (
+        ([], 'must be a checkpoint'),
+        (
+            [self.write(episodes, identity='data', chunk_length=8)],
+            'or with another chunk_length',
+        ),
+        (
+            [self.write(episodes, items.TableItems(checkpoints.OTHER))],
+            f'the same tables.*{checkpoints.OTHER}',
+        ),
+        (
+            [
+                self.write(
+                    episodes, reverb_tables=[testing.make_table(signature=spec)]
+                )
+            ],
+            f'{testing.TABLE!r} differs',
+        ),
+    ):
+      merged = self.new()
+      with self.assertRaisesRegex(ValueError, message):
+        merge.merge_reverb_checkpoints(others and [pairs, *others], merged)
+      self.assertEmpty(os.listdir(os.path.dirname(merged)))
 
   def test_another_terminal_discount_is_other_data(self):
     episodes = checkpoints.episodes([5])

@@ -3,51 +3,12 @@
 import os
 
 from absl.testing import absltest
-import numpy as np
-from reverb.cc import schema_pb2
 
-from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
-from tests import testing
 from tests.replay.checkpoint import checkpoints
 
 
 class RecordsTest(checkpoints.CheckpointTestCase):
-
-  def test_keys_and_tables_of_a_checkpoint(self):
-    path = self.write(
-        checkpoints.episodes([5, 3]),
-        [
-            checkpoints.PAIRS,
-            items.TableItems(checkpoints.OTHER, windows_lib.Windows(3)),
-        ],
-        chunk_length=4,
-    )
-    tables = records.read_tables(path)
-    self.assertEqual(list(tables), [testing.TABLE, checkpoints.OTHER])
-    self.assertEqual(
-        [records.num_items(table) for table in tables.values()],
-        [4 + 2, 3 + 1],
-    )
-    index = records.read_index(path)
-    self.assertEqual(index.tables, tables)
-    chunks = [
-        schema_pb2.ChunkData.FromString(record).chunk_key
-        for record in checkpoints.records_of(path, 'chunks.tfrecord')
-    ]
-    self.assertLen(chunks, 2 + 1)
-    self.assertEqual(index.chunks.tolist(), chunks)
-    found = [
-        schema_pb2.PrioritizedItem.FromString(record)
-        for record in checkpoints.records_of(path, 'items.tfrecord')
-    ]
-    self.assertEqual(index.items.tolist(), [item.key for item in found])
-    self.assertEqual(
-        index.item_tables.tolist(),
-        [(testing.TABLE, checkpoints.OTHER).index(i.table) for i in found],
-    )
-    self.assertEqual(np.bincount(index.item_tables).tolist(), [6, 4])
 
   def test_records_come_in_their_order(self):
     path = self.create_tempdir().full_path

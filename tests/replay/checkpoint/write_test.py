@@ -6,7 +6,6 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import write
 from tests.replay.checkpoint import checkpoints
@@ -24,6 +23,11 @@ class WriteTest(checkpoints.CheckpointTestCase):
             checkpoints.once(reverb.selectors.Lifo(), checkpoints.OTHER),
         ],
     )
+    dates = [
+        schema_pb2.PrioritizedItem.FromString(i).inserted_at.ToNanoseconds()
+        for i in checkpoints.records_of(path, 'items.tfrecord')
+    ]
+    self.assertTrue(np.all(np.diff(dates) > 0))
     expected = checkpoints.pairs(episodes)
     self.assertLen(expected, 299 + 79 + 399 + 1)
     second = self.serve(self.serve(path).checkpoint())
@@ -31,24 +35,6 @@ class WriteTest(checkpoints.CheckpointTestCase):
     self.assertEqual(
         checkpoints.take_rewards(second, checkpoints.OTHER), expected[::-1]
     )
-
-  def test_items_are_dated_in_the_order_of_all_tables(self):
-    path = self.write(
-        checkpoints.episodes([30, 1, 200]),
-        [
-            checkpoints.PAIRS,
-            items.TableItems(
-                checkpoints.OTHER, windows_lib.Windows(5, 3, 'tile')
-            ),
-        ],
-    )
-    dates = [
-        schema_pb2.PrioritizedItem.FromString(item).inserted_at.ToNanoseconds()
-        for item in checkpoints.records_of(path, 'items.tfrecord')
-    ]
-    # 10 + 1 + 67 items start in the other table.
-    self.assertLen(dates, 29 + 199 + 10 + 1 + 67)
-    self.assertTrue(np.all(np.diff(dates) > 0))
 
   def test_default_settings_are_those_of_a_reverb_table(self):
     spec = {'x': tf.TensorSpec([3], tf.float32, 'x')}

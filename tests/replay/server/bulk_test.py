@@ -1,6 +1,5 @@
 """Tests that the bulk way and checkpoints hold what the observers write."""
 
-import dataclasses
 import os
 
 from absl.testing import parameterized
@@ -26,8 +25,8 @@ from tests import testing
 _MAX_SIZE = 10_000
 _STREAM = rules_lib.ConversionRules(validation='tf_agents')
 
-# The settings of an observer, and the same of TableItems.
-_TRAJECTORIES = {
+# Observers, their settings, and the same of TableItems.
+_SETTINGS = {
     f'length_{length}_stride_{stride}_{end}': (
         reverb_utils.ReverbAddTrajectoryObserver,
         dict(
@@ -37,11 +36,7 @@ _TRAJECTORIES = {
             tile_end_of_episodes=end == 'tile',
             priority=length,
         ),
-        items.TableItems(
-            testing.TABLE,
-            windows_lib.Windows(length, stride, end),
-            priority=length,
-        ),
+        dict(windows=windows_lib.Windows(length, stride, end), priority=length),
     )
     for length, stride, end in (
         (1, 1, 'drop'),
@@ -56,36 +51,28 @@ _TRAJECTORIES = {
         (1, 1, 'tile'),
     )
 }
-_SETTINGS = {
-    **_TRAJECTORIES,
-    'cross_2': (
+_SETTINGS.update(
+    cross_2=(
         reverb_utils.ReverbTrajectorySequenceObserver,
         dict(sequence_length=2),
-        items.TableItems(testing.TABLE, windows_lib.Windows(2, end='cross')),
+        dict(windows=windows_lib.Windows(2, end='cross')),
     ),
-    'cross_70_stride_3': (
+    cross_70_stride_3=(
         reverb_utils.ReverbTrajectorySequenceObserver,
         dict(sequence_length=70, stride_length=3),
-        items.TableItems(testing.TABLE, windows_lib.Windows(70, 3, 'cross')),
+        dict(windows=windows_lib.Windows(70, 3, 'cross')),
     ),
-    'episodes': (
+    episodes=(
         reverb_utils.ReverbAddEpisodeObserver,
         dict(max_sequence_length=1000, priority=0.5),
-        items.TableItems(
-            testing.TABLE, None, max_sequence_length=1000, priority=0.5
-        ),
+        dict(windows=None, max_sequence_length=1000, priority=0.5),
     ),
-    'episodes_bypassed': (
+    episodes_bypassed=(
         reverb_utils.ReverbAddEpisodeObserver,
         dict(max_sequence_length=9, bypass_partial_episodes=True),
-        items.TableItems(
-            testing.TABLE,
-            None,
-            max_sequence_length=9,
-            bypass_longer_episodes=True,
-        ),
+        dict(windows=None, max_sequence_length=9, bypass_longer_episodes=True),
     ),
-}
+)
 
 
 def _rich_episode(rng, length):
@@ -191,9 +178,7 @@ def _written_by_observers(data, names, info=_policy_info, **options):
 
 def _tables(names):
   """Returns the `TableItems` of settings, each list for one pass."""
-  tables = [
-      dataclasses.replace(_SETTINGS[name][2], table_name=name) for name in names
-  ]
+  tables = [items.TableItems(name, **_SETTINGS[name][2]) for name in names]
   passes = (
       [table for table in tables if table.crosses_episodes == crosses]
       for crosses in (False, True)

@@ -31,28 +31,6 @@ class TablesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'host:port'):
       tables.address_of('localhost')
 
-  def test_items_that_went_in(self):
-    with testing.reverb_server(max_size=5) as client:
-      _insert(client, 2)
-      before = tables.table_infos(client, [testing.TABLE], 10)
-      _insert(client, 4)
-      after = tables.table_infos(client, [testing.TABLE], 10)
-      text = tables.describe_contents(client, [testing.TABLE])
-    self.assertEqual(list(after), [testing.TABLE])
-    self.assertEqual(tables.inserted(before[testing.TABLE]), 2)
-    self.assertEqual(tables.inserted(after[testing.TABLE]), 6)
-    for confirmed, expected in ((7, (4, 3)), (4, (4, 0)), (3, (3, 0))):
-      self.assertEqual(
-          tables.written_items(before, after, {testing.TABLE: confirmed}),
-          {testing.TABLE: tables.WrittenItems(*expected)},
-      )
-    self.assertEqual(text, f'Table {testing.TABLE!r} holds 5 items.')
-    with self.assertLogs(level='WARNING') as logs:
-      counts = tables.written_items(before, after)
-    self.assertEqual(counts, {testing.TABLE: tables.WrittenItems(4, 0)})
-    self.assertLen(logs.output, 1)
-    self.assertIn('its max_size is 5, so 1 items were removed', logs.output[0])
-
   def test_every_start_of_a_server_has_its_own_state(self):
     states = []
     for _ in range(2):
