@@ -74,13 +74,7 @@ class ConfigsTest(parameterized.TestCase):
       ('bridge_orig', 'bridge'),
       ('bridge_oxe', 'bridge_open_x'),
       ('libero_spatial_no_noops', 'libero'),
-      ('libero_10_no_noops', 'libero'),
-      ('fmb_dataset', 'fmb'),
-      ('roboset', 'robo_set'),
-      ('aloha_mobile_dataset', 'aloha_mobile'),
-      ('aloha_dagger_dataset', 'aloha_static_dataset'),
-      ('tdroid_carrot_in_bowl', 'tdroid'),
-      ('ppgm_wrist', 'tdroid'),
+      ('tdroid_pour_corn_in_pot', 'tdroid'),
   )
   def test_names_of_trainers(self, alias, name):
     self.assertEqual(configs.find_config(alias), configs.find_config(name))

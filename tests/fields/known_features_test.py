@@ -25,6 +25,10 @@ class KnownFeaturesTest(parameterized.TestCase):
     )
 
   def test_of_a_builder(self):
+    # mt_opt/sd has single images.
+    known = known_features.known_features('mt_opt')
+    self.assertEqual(list(known), ['mt_opt/rlds'])
+    self.assertEqual(known_features.known_features('mine.gin'), {})
     known = known_features.known_features('robomimic')
     self.assertLen(known, 4 + 8 + 10)
     spec = known_features.episode_spec(known['robomimic_mg/can_mg_low_dim'])
@@ -33,14 +37,6 @@ class KnownFeaturesTest(parameterized.TestCase):
     self.assertEqual(
         step['observation']['object'], tf.TensorSpec([14], tf.float64)
     )
-
-  def test_only_episodes(self):
-    # mt_opt/sd has single images.
-    known = known_features.known_features('mt_opt')
-    self.assertEqual(list(known), ['mt_opt/rlds'])
-
-  def test_unknown(self):
-    self.assertEqual(known_features.known_features('mine.gin'), {})
 
   def _check(self, config, **changes):
     """Checks the kinds of data like `bridge`'s, with some fields changed."""
@@ -60,36 +56,26 @@ class KnownFeaturesTest(parameterized.TestCase):
   def test_other_sizes_and_keys_are_of_one_kind(self):
     self.assertTrue(self._check('bridge'))
 
-  @parameterized.named_parameters(
-      (
-          'discrete',
-          {'action': tf.TensorSpec([], tf.int64)},
-          r'action: float32 \(7,\), but here it is int64 \(\)$',
-      ),
-      (
-          'integers',
-          {'action': tf.TensorSpec([7], tf.int32)},
-          r'action: float32 \(7,\), but here it is int32 \(7,\)$',
-      ),
-      (
-          'rank',
-          {'action': tf.TensorSpec([1, 7], tf.float32)},
-          r'action: .*but here it is float32 \(1, 7\)$',
-      ),
-      (
-          'nest',
-          {'action': {'arm': tf.TensorSpec([7], tf.float32)}},
-          r"action: .*but here it is a nest of \['arm'\]$",
-      ),
-      (
-          'encoded',
-          {'observation': {'image': tf.TensorSpec([], tf.string)}},
-          r'observation/image: uint8 \(256, 256, 3\), but here .* string',
-      ),
+  @parameterized.parameters(
+      ([], tf.int64, r'float32 \(7,\), but here it is int64 \(\)$'),
+      ([7], tf.int32, r'float32 \(7,\), but here it is int32 \(7,\)$'),
+      ([1, 7], tf.float32, r'.*but here it is float32 \(1, 7\)$'),
   )
-  def test_of_another_kind(self, changes, message):
-    with self.assertRaisesRegex(ValueError, message):
-      self._check('bridge', **changes)
+  def test_of_another_kind(self, shape, dtype, message):
+    with self.assertRaisesRegex(ValueError, f'action: {message}'):
+      self._check('bridge', action=tf.TensorSpec(shape, dtype))
+
+  def test_fields_of_another_kind(self):
+    arm, png = tf.TensorSpec([7], tf.float32), tf.TensorSpec([], tf.string)
+    for changes, message in (
+        ({'action': {'arm': arm}}, r"action: .*it is a nest of \['arm'\]$"),
+        (
+            {'observation': {'image': png}},
+            r'observation/image: uint8 \(256, 256, 3\), but here .* string',
+        ),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        self._check('bridge', **changes)
 
   def test_one_of_many_is_enough(self):
     # Some of robomimic's data sets have images, and some have none.

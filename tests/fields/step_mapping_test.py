@@ -160,12 +160,17 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.product(form=['stacked', 'nested'], eagerly=[False, True])
   def test_every_kind_of_source(self, form, eagerly):
-    mapped = _mapped(_HARD, form, eagerly=eagerly)
+    mapped = _mapped(_HARD, form, [*_EPISODES, _own_episode(0)], eagerly)
+    *mapped, nothing = mapped
     self.assertLen(mapped, len(_EPISODES))
     for steps, episode in zip(mapped, _EPISODES):
       golden.assert_frames_equal(
           self, golden.rows_of(steps), _expected_hard(episode)
       )
+      info = step_mapping.step_policy_info(steps, {})
+      self.assertAllEqual(info, steps['policy_info'])
+    for leaf in tree.flatten(nothing):
+      self.assertEqual(len(leaf), 0)
 
   def test_batches_with_every_kind_of_source(self):
     none = _own_episode(0, 30)
@@ -280,11 +285,16 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ),
       ('reward', 'a/delta', np.float32, [[t] * 3 for t in range(4)]),
       ('discount', 'r', np.float32, [0, 1, 2, 3]),
+      ('cast', {}, None, None),
   )
   def test_what_a_field_becomes(self, field, source, dtype, expected):
     mapping = dataclasses.replace(_HARD, **{field: source})
     for eagerly in (False, True):
       steps = _mapped(mapping, episodes=_EPISODES[:1], eagerly=eagerly)[0]
+      if field == 'cast':  # Without one, dtypes stay.
+        self.assertEqual(steps['observation']['robot'].dtype, np.float64)
+        self.assertEqual(steps['discount'].dtype, np.float32)
+        continue
       self.assertEqual(steps[field].dtype, dtype)
       self.assertAllEqual(steps[field], np.array(expected, dtype))
       if field == 'is_terminal':
@@ -346,19 +356,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   def test_what_cannot_be(self, field, source, message):
     with self.assertRaisesRegex(ValueError, message):
       _mapped(dataclasses.replace(_HARD, **{field: source}))
-
-  def test_dtypes_stay_without_cast(self):
-    mapping = dataclasses.replace(_HARD, cast={})
-    steps = _mapped(mapping)[0]
-    self.assertEqual(steps['observation']['robot'].dtype, np.float64)
-    self.assertEqual(steps['reward'].dtype, np.float64)
-    self.assertEqual(steps['discount'].dtype, np.float32)
-
-  @parameterized.parameters('stacked', 'nested')
-  def test_episode_without_steps(self, form):
-    steps = _mapped(_HARD, form, episodes=[_own_episode(0)])[0]
-    for leaf in tree.flatten(steps):
-      self.assertEqual(len(leaf), 0)
 
   @parameterized.parameters(*golden.FORMS)
   def test_unused_fields_that_cannot_be_stacked(self, form):
@@ -464,9 +461,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   def test_no_episodes(self, element, message):
     with self.assertRaisesRegex(ValueError, message):
       mapping_lib.map_fields(tf.data.Dataset.from_tensors(element))
-
-  def test_step_policy_info(self):
-    self.assertEqual(step_mapping.step_policy_info({'policy_info': 1}, {}), 1)
 
   @parameterized.parameters(
       ('stacked', False), ('stacked', True), ('nested', False)

@@ -111,9 +111,12 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_images_of_many_sizes(self):
     small, large = _random_images(3, 2, 3), _random_images(9, 7, 3)
-    encoded = tf.stack([_encode(small)[()], b'', _encode(large)[()]])
-    found = images.decode_images({'x': encoded}, ['x'], size=(4, 5))['x']
-    self.assertEqual(found.shape, [3, 4, 5, 3])
+    jpeg = tf.io.encode_jpeg(np.full([8, 8, 3], 100, np.uint8))
+    encoded = [_encode(small)[()], b'', _encode(large)[()], jpeg]
+    nest = {'x': tf.stack(encoded)}
+    found = images.decode_images(nest, ['x'], size=(4, 5))['x']
+    self.assertEqual(found.shape, [4, 4, 5, 3])
+    self.assertAllClose(found[3], np.full([4, 5, 3], 100), atol=2)
     self.assertEqual(found.dtype, tf.uint8)
     # A black image for the empty string of a padded window.
     self.assertAllEqual(found[1], np.zeros([4, 5, 3]))
@@ -138,48 +141,41 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found, depth)
     self.assertAllClose(images.images_to_float(found), depth / 65535)
 
-  def test_jpeg(self):
-    smooth = np.full([8, 8, 3], 100, np.uint8)
-    encoded = tf.io.encode_jpeg(smooth)
-    found = images.decode_images({'x': encoded}, ['x'], size=(8, 8))['x']
-    self.assertAllClose(found, smooth, atol=2)
-
   def test_errors(self):
     nest = {'image': tf.constant(['no image']), 'state': tf.zeros([4])}
-    with self.assertRaisesRegex(ValueError, 'Did you mean image'):
-      images.decode_images(nest, ['imag'], size=(2, 2))
-    with self.assertRaisesRegex(ValueError, r"Write \['image'\]"):
-      images.decode_images(nest, 'image', size=(2, 2))
-    with self.assertRaisesRegex(ValueError, 'state must be encoded images'):
-      images.decode_images(nest, ['state'], size=(2, 2))
+    for fields, message in (
+        (['imag'], 'Did you mean image'),
+        ('image', r"Write \['image'\]"),
+        (['state'], 'state must be encoded images'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        images.decode_images(nest, fields, size=(2, 2))
     with self.assertRaises(tf.errors.InvalidArgumentError):
       images.decode_images(nest, ['image'], size=(2, 2))
+    with self.assertRaisesRegex(ValueError, 'method must be one of'):
+      images.resize_images(tf.zeros([4, 4, 3]), (2, 2), 'bicubic')
 
 
 class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.parameters(np.uint8, np.uint16, np.float32)
-  def test_against_a_loop(self, dtype):
+  @parameterized.product(
+      dtype=[np.uint8, np.uint16, np.float32],
+      method=[('bilinear', _tent), ('lanczos3', _lanczos)],
+  )
+  def test_against_a_loop(self, dtype, method):
     image = (_random_images(2, 9, 6, 3) / 2).astype(dtype)
+    name, kernel = method
+    rounding = 1e-3 if dtype == np.float32 else 0.51
     for size in ((4, 3), (9, 6), (12, 5)):
       for fn in (images.resize_images, tf.function(images.resize_images)):
-        found = fn(tf.constant(image), size)
+        found = fn(tf.constant(image), size, name)
         self.assertEqual(found.shape, [2, *size, 3])
         self.assertEqual(found.dtype, dtype)
-        for one, expected in zip(found, image):
-          self.assertAllClose(
-              one,
-              _resize(expected, *size),
-              rtol=0,
-              atol=1e-3 if dtype == np.float32 else 0.51,
-          )
-
-  def test_lanczos_against_a_loop(self):
-    image = _random_images(9, 6, 3)
-    for size in ((4, 3), (12, 5)):
-      found = images.resize_images(tf.constant(image), size, 'lanczos3')
-      expected = _resize(image, *size, kernel=_lanczos)
-      self.assertAllClose(found, expected.clip(0, 255), rtol=0, atol=0.51)
+        for one, own in zip(found, image):
+          expected = _resize(own, *size, kernel)
+          if dtype != np.float32:
+            expected = expected.clip(0)
+          self.assertAllClose(one, expected, rtol=0, atol=rounding)
 
   def test_lanczos_as_dlimp(self):
     # dlimp 0.0.1 (ad72ce3a), `resize_image` of this image, with TensorFlow
@@ -201,10 +197,6 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(decoded['x'], found)
       fitted = images.FitImages({'x': size}, method='lanczos3')
       self.assertAllEqual(fitted.transform({'x': encoded})['x'], found)
-
-  def test_a_method_that_there_is_not(self):
-    with self.assertRaisesRegex(ValueError, 'method must be one of'):
-      images.resize_images(tf.zeros([4, 4, 3]), (2, 2), 'bicubic')
 
   def test_depth_as_octo(self):
     # As Octo's `decode_and_resize` (241fb351) does, by dlimp 0.0.1.
@@ -255,34 +247,21 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
 
 class FitImagesTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_sizes_and_a_camera_that_is_not_there(self):
-    own = _random_images(3, 4, 6, 3)
-    steps = {
-        'observation': {'image': tf.constant(own), 'state': tf.zeros([3, 2])},
-        'is_first': tf.constant([True, False, False]),
-    }
+  @parameterized.named_parameters(*ways.WITH_BATCHES)
+  def test_sizes_and_a_camera_that_is_not_there(self, run):
+    own = _random_images(6, 4, 6, 3)
+    episode = {**ways.FIVE, 'observation': {'image': own}}
     fit = images.FitImages(
         {'observation/image': (2, 3), 'observation/wrist_image': (5, 4)}
     )
-    fitted = fit.transform(steps)['observation']
-    self.assertCountEqual(fitted, ['image', 'state', 'wrist_image'])
+    steps = run(fit, [episode])[0]['steps']
+    fitted = steps['observation']
+    self.assertCountEqual(fitted, ['image', 'wrist_image'])
     for found, image in zip(fitted['image'], own):
       self.assertAllClose(found, _resize(image, 2, 3), rtol=0, atol=0.51)
-    self.assertAllEqual(fitted['wrist_image'], np.zeros([3, 5, 4, 3]))
-    self.assertEqual(fitted['wrist_image'].dtype, tf.uint8)
-
-  @parameterized.named_parameters(*ways.ALL)
-  def test_black_images_in_every_step(self, run):
-    fit = images.FitImages({'policy_info/image': (2, 4)})
-    for episode, own in zip(
-        run(fit, [ways.FIVE, ways.THREE]), [ways.FIVE, ways.THREE]
-    ):
-      steps = episode['steps']
-      self.assertAllEqual(
-          steps['policy_info']['image'],
-          np.zeros([len(own['is_first']), 2, 4, 3]),
-      )
-      self.assertAllEqual(steps['action'], own['action'])
+    self.assertAllEqual(fitted['wrist_image'], np.zeros([6, 5, 4, 3]))
+    self.assertEqual(fitted['wrist_image'].dtype, np.uint8)
+    self.assertAllEqual(steps['action'], ways.FIVE['action'])
 
 
 class VideosTest(tf.test.TestCase, parameterized.TestCase):

@@ -11,15 +11,10 @@ import tensorflow as tf
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
 from rlds2reverb.transforms import applying
-from tests.transforms import oracle_test
+from tests.transforms import octo
 
 _LENGTH = 12
 _RLDS = '_converted_externally_to_rlds'
-
-
-# Octo's functions of the same names.
-_absolute = oracle_test.absolute
-_binary = oracle_test.binarized
 
 
 def _closed_clipped(gripper):
@@ -57,11 +52,11 @@ def _closed_byte(gripper):
 
 # What becomes of the gripper, which is the last number of the mapped action.
 _GRIPPERS = {
-    'berkeley_autolab_ur5': _absolute,
-    'fractal20220817_data': _absolute,
-    'jaco_play': _absolute,
-    'kuka': _absolute,
-    'nyu_door_opening_surprising_effectiveness': _absolute,
+    'berkeley_autolab_ur5': octo.absolute,
+    'fractal20220817_data': octo.absolute,
+    'jaco_play': octo.absolute,
+    'kuka': octo.absolute,
+    'nyu_door_opening_surprising_effectiveness': octo.absolute,
     f'austin_buds_dataset{_RLDS}': _closed_clipped,
     f'austin_sailor_dataset{_RLDS}': _closed_clipped,
     f'austin_sirius_dataset{_RLDS}': _closed_clipped,
@@ -97,11 +92,11 @@ _GRIPPERS = {
 _OTHERS = {
     'aloha_mobile': _as_it_is,
     'aloha_static_dataset': _as_it_is,
-    'bridge': _binary,
+    'bridge': octo.binarized,
     'bridge_open_x': _as_it_is,
     f'berkeley_rpt{_RLDS}': _closed,
     'gnm_dataset': _as_it_is,
-    'tdroid': _binary,
+    'tdroid': octo.binarized,
     'cmu_playing_with_food': _as_it_is,
     f'furniture_bench_dataset{_RLDS}': _closed_clipped,
     f'iamlab_cmu_pickup_insert{_RLDS}': _as_it_is,
@@ -163,7 +158,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_binary_gripper(self):
     mapped, found = self._treat('tdroid')
     expected = mapped['action'].numpy()
-    expected[:, -1] = _binary(expected[:, -1])
+    expected[:, -1] = octo.binarized(expected[:, -1])
     self.assertAllEqual(found, expected)
 
   @parameterized.parameters('aloha_mobile', 'aloha_static_dataset')
@@ -184,7 +179,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     mapped, found = self._treat('gnm_dataset')
     steps = tf.nest.map_structure(np.asarray, mapped)
     steps['x'] = steps['reward']
-    expected = oracle_test.waypoints(steps)['action']
+    expected = octo.waypoints(steps)['action']
     self.assertAllClose(found, expected, rtol=1e-5, atol=1e-6)
 
   @parameterized.parameters(

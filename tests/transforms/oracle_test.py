@@ -14,6 +14,7 @@ import tensorflow as tf
 from rlds2reverb import transforms
 from tests import golden
 from tests import ways
+from tests.transforms import octo
 
 _COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.05, 0.05])
 
@@ -56,10 +57,6 @@ def _episodes(has_action):
   return [_episode(rng, length, has_action) for length in lengths]
 
 
-def _take(steps, rows):
-  return tf.nest.map_structure(lambda leaf: leaf[list(rows)].copy(), steps)
-
-
 def _assert_near(test, found, expected):
   """Asserts equal fields and dtypes, and numbers that differ by rounding."""
   tf.nest.assert_same_structure(found, expected)
@@ -86,78 +83,22 @@ def _with(steps, path, value):
   return {**steps, above[0]: below}
 
 
-def _commands(octo, steps):
+def _commands(change, steps):
   """Replaces the commands in `action` by those of a function of Octo's."""
   action = steps['action'].copy()
   count = _acting(steps)
   if count:
-    action[:count, 2] = octo(action[:count, 2])
+    action[:count, 2] = change(action[:count, 2])
     action[count:, 2] = action[count - 1, 2]
-  elif octo is absolute:
+  elif change is octo.absolute:
     action[:, 2] = 1
   return {**steps, 'action': action}
-
-
-def binarized(commands):
-  """Octo's `binarize_gripper_actions`."""
-  made = np.empty_like(commands)
-  carry = commands[-1]
-  for i in reversed(range(len(commands))):
-    if not 0.05 <= commands[i] <= 0.95:
-      carry = float(commands[i] > 0.95)
-    made[i] = carry
-  return made
-
-
-def absolute(commands):
-  """Octo's `rel2abs_gripper_actions`: from -1, open, and 1, closed."""
-  states = np.where(commands < -0.1, 1, np.where(commands > 0.1, -1, 0))
-  given = states[states != 0]
-  carry = -given[0] if len(given) else 1
-  made = []
-  for state in states:
-    carry = state or carry
-    made.append(carry / 2 + 0.5)
-  return np.array(made)
-
-
-def _thin(keep, steps, lost=0):
-  """Keeps some steps, each with the rewards of those up to the next one."""
-  length = len(steps['x']) - lost
-  kept = [t for t in range(length) if keep(steps, t) or t == length - 1]
-  made = _take(steps, kept)
-  for t, end, row in zip(kept, [*kept[1:], length], range(length)):
-    made['reward'][row] = steps['reward'][t:end].sum(dtype=np.float32)
-    made['discount'][row] = np.prod(steps['discount'][t:end])
-  made['is_first'] = np.arange(len(kept)) == 0
-  return made
-
-
-def waypoints(steps, every=3):
-  """Octo's `gnm_dataset_transform`, but for the last step that is taken."""
-  state = steps['observation']['state']
-  ways_made = np.linalg.norm(np.diff(state[:, :2], axis=0), axis=1)
-  moves = np.flatnonzero(ways_made)
-  scale = 1
-  if len(moves):
-    length = np.linalg.norm(steps['action'][moves[0], :2])
-    scale = length / ways_made[moves[0]]
-  made = _thin(lambda _, t: t % every == 0, steps, (len(state) - 1) % every)
-  pose = made['observation']['state']
-  action = np.zeros([len(pose), 2], np.float32)
-  for t, (here, there) in enumerate(zip(pose, pose[1:])):
-    cos, sin = np.cos(here[2]), np.sin(here[2])
-    way = (there - here)[:2] * scale
-    action[t] = way @ [[cos, -sin], [sin, cos]]
-  is_last = np.arange(len(pose)) == len(pose) - 1
-  made = {**made, 'action': action, 'is_last': is_last}
-  return {**made, 'has_action': ~is_last} if 'has_action' in steps else made
 
 
 def _drop_end(steps):
   count = max(_acting(steps), 1)
   length = len(steps['x'])
-  made = _take(steps, range(count))
+  made = octo.take(steps, range(count))
   ends = {name: steps[name].copy() for name in ('is_last', 'is_terminal')}
   for name in ends:
     made[name][-1] = steps[name][-1]
@@ -277,11 +218,11 @@ _FROM_STATES = functools.partial(
 _TABLE = {
     'binarize': (
         transforms.BinarizeGripper(),
-        functools.partial(_commands, binarized),
+        functools.partial(_commands, octo.binarized),
     ),
     'absolute': (
         transforms.RelativeToAbsoluteGripper(),
-        functools.partial(_commands, absolute),
+        functools.partial(_commands, octo.absolute),
     ),
     'inverted_gripper': (
         transforms.InvertGripper('x', None, closed=2.0),
@@ -290,16 +231,16 @@ _TABLE = {
     ),
     'frame_skip': (
         transforms.FrameSkip(3),
-        functools.partial(_thin, lambda _, t: t % 3 == 0),
+        functools.partial(octo.thin, lambda _, t: t % 3 == 0),
     ),
     'no_ops': (
         _NO_OP(),
-        functools.partial(_thin, lambda steps, t: steps['action'][t].any()),
+        functools.partial(octo.thin, lambda steps, t: steps['action'][t].any()),
     ),
     'near_no_ops': (
         _NO_OP(_STATE, 0.1, tolerance=1.4),
         functools.partial(
-            _thin,
+            octo.thin,
             lambda steps, t: (
                 abs(steps['observation']['state'][t] - 0.1).max() > 1.4
             ),
@@ -308,10 +249,10 @@ _TABLE = {
     'first_no_op': (
         _NO_OP(only_first=True),
         functools.partial(
-            _thin, lambda steps, t: t or steps['action'][t].any()
+            octo.thin, lambda steps, t: t or steps['action'][t].any()
         ),
     ),
-    'waypoints': (transforms.ActionsFromWaypoints(_STATE), waypoints),
+    'waypoints': (transforms.ActionsFromWaypoints(_STATE), octo.waypoints),
     'drop_end': (transforms.DropEnd(), _drop_end),
     'mark_padding': (transforms.MarkPadding(), _mark_padding),
     'mark_actions': (transforms.MarkActions(), _mark_actions),

@@ -1,0 +1,64 @@
+"""What functions of Octo make of the steps of one episode, in numpy."""
+
+import numpy as np
+import tensorflow as tf
+
+
+def take(steps, rows):
+  return tf.nest.map_structure(lambda leaf: leaf[list(rows)].copy(), steps)
+
+
+def thin(keep, steps, lost=0):
+  """Keeps some steps, each with the rewards of those up to the next one."""
+  length = len(steps['x']) - lost
+  kept = [t for t in range(length) if keep(steps, t) or t == length - 1]
+  made = take(steps, kept)
+  for t, end, row in zip(kept, [*kept[1:], length], range(length)):
+    made['reward'][row] = steps['reward'][t:end].sum(dtype=np.float32)
+    made['discount'][row] = np.prod(steps['discount'][t:end])
+  made['is_first'] = np.arange(len(kept)) == 0
+  return made
+
+
+def waypoints(steps, every=3):
+  """Octo's `gnm_dataset_transform`, but for the last step that is taken."""
+  state = steps['observation']['state']
+  ways_made = np.linalg.norm(np.diff(state[:, :2], axis=0), axis=1)
+  moves = np.flatnonzero(ways_made)
+  scale = 1
+  if len(moves):
+    length = np.linalg.norm(steps['action'][moves[0], :2])
+    scale = length / ways_made[moves[0]]
+  made = thin(lambda _, t: t % every == 0, steps, (len(state) - 1) % every)
+  pose = made['observation']['state']
+  action = np.zeros([len(pose), 2], np.float32)
+  for t, (here, there) in enumerate(zip(pose, pose[1:])):
+    cos, sin = np.cos(here[2]), np.sin(here[2])
+    way = (there - here)[:2] * scale
+    action[t] = way @ [[cos, -sin], [sin, cos]]
+  is_last = np.arange(len(pose)) == len(pose) - 1
+  made = {**made, 'action': action, 'is_last': is_last}
+  return {**made, 'has_action': ~is_last} if 'has_action' in steps else made
+
+
+def binarized(commands):
+  """Octo's `binarize_gripper_actions`."""
+  made = np.empty_like(commands)
+  carry = commands[-1]
+  for i in reversed(range(len(commands))):
+    if not 0.05 <= commands[i] <= 0.95:
+      carry = float(commands[i] > 0.95)
+    made[i] = carry
+  return made
+
+
+def absolute(commands):
+  """Octo's `rel2abs_gripper_actions`: from -1, open, and 1, closed."""
+  states = np.where(commands < -0.1, 1, np.where(commands > 0.1, -1, 0))
+  given = states[states != 0]
+  carry = -given[0] if len(given) else 1
+  made = []
+  for state in states:
+    carry = state or carry
+    made.append(carry / 2 + 0.5)
+  return np.array(made)
