@@ -14,3 +14,4 @@ DISCOUNT = 'discount'
 IS_FIRST = 'is_first'
 IS_LAST = 'is_last'
 IS_TERMINAL = 'is_terminal'
+FLAGS = (IS_FIRST, IS_LAST, IS_TERMINAL)

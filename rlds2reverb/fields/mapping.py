@@ -60,9 +60,8 @@ def map_fields(
   return data_sets.with_batches_of(
       mapped,
       rlds_data,
-      lambda batches: batches.map(
-          # Nothing but functions in a mapping could need AutoGraph.
-          graphs.no_autograph(mapping.map_batch),
-          num_parallel_calls=tf.data.AUTOTUNE,
+      # Nothing but functions in a mapping could need AutoGraph.
+      lambda batches: graphs.map_elements(
+          batches, mapping.map_batch, tf.data.AUTOTUNE
       ),
   )

@@ -28,13 +28,7 @@ from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 Source = Union[
-    None,
-    str,
-    Tuple[Any, ...],
-    Dict[str, Any],
-    List[Any],
-    numbers.Number,
-    Callable[[Dict[str, Any]], Any],
+    None, str, Tuple[Any, ...], dict, list, numbers.Number, Callable[..., Any]
 ]
 
 EPISODE = '..'
@@ -117,13 +111,10 @@ def find(
       problems.append(problem)
       continue
     used.append(keys)
-    problems += [
-        f'{steps_lib.field_path(below)} is not a dense tensor; make it one'
-        ' first'
-        for below, leaf in tree.flatten_with_path(nest)
-        if is_below(below, [keys])
-        and len(tf.nest.flatten(leaf, expand_composites=True)) > 1
-    ]
+    for below, leaf in tree.flatten_with_path(nest):
+      if is_below(below, [keys]) and steps_lib.is_composite(leaf):
+        name = steps_lib.field_path(below)
+        problems.append(f'{name} is not a dense tensor; make it one first')
   return used, problems
 
 
@@ -205,11 +196,8 @@ def measured(episode: Dict[str, Any], used: Sequence[paths.KeyPath]) -> Rows:
     InvalidArgumentError: if the leaves that are used differ in length.
   """
   leaves = dict(tree.flatten_with_path(episode[rlds.STEPS]))
-  names = {
-      steps_lib.field_path(keys): keys
-      for keys in leaves
-      if is_below(keys, used)
-  }
+  are_used = [keys for keys in leaves if is_below(keys, used)]
+  names = {steps_lib.field_path(keys): keys for keys in are_used}
   checked = stacked_steps.with_equal_lengths(
       {name: leaves[keys] for name, keys in names.items()}
   )
@@ -233,9 +221,8 @@ def is_below(keys: paths.KeyPath, fields: Iterable[paths.KeyPath]) -> bool:
 
 def describe(episode: Dict[str, Any]) -> List[str]:
   """Returns a line with the path, dtype and shape of each leaf of `nest_of`."""
-  is_nested = isinstance(
-      episode[rlds.STEPS], (tf.data.Dataset, tf.data.DatasetSpec)
-  )
+  nested = (tf.data.Dataset, tf.data.DatasetSpec)
+  is_nested = isinstance(episode[rlds.STEPS], nested)
   lines = []
   for keys, leaf in tree.flatten_with_path(nest_of(episode)):
     line = steps_lib.field_path(keys)

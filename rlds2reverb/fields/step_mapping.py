@@ -23,8 +23,7 @@ from rlds2reverb.fields import sources as sources_lib
 from rlds2reverb.fields.sources import Source
 
 POLICY_INFO = 'policy_info'
-_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-_CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *_FLAGS)
+_CAN_BE_FILLED = (rlds.REWARD, rlds.DISCOUNT, *rlds.FLAGS)
 # The fields of a mapping that are not sources.
 _SETTINGS = ('cast', 'last_reward', 'last_action')
 
@@ -159,10 +158,10 @@ class StepMapping:
     rows = sources_lib.measured(episodes, self._used(episodes))
     # Of a single episode, a field that is not used may be longer than others.
     row_splits = tf.minimum(batch.row_splits, tf.cast(rows.length, tf.int64))
-    rows = rows._replace(
-        episode_of_rows=episode_batches.episode_of_rows(row_splits)
+    episode_of_rows = episode_batches.episode_of_rows(row_splits)
+    steps = self._map(
+        rows._replace(episode_of_rows=episode_of_rows), row_splits
     )
-    steps = self._map(rows, row_splits)
     return batch._replace(steps=steps, row_splits=row_splits)
 
   def takes_batches(self, episode_spec: Any) -> bool:
@@ -181,8 +180,8 @@ class StepMapping:
     mapped = {}
     for field, source in self._sources().items():
       value = sources_lib.read(source, rows, field)
-      if field in (*_FLAGS, rlds.DISCOUNT):
-        dtype = tf.bool if field in _FLAGS else tf.float32
+      if field in (*rlds.FLAGS, rlds.DISCOUNT):
+        dtype = tf.bool if field in rlds.FLAGS else tf.float32
         value = steps_lib.one_a_step(field, value, dtype)
       elif field == rlds.REWARD:
         steps_lib.check_numeric(field, value)
@@ -191,9 +190,8 @@ class StepMapping:
     begins = episode_batches.count_begins(row_splits, rows.length + 1) > 0
     first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
-      mapped[rlds.REWARD] = last_steps.move_reward(
-          mapped[rlds.REWARD], first, last
-      )
+      moved = last_steps.move_reward(mapped[rlds.REWARD], first, last)
+      mapped[rlds.REWARD] = moved
     if self.last_action:
       mapped[last_steps.HAS_ACTION] = tf.ones_like(last)
     return _fill_in(mapped, first, last)
@@ -259,9 +257,8 @@ def _stack(steps, used):
       and not sources_lib.is_below(keys, used)
   }
   if dropped:
-    steps = steps.map(
-        lambda step: functools.reduce(paths_lib.remove, dropped, step)
-    )
+    drop = functools.partial(functools.reduce, paths_lib.remove, dropped)
+    steps = steps.map(drop)
   return stacked_steps.stack_steps(steps)
 
 

@@ -25,7 +25,6 @@ from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
-_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
 _BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_LENGTH = 4096
 _SAMPLE_BYTES = 64 << 20
@@ -52,7 +51,7 @@ class State(NamedTuple):
         another seed.
       seed: non-negative ints, other ones for each merge.
     """
-    both = enumerate(zip(self, other))
+    both: Any = enumerate(zip(self, other))
     return State(*(one.merge(more, [*seed, i]) for i, (one, more) in both))
 
 
@@ -93,7 +92,10 @@ class Accumulation:
           f' {sample_size} and {quantiles}.'
       )
     self.leaves = rows_lib.choose_leaves(step_spec, fields)
-    self.used = {keys[0] for keys, _ in self.leaves} | {rlds.REWARD, *_FLAGS}
+    self.used = {keys[0] for keys, _ in self.leaves} | {
+        rlds.REWARD,
+        *rlds.FLAGS,
+    }
     self.used |= {last_steps.HAS_ACTION} & set(step_spec)
     sizes = [spec.shape.num_elements() for _, spec in self.leaves]
     self.width = rows_lib.NUM_OUTCOMES + sum(sizes)
@@ -109,12 +111,13 @@ class Accumulation:
     Args:
       rlds_data: see `compute_statistics`.
     """
-    rows = data_sets.batches_of(rlds_data, fields=self.used).map(
-        graphs.no_autograph(self.rows), num_parallel_calls=tf.data.AUTOTUNE
+    rows, part = map(graphs.no_autograph, (self.rows, self.part))
+    blocks = (
+        data_sets.batches_of(rlds_data, fields=self.used)
+        .map(rows, tf.data.AUTOTUNE)
+        .rebatch(self.block_length)
     )
-    parts = rows.rebatch(self.block_length).map(
-        graphs.no_autograph(self.part), num_parallel_calls=tf.data.AUTOTUNE
-    )
+    parts = blocks.map(part, tf.data.AUTOTUNE)
     return parts.reduce(self.empty(), self.add)
 
   def rows(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
@@ -204,5 +207,5 @@ def load(path: str) -> State:
   """
   with files.open_binary(path) as f, np.load(f) as arrays:
     leaves = [tf.constant(arrays[name]) for name in arrays.files]
-  samples = map(accumulators.Sample, leaves[:4:2], leaves[1:4:2])
-  return State(*samples, accumulators.Moments(*leaves[4:]))
+  steps, outcomes = map(accumulators.Sample, leaves[:4:2], leaves[1:4:2])
+  return State(steps, outcomes, accumulators.Moments(*leaves[4:]))

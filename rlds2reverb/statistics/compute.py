@@ -95,7 +95,8 @@ def compute_statistics(
           for name, accumulation in accumulations.items()
       }
   )
-  by_dataset, state = {}, None
+  by_dataset: Dict[str, results.Statistics] = {}
+  state: Any = None
   for number, (name, accumulation) in enumerate(accumulations.items()):
     own = accumulation.state_of(datasets[name])
     by_dataset[name] = accumulation.statistics(own)

@@ -132,7 +132,9 @@ def of_moments(
   found, start = [], 0
   for dtype, shape, total in kinds:
     span = slice(start, start := start + int(np.prod(shape)))
-    own = accumulators.Moments(*(one[span] for one in moments[:-1]), total)
+    own = accumulators.Moments._make(
+        [*(one[span] for one in moments[:-1]), total]
+    )
     levels = [
         np.quantile(column if column.size else [np.nan], quantiles)
         for column in columns[span]

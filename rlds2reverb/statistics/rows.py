@@ -16,7 +16,6 @@ NUM_OUTCOMES = 4  # the columns that are about an episode
 # The fields that have no meaning in the last step of an episode.
 OF_TRANSITIONS = (rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
 
-_FLAGS = rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL, last_steps.HAS_ACTION
 _MAX_LEAF_SIZE = 1024
 
 Leaves = List[Tuple[paths.KeyPath, tf.TensorSpec]]
@@ -55,7 +54,7 @@ def choose_leaves(
         and spec.shape.is_fully_defined()
     )
     if fields is None and (
-        keys[0] in _FLAGS
+        keys[0] in (*rlds.FLAGS, last_steps.HAS_ACTION)
         or not is_numbers
         or spec.shape.num_elements() > _MAX_LEAF_SIZE
     ):

@@ -13,14 +13,7 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import values
 
 # Steps without these fields are not complete, so they are always selected.
-_ALWAYS_SELECTED = (
-    rlds.REWARD,
-    rlds.DISCOUNT,
-    rlds.IS_FIRST,
-    rlds.IS_LAST,
-    rlds.IS_TERMINAL,
-    last_steps.HAS_ACTION,
-)
+_ALWAYS = rlds.REWARD, rlds.DISCOUNT, *rlds.FLAGS, last_steps.HAS_ACTION
 
 
 @base.configurable
@@ -46,7 +39,7 @@ class SelectFields(base.EpisodeTransform):
     if self.fields is not None:
       found = [paths.find(steps, path) for path in self.fields]
       named = {keys[0] for keys in found}
-      others = [name for name in _ALWAYS_SELECTED if name not in named]
+      others = [name for name in _ALWAYS if name not in named]
       selected = {name: steps[name] for name in others if name in steps}
       for keys in found:
         selected = paths.insert(selected, keys, paths.get(steps, keys))
