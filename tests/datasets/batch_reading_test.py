@@ -101,24 +101,6 @@ def _vectors(rng, index, length):
   }
 
 
-def _record(observation, reward, episode_id=0):
-  """Returns an episode whose fields may differ in length."""
-  floats = lambda values: tf.train.Feature(
-      float_list=tf.train.FloatList(value=np.ravel(values))
-  )
-  return tf.train.Example(
-      features=tf.train.Features(
-          feature={
-              'steps/observation': floats(observation),
-              'steps/reward': floats(reward),
-              'episode_id': tf.train.Feature(
-                  int64_list=tf.train.Int64List(value=[episode_id])
-              ),
-          }
-      )
-  ).SerializeToString()
-
-
 class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
@@ -238,35 +220,6 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         [list(np.diff(batch.row_splits)) for batch in batches],
         [[3, 1, 0], [7], [2, 1, 5]],
-    )
-
-  def test_fields_of_unequal_lengths(self):
-    directory = os.path.join(self.create_tempdir().full_path, 'unequal')
-    zeros = np.zeros
-    tfds_files.write_records(
-        directory,
-        _VECTORS,
-        [
-            [
-                _record(zeros([2, 3]), [0, 1], 0),
-                _record(zeros([1, 3]), [2, 3], 1),
-                _record(zeros([3, 3]), [], 2),
-                _record(zeros([1, 3]), [4], 3),
-                _record(zeros([2, 3]), [5, 6], 4),
-            ]
-        ],
-    )
-    batches = data_sets.batches_of(
-        loading.load_episodes(directory), with_faults=True
-    ).as_numpy_iterator()
-    self.assertEqual(
-        [(list(batch.row_splits), batch.fault.values) for batch in batches],
-        [
-            ([0, 2], b''),
-            ([0, 0], b'observation: 1, reward: 2'),
-            ([0, 0], b'observation: 3, reward: 0'),
-            ([0, 1, 3], b''),
-        ],
     )
 
   @parameterized.product(

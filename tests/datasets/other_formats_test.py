@@ -13,10 +13,8 @@ from rlds2reverb import datasets
 from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
 from tests import golden
+from tests.formats import expected
 
-_DATA = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
-)
 _ARRAYS = {
     name: np.zeros(3)
     for name in ('observations', 'actions', 'rewards', 'terminals')
@@ -28,29 +26,18 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
   def _paths(self):
     """Yields what is to be read, and the name of its reader."""
     folder = self.create_tempdir().full_path
-    at = lambda *names: os.path.join(_DATA, *names)
-    yield at('d3rlpy', 'arrays.h5'), 'd3rlpy'
-    yield at('imitation', 'folder'), 'imitation'
-    yield at('imitation', 'trajectories.npz'), 'imitation'
-    yield at('lerobot', 'v2.1'), 'lerobot'
-    yield at('lerobot', 'v3.0'), 'lerobot'
-    yield at('minari', 'cartpole'), 'minari'
-    yield at('minari', 'cartpole', 'data', 'main_data.hdf5'), 'minari'
-    yield at('minari', 'rooms_arrow'), 'minari'
-    yield at('minari', 'rooms_parquet'), 'minari'
-    yield at('parquet', 'episodes.parquet'), 'parquet'
-    yield at('robomimic', 'low_dim.hdf5'), 'robomimic'
-    yield at('zarr', 'pusht.zarr'), 'zarr'
-    yield at('zarr', 'umi.zarr.zip'), 'zarr'
+    for path in (
+        *('d3rlpy/arrays.h5', 'imitation/folder', 'lerobot/v2.1'),
+        *('imitation/trajectories.npz', 'lerobot/v3.0', 'minari/cartpole'),
+        *('minari/rooms_arrow', 'minari/rooms_parquet', 'zarr/pusht.zarr'),
+        *('minari/cartpole/data/main_data.hdf5', 'parquet/episodes.parquet'),
+        *('robomimic/low_dim.hdf5', 'zarr/umi.zarr.zip'),
+    ):
+      yield os.path.join(expected.DATA, path), path.split('/')[0]
     rlds = os.path.join(folder, 'rlds')
     datasets.save_episodes(golden.stacked([golden.COMPLETE]), rlds)
     yield rlds, 'rlds'
-    os.mkdir(os.path.join(folder, 'calvin'))
-    frame = {'actions': np.zeros(7), 'robot_obs': np.zeros(15)}
-    np.savez(os.path.join(folder, 'calvin', 'episode_0000000.npz'), **frame)
-    bounds = os.path.join(folder, 'calvin', 'ep_start_end_ids.npy')
-    np.save(bounds, np.zeros((1, 2), np.int64))
-    yield os.path.join(folder, 'calvin'), 'calvin'
+    yield expected.write_calvin(self)[0], 'calvin'
     np.savez(os.path.join(folder, 'flat.npz'), **_ARRAYS)
     yield os.path.join(folder, 'flat.npz'), 'npz'
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:

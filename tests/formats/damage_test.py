@@ -288,6 +288,10 @@ _CASES = {
             lambda path: [shutil.rmtree(f'{path}/data/{one}') for one in '01'],
         ),
     ],
+    ('hdf5', 'flat.hdf5'): [
+        ('with nothing in it', lambda path: h5py.File(path, 'w').close()),
+        ('not a whole HDF5 file', lambda path: os.truncate(path, 100)),
+    ],
     ('npz', 'flat.npz'): [
         ('whole npz file', lambda path: os.truncate(path, 9)),
         (

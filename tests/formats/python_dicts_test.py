@@ -133,41 +133,30 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found[1]['steps']['observation'], [[7, 7, 7]])
     self.assertAllEqual(found[1]['steps']['action'], [0])
 
-  @parameterized.named_parameters(
-      ('dict', _A, 'iterable of dicts, or a function .*are a dict'),
-      ('path', '/data/a.hdf5', 'iterable of dicts, .*are a str'),
-      ('once', iter([_A]), 'only once. Pass the function that makes it'),
-      ('number', 3, 'iterable of dicts, or a function .*are a int'),
-      ('none', [], 'There is no episode'),
-      ('element', [3], 'must be a dict .*but episode 0 is a int'),
-      ('missing', [{'obs': 1}], r"no observation and no action, but \['obs"),
-      (
-          'rows',
-          [{**_A, 'action': np.zeros(6), 'reward': np.zeros(6)}],
-          '0 has 6 rows of observation, but 6 of actions: expected 7',
-      ),
-      ('other', [{**_A, 'infos': np.zeros(3)}], 'infos of episode 0 has 3 row'),
-      ('made', [{**_A, 'is_last': 1}], 'is_last, which is made from'),
-      (
-          'flags',
-          [{**_A, 'is_terminal': np.zeros(5)}],
-          'is_terminal must be one',
-      ),
-      ('objects', [{**_A, 'x': [object()] * 5}], 'x is an array of Python obj'),
-  )
-  def test_errors(self, episodes, message):
-    with self.assertRaisesRegex(ValueError, message):
-      python_dicts.from_episodes(episodes)
+  def test_errors(self):
+    longer = {**_A, 'action': np.zeros(6), 'reward': np.zeros(6)}
+    for episodes, message in (
+        (_A, 'iterable of dicts, or a function .*are a dict'),
+        ('/data/a.hdf5', 'iterable of dicts, .*are a str'),
+        (iter([_A]), 'only once. Pass the function that makes it'),
+        (3, 'iterable of dicts, or a function .*are a int'),
+        ([], 'There is no episode'),
+        ([3], 'must be a dict .*but episode 0 is a int'),
+        ([{'obs': 1}], r"no observation and no action, but \['obs"),
+        ([longer], '0 has 6 rows of observation, but 6 of actions: expected 7'),
+        ([{**_A, 'infos': np.zeros(3)}], 'infos of episode 0 has 3 row'),
+        ([{**_A, 'is_last': 1}], 'is_last, which is made from'),
+        ([{**_A, 'is_terminal': np.zeros(5)}], 'is_terminal must be one'),
+        ([{**_A, 'x': [object()] * 5}], 'x is an array of Python obj'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        python_dicts.from_episodes(episodes)
 
-  @parameterized.named_parameters(
-      ('dtype', {'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
-      (
-          'shape',
-          {'observation': np.zeros((6, 2))},
-          r'float64 \(2,\), but those',
-      ),
-      ('fields', {'more': np.zeros(5)}, "'more'.*, but the first episode has"),
-      ('rows', {'reward': np.zeros(4)}, 'Episode 1 has 4 rows of reward'),
+  @parameterized.parameters(
+      ({'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
+      ({'observation': np.zeros((6, 2))}, r'float64 \(2,\), but those'),
+      ({'more': np.zeros(5)}, "'more'.*, but the first episode has"),
+      ({'reward': np.zeros(4)}, 'Episode 1 has 4 rows of reward'),
   )
   def test_errors_while_iterating(self, changes, message):
     rlds_data = python_dicts.from_episodes([_A, {**_A, **changes}])
