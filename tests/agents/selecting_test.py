@@ -166,22 +166,25 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
       run(lambda episode: agents.select_agent(episode, 'b'), [episodes.TURNS])
 
   def test_bad_arguments(self):
-    episode = {'steps': episodes.COME_AND_GO}
-    with self.assertRaisesRegex(ValueError, "no agent 'c'"):
-      agents.select_agent(episode, 'c')
-    with self.assertRaisesRegex(ValueError, 'gaps must be one of'):
-      agents.select_agent(episode, 'a', gaps='skp')
-    with self.assertRaisesRegex(ValueError, "dict with 'steps'"):
-      agents.select_agent(episodes.COME_AND_GO, 'a')
-    with self.assertRaisesRegex(ValueError, "field 'agent' already"):
-      agents.select_agent({**episode, 'agent': 'a'}, 'a')
-    steps = {**episodes.COME_AND_GO, 'action': {'a': np.arange(5)}}
-    with self.assertRaisesRegex(ValueError, "'action' is by agent, but lacks"):
-      agents.select_agent({'steps': steps}, 'a')
-    steps = {**episodes.COME_AND_GO}
-    del steps['is_last']
-    with self.assertRaisesRegex(ValueError, 'have no is_last'):
-      agents.select_agent({'steps': steps}, 'a')
+    steps = episodes.COME_AND_GO
+    episode = {'steps': steps}
+    unflagged = {key: steps[key] for key in steps if key != 'is_last'}
+    more = {'action': {**steps['action'], 'c': np.arange(5)}}
+    for bad, options, message in (
+        (episode, {'agent': 'c'}, "no agent 'c'"),
+        (episode, {'gaps': 'skp'}, 'gaps must be one of'),
+        (steps, {}, "dict with 'steps'"),
+        ({**episode, 'agent': 'a'}, {}, "field 'agent' already"),
+        (
+            {'steps': {**steps, 'action': {'a': np.arange(5)}}},
+            {},
+            "'action' is by agent, but lacks",
+        ),
+        ({'steps': {**steps, **more}}, {}, r"has \['c'\] beside the agents"),
+        ({'steps': unflagged}, {}, 'have no is_last'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        agents.select_agent(bad, **{'agent': 'a', **options})
 
 
 if __name__ == '__main__':

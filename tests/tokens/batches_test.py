@@ -1,4 +1,4 @@
-"""Tests of padded batches of prompts and responses."""
+"""Tests of padded batches of prompts and responses, and of pairs of these."""
 
 from absl.testing import parameterized
 import tensorflow as tf
@@ -29,6 +29,26 @@ _TORCHRL = batches.TokenBatch(
     [2, 1, 4, 0],
     [True, False, False, True],
 )
+
+
+_PROMPTS = ['P', 'P', 'Q', 'R', 'S']
+_CHOSEN = [
+    'a b c d e',
+    'a b c d e',
+    'a b c d',
+    'a  b\tc\nd\u00a0e',
+    'a b c d e ',
+]
+_REJECTED = [
+    'a b c d f',
+    'a b c d e',
+    'a b c d e f',
+    '1 2 3 4 5 6',
+    'a b c d e',
+]
+# Which of them TorchRL 0.14.1 keeps, in its `pre_tokenization_hook`.
+_KEPT = [True, False, False, True, True]
+_SPACES = '\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2003\u2028\u3000'
 
 
 class BatchesTest(parameterized.TestCase, tf.test.TestCase):
@@ -78,13 +98,42 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       tokens.pad_tokens(ids, ids, 0)
     with self.assertRaisesRegex(ValueError, 'but the responses are int64'):
       tokens.pad_tokens(ids, tf.cast(ids, tf.int64), 1)
-    with self.assertRaisesRegex(ValueError, "no field 'response'"):
-      tokens.convert_texts_to_batches(
-          tf.data.Dataset.from_tensor_slices({'prompt': _TEXTS['prompt']}),
-          tokenizers.by_words,
-          6,
-          2,
-      )
+    texts = tf.data.Dataset.from_tensor_slices({'prompt': _TEXTS['prompt']})
+    for convert, field in (
+        (tokens.convert_texts_to_batches, 'response'),
+        (tokens.convert_texts_to_pairs, 'chosen'),
+    ):
+      with self.assertRaisesRegex(ValueError, f"no field '{field}'"):
+        convert(texts, tokenizers.by_words, 6, 2)
+
+  def test_pairs_are_those_of_torchrl(self):
+    texts = tf.data.Dataset.from_tensor_slices(
+        {'prompt': _PROMPTS, 'chosen': _CHOSEN, 'rejected': _REJECTED}
+    )
+    tokenizer = tokens.in_python(tokenizers.by_letters)
+    data = tokens.convert_texts_to_pairs(texts, tokenizer, 7, 2)
+    first, second = data
+    self.assertEqual(2 + len(second.chosen.input_ids), sum(_KEPT))
+    # 'P', a new line, and 'a b c d e'.
+    self.assertAllEqual(first.chosen.input_ids[0], [81, 1, 2, 3, 4, 5, 0])
+    self.assertAllEqual(first.rejected.input_ids[0], [81, 1, 2, 3, 4, 6, 0])
+    self.assertAllEqual(first.rejected.attention_mask, [[1] * 6 + [0], [1] * 7])
+    self.assertAllEqual(second.chosen.input_ids.shape, [1, 7])
+    spec = data.element_spec.chosen.input_ids
+    self.assertEqual(spec, tf.TensorSpec([None, 7], tf.int32))
+    short = tf.data.Dataset.from_tensor_slices(
+        {'prompt': ['', ''], 'chosen': ['a', 'a'], 'rejected': ['b', 'a']}
+    )
+    (batch,) = tokens.convert_texts_to_pairs(
+        short, tokenizer, 20, 5, min_words=1
+    )
+    self.assertLen(batch.chosen.input_ids, 1)
+
+  def test_words_are_those_of_python(self):
+    texts = ['', ' ', 'a', ' a b ', 'a\u200bb c', 'é\u3000ü']
+    texts += [f'{space}a{space}{space}b{space}' for space in _SPACES]
+    wanted = [len(text.split()) for text in texts]
+    self.assertAllEqual(batches.count_words(texts), wanted)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 import rlds2reverb
 from rlds2reverb import tokens
-from rlds2reverb import windows
 from tests import contract
 from tests import testing
 from tests.tokens import tokenizers
@@ -80,13 +79,6 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(steps['discount'], [1, 1, 1])
       self.assertFalse(steps['is_terminal'].any())
       self.assertAllEqual(episode['prompt_ids'], _PROMPT)
-
-  def test_windows_of_it(self):
-    episode = tokens.make_token_episode(
-        _PROMPT, _RESPONSE, score=2.0, penalty=0.1
-    )
-    rows = windows.reward_to_go(episode['steps'], gamma=0.5)
-    self.assertAllClose(rows.columns['reward_to_go'], [-0.1 + 0.5 * 1.9, 1.9])
 
   @parameterized.parameters(
       ({'response': np.zeros([0], int)}, 'A response must have a token'),
@@ -205,72 +197,28 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(
         items[1][1].observation['input_ids'], [3, 7, 1, 2, 5, 0, 0, 0]
     )
-    path = f'{self.create_tempdir().full_path}/checkpoint'
-    rlds2reverb.write_reverb_checkpoint(
-        data,
-        path,
-        rlds2reverb.TableItems(testing.TABLE),
-        reverb_tables=[
-            rlds2reverb.replay.create_reverb_table(
-                testing.TABLE,
-                rlds2reverb.create_trajectory_data_spec(data),
-                max_size=100,
-                kind='queue',
-            )
-        ],
-    )
-    server = rlds2reverb.restore_reverb_server(path)
-    self.addCleanup(server.stop)
-    restored = testing.drain(server.localhost_client())
-    self.assertEqual(
-        [item[0].action for item in restored], [8, 5, 6, 0, 8, 4, 3]
-    )
-
-  def test_sequences_of_tokens(self):
-    data = tokens.convert_texts_to_episodes(
-        _without(self.texts, 'log_ratio'), tokenizers.by_words, max_length=8
-    )
-    sequences = rlds2reverb.convert_rlds_to_sequences(
-        data, rlds2reverb.Windows(3, 2, 'zero_pad'), with_mask=True
-    )
-    self.assertEqual(
-        [
-            (frames.action.tolist(), mask.tolist())
-            for frames, mask in sequences.as_numpy_iterator()
-        ],
-        [
-            ([8, 0, 0], [True, True, False]),
-            ([5, 6, 0], [True, True, True]),
-            ([0, 0, 0], [True, True, False]),
-            ([8, 4, 3], [True, True, True]),
-            ([3, 0, 0], [True, True, False]),
-        ],
-    )
 
   def test_bad_texts(self):
-    convert = tokens.convert_texts_to_episodes
-    with self.assertRaisesRegex(ValueError, "no field 'response'.*reponse"):
-      convert(
-          self.texts.map(
-              lambda text: {'prompt': text['prompt'], 'reponse': text['id']}
-          ),
-          tokenizers.by_words,
-      )
-    with self.assertRaisesRegex(ValueError, 'one string an element'):
-      convert(
-          self.texts.map(lambda text: {**text, 'response': text['id']}),
-          tokenizers.by_words,
-      )
-    with self.assertRaisesRegex(ValueError, "field 'prompt_ids' already"):
-      convert(
-          self.texts.map(lambda text: {**text, 'prompt_ids': text['id']}),
-          tokenizers.by_words,
-      )
-    empty = self.texts.map(lambda text: {**text, 'response': ''})
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'A response must have a token'
+    for change, message in (
+        (
+            lambda text: {'prompt': text['prompt'], 'reponse': text['id']},
+            "no field 'response'.*reponse",
+        ),
+        (
+            lambda text: {**text, 'response': text['id']},
+            'one string an element',
+        ),
+        (
+            lambda text: {**text, 'prompt_ids': text['id']},
+            "field 'prompt_ids' already",
+        ),
+        (lambda text: {**text, 'response': ''}, 'A response must have a token'),
     ):
-      list(convert(empty, tokenizers.by_words))
+      with self.assertRaisesRegex(
+          (ValueError, tf.errors.InvalidArgumentError), message
+      ):
+        texts = self.texts.map(change)
+        list(tokens.convert_texts_to_episodes(texts, tokenizers.by_words))
 
 
 if __name__ == '__main__':
