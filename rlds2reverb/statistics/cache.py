@@ -69,6 +69,7 @@ def cached_statistics(
       identity,
       kwargs,
   )
+  path = os.path.join(directory, f'statistics-{name}.json')
   if pipeline is None:
     logging.warning(
         'The statistics are computed, and not kept in %s, because it cannot be'
@@ -76,14 +77,12 @@ def cached_statistics(
         directory,
         problem,
     )
-    return compute.compute_statistics(rlds_data, **kwargs)
-  path = os.path.join(directory, f'statistics-{name}.json')
-  if files.exists(path):
-    with files.open_text(path) as f:
-      return results.from_json(f.read())
+  elif files.exists(path):
+    return load_statistics(path)
   statistics = compute.compute_statistics(rlds_data, **kwargs)
   try:
-    whole.write_text(path, results.to_json(statistics))
+    if pipeline is not None:
+      whole.write_text(path, results.to_json(statistics))
   except OSError as e:
     logging.warning('The statistics cannot be kept: %s', e)
   return statistics

@@ -84,18 +84,13 @@ def specs_of(
       (env.time_step_spec(), env.action_spec())
   )
   step = steps_lib.steps_spec(rlds_data.element_spec).step
-  expected, found = (
-      {
-          path: f'{leaf.dtype.name} {leaf.shape}'
-          for path, leaf in paths.leaves(
-              {rlds.OBSERVATION: observation, rlds.ACTION: action}
-          ).items()
-      }
-      for observation, action in (
-          (time_step_spec.observation, action_spec),
-          (step[rlds.OBSERVATION], step[rlds.ACTION]),
-      )
-  )
+
+  def described(observation, action):
+    leaves = paths.leaves({rlds.OBSERVATION: observation, rlds.ACTION: action})
+    return {k: f'{leaf.dtype.name} {leaf.shape}' for k, leaf in leaves.items()}
+
+  expected = described(time_step_spec.observation, action_spec)
+  found = described(step[rlds.OBSERVATION], step[rlds.ACTION])
   differences = [
       f'{path} is {found.get(path, "nothing")} in the data, and'
       f' {expected.get(path, "nothing")} in the environment'

@@ -73,12 +73,10 @@ class Evaluator:
     self.policy = policy
     self._action = common.function(policy.action)
     self._seed = seed
+    numbers = range(num_episodes)
+    made = [environments.make_environment(environment) for _ in numbers]
     self._environments = batched_py_environment.BatchedPyEnvironment(
-        [
-            environments.make_environment(environment)
-            for _ in range(num_episodes)
-        ],
-        multithreading=False,
+        made, multithreading=False
     )
 
   def run(self) -> Returns:

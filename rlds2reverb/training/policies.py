@@ -142,15 +142,12 @@ class SavedPolicy:
     self._policy = py_tf_eager_policy.SavedModelPyTFEagerPolicy(
         directory, load_specs_from_pbtxt=True
     )
-    state = {
-        str(index): gym.spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype)
-        for index, leaf in enumerate(
-            tf.nest.flatten(self._policy.policy_state_spec)
-        )
-    }
-    self.info_space = (
-        gym.spaces.Dict(state=gym.spaces.Dict(state)) if state else None
-    )
+    box = lambda leaf: gym.spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype)
+    specs = map(box, tf.nest.flatten(self._policy.policy_state_spec))
+    state = {str(index): space for index, space in enumerate(specs)}
+    self.info_space = None
+    if state:
+      self.info_space = gym.spaces.Dict(state=gym.spaces.Dict(state))
     self.reset()
 
   def reset(self) -> None:
