@@ -32,9 +32,6 @@ from rlds2reverb.store import strings
 
 # Gathering a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
-# This many bytes of rows stay in a processor's cache while their columns are
-# copied out.
-_CACHED_BYTES = 1 << 18
 
 
 class Column(NamedTuple):
@@ -59,7 +56,7 @@ class Column(NamedTuple):
     return self.dtype == 'string'
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
   """Where the values of a column are: in a group of columns, from a byte on."""
 
   group: int
@@ -77,6 +74,9 @@ class RowLayout:
       column in the place of each leaf.
     row_bytes: the number of bytes of a row, for each group of columns. The
       first group has the small columns.
+    places: the place of each column in these rows.
+    arrays_of: returns the `ArrayLayout` of columns, by their numbers and their
+      leading dimensions.
     has_strings: whether there are strings beside the rows.
   """
 
@@ -89,7 +89,7 @@ class RowLayout:
         for column in columns
     ]
     self.row_bytes = [0]
-    places: Dict[int, _Place] = {}
+    places: Dict[int, Place] = {}
     # Wide numbers stand first, so that each begins at a multiple of its size.
     for k in sorted(range(len(columns)), key=lambda k: -dtypes[k].alignment):
       size = dtypes[k].itemsize * math.prod(columns[k].shape)
@@ -97,13 +97,13 @@ class RowLayout:
       if size >= _LARGE_COLUMN_BYTES:
         group = len(self.row_bytes)
         self.row_bytes.append(0)
-      places[k] = _Place(group, self.row_bytes[group], size, dtypes[k])
+      places[k] = Place(group, self.row_bytes[group], size, dtypes[k])
       self.row_bytes[group] += size
-    self._places = [places[k] for k in range(len(columns))]
+    self.places = [places[k] for k in range(len(columns))]
     widest = max([dtype.alignment for dtype in dtypes], default=1)
     self.row_bytes[0] += -self.row_bytes[0] % widest
     # Batches of a data set are of one size.
-    self._arrays = functools.lru_cache(8)(
+    self.arrays_of = functools.lru_cache(8)(
         lambda numbers, *lead: memory.ArrayLayout(
             [([*lead, *columns[k].shape], dtypes[k]) for k in numbers]
         )
@@ -163,75 +163,13 @@ class RowLayout:
     """
     length = len(leaves[0])
     rows = [np.zeros([length, size], np.uint8) for size in self.row_bytes]
-    for column, place, leaf in zip(self.columns, self._places, leaves):
+    for column, place, leaf in zip(self.columns, self.places, leaves):
       if column.is_string:
         leaf = cells_of(np.asarray(leaf, object))
       leaf = np.ascontiguousarray(leaf, place.dtype)
       leaf = leaf.reshape([length, math.prod(column.shape)]).view(np.uint8)
       rows[place.group][:, place.begin : place.begin + place.size] = leaf
     return rows
-
-  def read(
-      self,
-      groups: Sequence[np.ndarray],
-      starts: np.ndarray,
-      length: int,
-      columns: Optional[Sequence[int]] = None,
-  ) -> List[np.ndarray]:
-    """Reads runs of frames.
-
-    Args:
-      groups: all rows of each group, uint8 `[N, row_bytes]`.
-      starts: the row at which each run starts, int64 `[R]`.
-      length: the number of frames `L` of each run.
-      columns: the numbers of the columns to read; by default all.
-
-    Returns:
-      The columns, unshared arrays `[R, L, ...]`, with a `CELL` for each string.
-    """
-    numbers = tuple(range(len(self.columns)) if columns is None else columns)
-    leaves = self._arrays(numbers, len(starts), length).new_arrays()
-    rows = None
-    small = []
-    for k, out in zip(numbers, leaves):
-      group, begin, size, dtype = self._places[k]
-      if not out.size:
-        continue
-      if group:
-        if rows is None:
-          rows = (starts[:, np.newaxis] + np.arange(length)).ravel()
-        out = np.ndarray([len(rows), size], np.uint8, out)
-        groups[group].take(rows, 0, out, 'clip')  # "raise" would copy twice.
-      else:
-        # NumPy copies an element of bytes faster than a row of numbers.
-        is_number = not self.columns[k].shape and not self.columns[k].is_string
-        element = dtype if is_number else f'V{size}'
-        small.append((begin, np.ndarray([len(starts), length], element, out)))
-    if small:
-      self._read_small(groups[0], starts, small)
-    return leaves
-
-  def _read_small(self, rows, starts, columns) -> None:
-    """Reads columns of the first group, some runs at a time.
-
-    Args:
-      rows: the rows of the group.
-      starts: the row at which each run starts.
-      columns: pairs of a column's first byte and the array `[R, L]` to fill.
-    """
-    size, length = self.row_bytes[0], columns[0][1].shape[1]
-    # Every run of rows is one element, without copying.
-    runs = np.ndarray(
-        [len(rows) - length + 1], f'V{size * length}', rows.data, 0, [size]
-    )
-    count = max(_CACHED_BYTES // (size * length), 1)
-    for first in range(0, len(starts), count):
-      some = runs[starts[first : first + count]]
-      for begin, flat in columns:
-        out = flat[first : first + count]
-        out[...] = np.ndarray(
-            out.shape, out.dtype, some, begin, [size * length, size]
-        )
 
   def to_json(self) -> Any:
     """Returns the layout as JSON values, for `from_json`."""

@@ -12,6 +12,10 @@ from rlds2reverb.store import folders
 from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import strings as strings_lib
 
+# This many bytes of rows stay in a processor's cache while their columns are
+# copied out.
+_CACHED_BYTES = 1 << 18
+
 
 @dataclasses.dataclass(eq=False)
 class RowStore:
@@ -55,8 +59,62 @@ class RowStore:
       length: int,
       columns: Optional[Sequence[int]] = None,
   ) -> List[np.ndarray]:
-    """Returns columns of runs of rows, `[R, L, ...]`; see `RowLayout.read`."""
-    return self.layout.read(self.groups, starts, length, columns)
+    """Reads runs of rows.
+
+    Args:
+      starts: the row at which each run starts, int64 `[R]`.
+      length: the number of rows `L` of each run.
+      columns: the numbers of the columns to read; by default all.
+
+    Returns:
+      The columns, unshared arrays `[R, L, ...]`, with a `CELL` for each string.
+    """
+    places = self.layout.places
+    numbers = tuple(range(len(places)) if columns is None else columns)
+    leaves = self.layout.arrays_of(numbers, len(starts), length).new_arrays()
+    rows = None
+    small = []
+    for k, out in zip(numbers, leaves):
+      group, begin, size, dtype = places[k]
+      if not out.size:
+        continue
+      if group:
+        if rows is None:
+          rows = (starts[:, np.newaxis] + np.arange(length)).ravel()
+        out = np.ndarray([len(rows), size], np.uint8, out)
+        # "raise" would copy twice.
+        self.groups[group].take(rows, 0, out, 'clip')
+      else:
+        # NumPy copies an element of bytes faster than a row of numbers.
+        is_number = out.ndim == 2 and dtype.names is None
+        element = dtype if is_number else f'V{size}'
+        small.append((begin, np.ndarray(out.shape[:2], element, out)))
+    if small:
+      self._read_small(starts, length, small)
+    return leaves
+
+  def _read_small(self, starts, length, columns) -> None:
+    """Reads columns of the first group, some runs at a time.
+
+    Args:
+      starts: the row at which each run starts.
+      length: the number of rows of each run.
+      columns: pairs of a column's first byte and the array `[R, L]` to fill.
+    """
+    [rows, *_] = self.groups
+    size = rows.shape[1]
+    # Every run of rows is one element, without copying.
+    runs = np.ndarray(
+        [len(rows) - length + 1], f'V{size * length}', rows.data, 0, [size]
+    )
+    count = max(_CACHED_BYTES // (size * length), 1)
+    for first in range(0, len(starts), count):
+      some = runs[starts[first : first + count]]
+      for begin, flat in columns:
+        out = flat[first : first + count]
+        out[...] = np.ndarray(
+            out.shape, out.dtype, some, begin, [size * length, size]
+        )
 
   def take(
       self, rows: np.ndarray, columns: Optional[Sequence[int]] = None

@@ -109,9 +109,9 @@ class RowLayoutTest(parameterized.TestCase, tf.test.TestCase):
         'narrow': numbers.astype(np.int16),
     }
     format_ = _layout_of(frames)
-    groups = format_.encode(tf.nest.flatten(frames))
+    store = rows.RowStore(format_, format_.encode(tf.nest.flatten(frames)))
     starts = np.random.default_rng(0).integers(0, 5000 - length - 2, count)
-    read = lambda: format_.read(groups, starts, length)
+    read = lambda: store.read(starts, length)
     expected = starts[:, np.newaxis] + np.arange(length)
     first = read()
     for leaf, column in zip(first, tf.nest.flatten(frames)):

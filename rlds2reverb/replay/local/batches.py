@@ -126,13 +126,11 @@ class FrameBatches(batches_lib.Batches):
     length = leaves[0].shape[1]
     info = _info_layout(*lead, length).new_arrays()
     for leaf, value in zip(info, (items, probability, size, priority, 0)):
-      if np.ndim(value):
-        value = value.reshape([*lead, 1])
-      if length > _FEW_FRAMES or not np.ndim(value):
-        leaf[...] = value
-      else:
-        for frame in range(length):
-          leaf[..., frame] = value[..., 0]  # Faster than broadcasting.
+      if not np.ndim(value) or length > _FEW_FRAMES:
+        leaf[...] = value if not np.ndim(value) else value.reshape([*lead, 1])
+        continue
+      for frame in range(length):
+        leaf[..., frame] = value.reshape(lead)  # Faster than broadcasting.
     return [leaf.reshape([*lead, *leaf.shape[1:]]) for leaf in leaves] + info
 
   def _bind(self, *stream):
