@@ -14,6 +14,7 @@ import tree
 
 from rlds2reverb import random_access
 from rlds2reverb.episodes import windows as windows_lib
+from tests import golden
 from tests.replay.local import cuts
 
 _LENGTHS = {'a': [4, 1, 7], 'b': [2, 30], 'c': [5]}
@@ -36,7 +37,7 @@ def _steps(name, first, length):
   place = np.arange(first, first + length)
   steps = {
       'id': place,
-      'name': np.array([name.encode()] * length),
+      'name': np.array([name.encode()] * length, object),
       'is_first': place == first,
   }
   if name == 'b':
@@ -58,22 +59,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       for length in lengths:
         episodes.append(_steps(name, len(cls.names), length))
         cls.names += [name] * length
-      dataset = tf.data.Dataset.from_generator(
-          lambda episodes=episodes: ({'steps': steps} for steps in episodes),
-          output_signature={
-              'steps': tree.map_structure(
-                  lambda leaf: tf.TensorSpec(
-                      [None, *leaf.shape[1:]],
-                      tf.as_dtype(leaf.dtype).name
-                      if leaf.dtype.kind != 'S'
-                      else tf.string,
-                  ),
-                  episodes[0],
-              )
-          },
-      )
       index = random_access.build_index(
-          dataset, os.path.join(folder.name, name)
+          golden.stacked(episodes), os.path.join(folder.name, name)
       )
       cls.items[name] = random_access.Items(index, windows_lib.Windows(1))
     cls.count = len(cls.names)
@@ -91,45 +78,29 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
   def ids(self, batch):
     return batch['id'][:, 0].tolist()
 
-  @parameterized.product(count=(1, 2, 3), drop_last=(True, False))
-  def test_an_epoch_has_every_item_once(self, count, drop_last):
-    size = 6
+  @parameterized.product(count=(1, 2, 3), drop_last=(True, False, None))
+  def test_processes_share_batches(self, count, drop_last):
+    kwargs = dict(seed=3, replacement=drop_last is None)
+    if drop_last is not None:
+      kwargs['drop_last'] = drop_last
+    whole = self.batches(6, **kwargs)
     parts = [
-        self.batches(
-            size,
-            replacement=False,
-            drop_last=drop_last,
-            process=(index, count),
-        )
+        self.batches(6, process=(index, count), **kwargs)
         for index in range(count)
     ]
-    per_epoch = parts[0].batches_per_epoch
+    per_epoch = whole.batches_per_epoch
     orders = []
-    for epoch in range(2):
-      seen = []
-      for number in range(epoch * per_epoch, (epoch + 1) * per_epoch):
-        for part in parts:
-          seen += self.ids(part[number])
-      self.assertLen(seen, self.count - (self.count % size) * drop_last)
-      self.assertLen(set(seen), len(seen))
-      orders.append(seen)
-    self.assertNotEqual(*orders)
-
-  @parameterized.parameters(True, False)
-  def test_another_number_of_processes_goes_on_with_the_same_batches(
-      self, replacement
-  ):
-    whole = self.batches(6, replacement=replacement, seed=3)
-    for count in (2, 3):
-      for number in (0, 5, 20):
-        parts = [
-            self.batches(
-                6, replacement=replacement, seed=3, process=(index, count)
-            )
-            for index in range(count)
-        ]
-        found = sum([self.ids(part[number]) for part in parts], [])
-        self.assertCountEqual(found, self.ids(whole[number]))
+    for number in range(2 * per_epoch):
+      found = sum([self.ids(part[number]) for part in parts], [])
+      # Another number of processes would go on with the same batches.
+      self.assertCountEqual(found, self.ids(whole[number]))
+      orders += found
+    if drop_last is not None:
+      size = self.count - self.count % 6 * drop_last
+      epochs = orders[:size], orders[size:]
+      self.assertNotEqual(*epochs)
+      for epoch in epochs:
+        self.assertLen(set(epoch), size)
 
   @parameterized.parameters(
       (None,),
@@ -225,14 +196,6 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       time.sleep(0.2)
       self.assertLessEqual(len(read), 4)
 
-  def test_an_error_in_a_thread_is_raised(self):
-    def fail(batch):
-      raise OSError('it is damaged')
-
-    with self.noting(fail).iterate() as iterator:
-      with self.assertRaisesRegex(OSError, 'it is damaged'):
-        next(iterator)
-
   def test_as_dataset(self):
     batches = self.batches(4)
     dataset = batches.as_dataset(start=2).take(10)
@@ -247,12 +210,16 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       ):
         self.assertAllEqual(one, other)
 
-  def test_an_error_of_as_dataset_is_a_sentence(self):
+  def test_errors_in_threads(self):
     def fail(batch):
       raise OSError('it is damaged')
 
+    batches = self.noting(fail)
+    with batches.iterate() as iterator:
+      with self.assertRaisesRegex(OSError, 'it is damaged'):
+        next(iterator)
     with self.assertRaises(tf.errors.UnknownError) as raised:
-      next(iter(self.noting(fail).as_dataset()))
+      next(iter(batches.as_dataset()))
     self.assertEqual(raised.exception.message, 'OSError: it is damaged')
 
   def test_wrong_arguments(self):

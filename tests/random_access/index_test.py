@@ -149,21 +149,6 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(OSError, 'has other bytes'):
       items.batch(range(17))
 
-  @parameterized.parameters('rows-0.bin', 'arrays.npz', 'strings.bin')
-  def test_a_damaged_index_is_refused(self, name):
-    path = pathlib.Path(self.index_dir) / name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with self.assertRaisesRegex(OSError, f'{name} is damaged: the checksum'):
-      self.open()
-    os.truncate(path, len(content) - 1)
-    with self.assertRaisesRegex(OSError, f'{name} is damaged: it has'):
-      self.open()
-    path.unlink()
-    with self.assertRaisesRegex(OSError, f'{name} is damaged: it is missing'):
-      self.open()
-
   def test_an_image_that_cannot_be_decoded_is_named(self):
     index = random_access.Index(self.index_dir, self.data_dir)
     items = random_access.Items(

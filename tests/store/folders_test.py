@@ -88,6 +88,18 @@ class FoldersTest(absltest.TestCase):
       old.create_file(name)
       with self.assertRaisesRegex(OSError, f'{name} is of .* an older one'):
         rows.open_rows(old.full_path)
+    folder = self.create_tempdir().full_path
+    self.write(folder)
+    path = os.path.join(folder, 'rows-0.bin')
+    _flip(path, 3)
+    for change, message in (
+        (lambda: None, 'the checksum of MB 0 is wrong'),
+        (lambda: os.truncate(path, 9), 'it has 9 bytes instead of'),
+        (lambda: os.remove(path), 'it is missing'),
+    ):
+      change()
+      with self.assertRaisesRegex(OSError, f'rows-0.bin is damaged: {message}'):
+        rows.open_rows(folder)
 
   def test_what_goes_wrong_elsewhere_is_no_damage(self):
     folder = self.create_tempdir().full_path
