@@ -1,7 +1,7 @@
 """The order in which TFDS gives the records of several files."""
 
 import os
-from typing import Callable
+from typing import Callable, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +45,26 @@ def record_order(
       cycle_length=private.cycle_length_of(read_config, in_order),
       block_length=read_config.interleave_block_length,
   )
+
+
+def places_in_order(
+    counts: np.ndarray, read_config: tfds.ReadConfig, in_order: bool
+) -> Tuple[np.ndarray, np.ndarray]:
+  """Returns where each record is, in the order of TFDS.
+
+  Args:
+    counts: int64 `[F]`: how many records are read of each file.
+    read_config: the options of TFDS.
+    in_order: whether one file is read after the other.
+
+  Returns:
+    int64 `[R]`, twice: the file of each record, and its place among those of
+    all files, one file after the other.
+  """
+  order = record_order(np.zeros_like(counts), counts, read_config, in_order)
+  pairs = order.batch(1 << 16).as_numpy_iterator()
+  file, record = np.concatenate([np.zeros([2, 0], np.int64), *pairs], 1)
+  return file, (np.cumsum(counts) - counts)[file] + record
 
 
 def record_descriptions(

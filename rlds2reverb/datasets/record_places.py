@@ -57,16 +57,9 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
     begins.append((np.cumsum(sizes) - sizes)[each.skip :])
     lengths.append(found[each.skip :])
   counts = np.array([each.take for each in instructions], np.int64)
-  order = record_order.record_order(
-      np.zeros_like(counts),
-      counts,
-      tfds.ReadConfig(),
-      builder.info.disable_shuffling,
+  file, place = record_order.places_in_order(
+      counts, tfds.ReadConfig(), builder.info.disable_shuffling
   )
-  file, record = np.concatenate(
-      [np.zeros([2, 0], np.int64), *order.batch(1 << 16).as_numpy_iterator()], 1
-  )
-  place = (np.cumsum(counts) - counts)[file] + record
   folder = os.fspath(builder.data_path)
   # Several parts of a split may be in one file.
   names, numbers = np.unique(

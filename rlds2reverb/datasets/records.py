@@ -141,22 +141,22 @@ def _sizes(
   ):
     return few
   counts = np.array([file.take for file in files], np.int64)
-  lengths = np.zeros([len(files), counts.max(initial=0)], np.int64)
   try:
-    for row, path, file in zip(lengths, paths, files):
-      found = record_lengths.read_lengths(path, file.skip + file.take)
-      row[: max(len(found) - file.skip, 0)] = found[file.skip :]
+    found = [
+        record_lengths.read_lengths(path, file.skip + file.take)[file.skip :]
+        for path, file in zip(paths, files)
+    ]
   except OSError:
     return alike  # That the file cannot be read is told when it is read.
+  lengths = np.concatenate(found)
   if size * lengths.max(initial=0) <= _MANY_BATCHES * max_bytes:
     return alike
-  if not has_order:
+  if not has_order or len(lengths) < counts.sum():
     return few
-  order = record_order.record_order(
-      0 * counts, counts, read_config, builder.info.disable_shuffling
+  _, place = record_order.places_in_order(
+      counts, read_config, builder.info.disable_shuffling
   )
-  pairs = [*order.batch(1 << 16).as_numpy_iterator()]
-  in_order = lengths[tuple(np.concatenate(pairs, 1))]
+  in_order = lengths[place]
   # Those that begin within the same `max_bytes` are read together.
   part = (np.cumsum(in_order) - in_order) // max_bytes
   is_cut = np.diff(part, append=-1) != 0

@@ -1,6 +1,6 @@
 """Makes RLDS episodes of prompts and responses, one token a step."""
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import tensorflow as tf
 
@@ -68,18 +68,7 @@ def make_token_episode(
   checks.check_choice('observation', observation, OBSERVATIONS)
   if max_length is not None:
     checks.check_positive('max_length', max_length)
-  prompt, response = map(tf.convert_to_tensor, (prompt, response))
-  for name, ids in ('prompt', prompt), ('response', response):
-    if not ids.dtype.is_integer or not ids.shape.is_compatible_with([None]):
-      raise ValueError(
-          f'The {name} must be the ids of its tokens, but is'
-          f' {ids.dtype.name} {ids.shape}.'
-      )
-  if prompt.dtype != response.dtype:
-    raise ValueError(
-        f'The prompt is {prompt.dtype.name}, but the response is'
-        f' {response.dtype.name}. Cast one of them.'
-    )
+  prompt, response = _to_ids(prompt, response)
   length = tf.size(response, tf.int64)
   response = graphs.asserted(
       response, length > 0, 'A response must have a token, but has none.'
@@ -130,6 +119,22 @@ def make_token_episode(
       PENALTY: penalty,
   }
   return {rlds.STEPS: steps, PROMPT: prompt}
+
+
+def _to_ids(prompt: Any, response: Any) -> Tuple[tf.Tensor, tf.Tensor]:
+  prompt, response = map(tf.convert_to_tensor, (prompt, response))
+  for name, ids in ('prompt', prompt), ('response', response):
+    if not ids.dtype.is_integer or not ids.shape.is_compatible_with([None]):
+      raise ValueError(
+          f'The {name} must be the ids of its tokens, but is'
+          f' {ids.dtype.name} {ids.shape}.'
+      )
+  if prompt.dtype != response.dtype:
+    raise ValueError(
+        f'The prompt is {prompt.dtype.name}, but the response is'
+        f' {response.dtype.name}. Cast one of them.'
+    )
+  return prompt, response
 
 
 def _all_tokens(ids, ends, max_length, pad_id) -> Dict[str, Any]:
