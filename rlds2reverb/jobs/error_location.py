@@ -32,18 +32,13 @@ def explain(
   """
   # Other formats have no files of records.
   if isinstance(error, UNREAD) and not source.is_one_task:
-    counts = {
-        path: shard.num_episodes
-        for shard in source.shards
-        for path in source.files(shard)
-    }
-    for path in sorted(source.files(*parts)):
-      problem = _find_damage(path, counts[path])
-      if problem:
-        return problem
-  return f'{source.name}, {place_of(source, parts)}:' + (
-      f' {tf_errors.message_of(error)}'
-  )
+    for shard in source.shards:
+      for path in set(source.files(shard)) & set(source.files(*parts)):
+        problem = _find_damage(path, shard.num_episodes)
+        if problem:
+          return problem
+  message = tf_errors.message_of(error)
+  return f'{source.name}, {place_of(source, parts)}: {message}'
 
 
 def place_of(
@@ -67,10 +62,9 @@ def _find_damage(path: str, num_episodes: int) -> str:
         f'{path} is damaged after {checks.counted(records, "whole episode")}:'
         f' {tf_errors.message_of(error)}. {_ADVICE}'
     )
-  if records < num_episodes:
-    return (
-        f'{path} has {checks.counted(records, "episode")}, but'
-        ' dataset_info.json says'
-        f' {num_episodes}. {_ADVICE}'
-    )
-  return ''
+  if records >= num_episodes:
+    return ''
+  return (
+      f'{path} has {checks.counted(records, "episode")}, but dataset_info.json'
+      f' says {num_episodes}. {_ADVICE}'
+  )

@@ -125,6 +125,20 @@ class FlagsTest(absltest.TestCase):
       ):
         flags_lib.sources_from_flags('convert')
 
+  def test_a_flag_is_as_the_argument_that_it_stands_for(self):
+    flags_lib.define(
+        'jobs.describing.describe', 'most=num_excerpts', lower_bound=0
+    )
+    flags_lib.define('jobs.serve.serve_source', 'allow_empty', more=' Or not.')
+    most, empty = flags.FLAGS['most'], flags.FLAGS['allow_empty']
+    self.assertEqual((most.default, empty.default), (40, False))
+    self.assertStartsWith(
+        most.help, 'How many episodes are kept, at most, with'
+    )
+    self.assertEqual(empty.help, 'Whether a table may have no items. Or not.')
+    with self.assertRaisesRegex(flags.IllegalFlagValueError, 'non-negative'):
+      most.parse('-1')
+
   def test_a_data_set_is_needed(self):
     with flagsaver.flagsaver(dataset=None):
       with self.assertRaisesRegex(app.UsageError, '--dataset'):

@@ -21,12 +21,8 @@ MAX_RUNS = 16  # of consecutive episodes, in a sample
 _MAX_INTEGERS = 60  # that have a bar each
 
 
-def _dict():
-  return dataclasses.field(default_factory=dict)
-
-
-def _list():
-  return dataclasses.field(default_factory=list)
+def _new(kind: Any) -> Any:
+  return dataclasses.field(default_factory=kind)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +68,18 @@ class Description:
   """
 
   source: str
-  about: Dict[str, Any] = _dict()
+  about: Dict[str, Any] = _new(dict)
   num_available: Optional[int] = None
   is_sample: bool = False
-  counts: Dict[str, int] = _dict()
-  returns: Dict[str, Any] = _dict()
-  lengths: Dict[str, Any] = _dict()
-  fields: List[Dict[str, Any]] = _list()
-  histograms: Dict[str, Dict[str, Any]] = _dict()
-  order: List[Dict[str, Any]] = _list()
-  oddities: List[Dict[str, Any]] = _list()
-  episodes: List[Dict[str, Any]] = _list()
-  tables: List[Dict[str, Any]] = _list()
+  counts: Dict[str, int] = _new(dict)
+  returns: Dict[str, Any] = _new(dict)
+  lengths: Dict[str, Any] = _new(dict)
+  fields: List[Dict[str, Any]] = _new(list)
+  histograms: Dict[str, Dict[str, Any]] = _new(dict)
+  order: List[Dict[str, Any]] = _new(list)
+  oddities: List[Dict[str, Any]] = _new(list)
+  episodes: List[Dict[str, Any]] = _new(list)
+  tables: List[Dict[str, Any]] = _new(list)
 
   def to_json(self, *, frames: bool = False) -> str:
     """Returns the description as JSON text.

@@ -270,4 +270,5 @@ def _constant(reading) -> Iterator[Finding]:
 
 
 def _listed(texts) -> str:
-  return ', '.join([*texts[:_MAX_LISTED], *['...'][: len(texts) - _MAX_LISTED]])
+  more = ['...'] * (len(texts) > _MAX_LISTED)
+  return ', '.join([*texts[:_MAX_LISTED], *more])

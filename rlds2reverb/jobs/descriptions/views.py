@@ -7,9 +7,7 @@ is made.
 """
 
 import base64
-import dataclasses
 import importlib
-import json
 import os
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -200,17 +198,14 @@ def to_html(*descriptions: description_lib.Description) -> str:
   environment = jinja2.Environment(
       loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
   )
-  plain = json.dumps(
-      [dataclasses.asdict(one) for one in descriptions], allow_nan=False
-  )
+  plain = [one.to_json(frames=True) for one in descriptions]
   # The text of an element `script` must not end it.
-  library = vl_convert.javascript_bundle().replace('</script', r'<\/script')
   return environment.get_template('page.html').render(
       views=globals(),
-      descriptions=descriptions,
       counted=checks.counted,
-      data=plain.replace('<', r'\u003c'),
-      library=library,
+      descriptions=descriptions,
+      data=f'[{", ".join(plain)}]'.replace('<', r'\u003c'),
+      library=vl_convert.javascript_bundle().replace('</script', r'<\/script'),
   )
 
 
@@ -233,9 +228,12 @@ def write_summaries(
     tf.summary.text('description', f'```\n{to_text(description)}\n```')
     messages = [f'- {one}' for one in _messages(description)]
     tf.summary.text('what is odd', '\n'.join(messages) or _NO_FINDING)
-    numbers = {field['path']: field['columns'] for field in description.fields}
-    for name in ('counts', 'returns', 'lengths'):
-      numbers[name] = getattr(description, name)
+    numbers = {
+        'counts': description.counts,
+        'returns': description.returns,
+        'lengths': description.lengths,
+        **{field['path']: field['columns'] for field in description.fields},
+    }
     for keys, value in tree.flatten_with_path(numbers):
       if value is not None and keys[-2] not in ('min_at', 'max_at'):
         tf.summary.scalar('/'.join(map(str, keys)), value)
