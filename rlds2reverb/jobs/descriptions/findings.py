@@ -78,12 +78,13 @@ class Episode:
 
   def several(self, flag: str) -> np.ndarray:
     # The second step that has a flag shows that there are several.
-    return self.flag(flag) & (np.cumsum(self.flag(flag)) == 2)
+    found = self.flag(flag)
+    return found & (found.cumsum() == 2)
 
   def bootstraps(self) -> np.ndarray:
     ends = self.flag(rlds.IS_LAST) & self.flag(rlds.IS_TERMINAL)
-    leads_to_end = np.roll(ends, -1) & ~self.is_end
-    return leads_to_end & (self.steps[rlds.DISCOUNT].ravel() != 0)
+    ends[:-1] = ends[1:]  # The step before the end leads to it.
+    return ends & ~self.is_end & (self.steps[rlds.DISCOUNT].ravel() != 0)
 
   def ends_with_zeros(self) -> np.ndarray:
     # Strings are never zero.

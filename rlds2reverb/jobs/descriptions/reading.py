@@ -254,8 +254,9 @@ class Reading:
     """Notes what an episode shows; returns the steps that show it."""
     steps = []
     for condition, where in found.items():
-      if np.any(where):
-        step = int(np.argmax(where > 0)) if np.ndim(where) else None
+      is_whole = not isinstance(where, np.ndarray)
+      if where if is_whole else where.any():
+        step = None if is_whole else int(np.argmax(where > 0))
         shown = self.shown.setdefault(condition, [0, index, step, 0, original])
         shown[0] += 1
         shown[3] += int(np.sum(where))
