@@ -97,35 +97,26 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     other = _goal_steps(goals.RelabelGoals(include_current=True, seed=6), 50)
     self.assertNotAllEqual(drawn[:50], other)
 
-  @parameterized.parameters('uniform', 'geometric')
-  def test_draws_in_batches(self, strategy):
+  @parameterized.parameters(('uniform', None), ('geometric', 0.9))
+  def test_draws_in_batches(self, strategy, discount):
     rng = np.random.default_rng(0)
     episodes = [
         golden.make_episode([1.0] * length, terminal=True, base=100 * index)
         for index, length in enumerate(rng.integers(1, 9, 20))
     ]
-    changes = [
-        filters.KeepEpisodes(min_length=2),
-        applying.Compose(
-            [
-                goals.RelabelGoals(
-                    strategy,
-                    discount=0.9 if strategy == 'geometric' else None,
-                    current_probability=0.1,
-                    seed=9,
-                ),
-            ]
-        ),
-    ]
-    by_batches = applying.transform_episodes(golden.batched(episodes), changes)
-    found = golden.assert_batches_hold(self, by_batches)
-    for episode in found:
-      steps = episode['steps']
-      self.assertAllEqual(
-          steps['goal'], steps['observation'][steps['goal_step']]
-      )
-      self.assertAllInRange(steps['goal_step'], 0, len(steps['goal_step']) - 1)
-    self.assertGreater(len({tuple(e['steps']['goal_step']) for e in found}), 8)
+    relabel = goals.RelabelGoals(
+        strategy, discount, current_probability=0.1, seed=9
+    )
+    made = applying.transform_episodes(
+        golden.batched(episodes),
+        [filters.KeepEpisodes(min_length=2), applying.Compose([relabel])],
+    )
+    found = [e['steps'] for e in golden.assert_batches_hold(self, made)]
+    for steps in found:
+      goal_step = steps['goal_step']
+      self.assertAllEqual(steps['goal'], steps['observation'][goal_step])
+      self.assertAllInRange(goal_step, 0, len(goal_step) - 1)
+    self.assertGreater(len({tuple(s['goal_step']) for s in found}), 8)
 
   def test_nested_observations_and_strings(self):
     episode = golden.make_episode([1.0] * 4, terminal=True)
@@ -133,18 +124,14 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
     episode['observation'] = {'image': image, 'state': np.eye(4)}
     transform = goals.RelabelGoals(goal='observation/goal', seed=1)
     rlds_data = golden.stacked([episode]).enumerate()
-    for index, found in enumerate(
-        rlds_data.map(lambda index, one: transform(one, index))
-    ):
-      goal, step = (
-          found['steps']['observation']['goal'],
-          found['steps']['goal_step'].numpy(),
-      )
-      self.assertAllEqual(goal['image'], image[step])
-      self.assertAllEqual(goal['state'], np.eye(4)[step])
-      # Eagerly, by hand.
-      again = transform({'steps': episode}, index)
-      self.assertAllEqual(again['steps']['goal_step'], step)
+    (found,) = rlds_data.map(lambda index, one: transform(one, index))
+    steps = found['steps']
+    goal, step = steps['observation']['goal'], steps['goal_step'].numpy()
+    self.assertAllEqual(goal['image'], image[step])
+    self.assertAllEqual(goal['state'], np.eye(4)[step])
+    # Eagerly, by hand.
+    again = transform({'steps': episode}, 0)
+    self.assertAllEqual(again['steps']['goal_step'], step)
 
   @parameterized.parameters(
       ({'strategy': 'future'}, "strategy must be one of.*'future'"),
@@ -209,16 +196,13 @@ class OtherGoalsTest(tf.test.TestCase):
   def test_the_same_again_and_others_in_another_pass(self):
     data = _episodes(5)
     made = goals.draw_goals_of_others(data, 0.5, seed=3)
-    first = [steps['goal']['x'] for steps in _read(made)]
-    again = [steps['goal']['x'] for steps in _read(made)]
-    for one, other in zip(first, again):
-      self.assertAllEqual(one, other)
-    passes = _read(goals.draw_goals_of_others(data.repeat(2), 0.5, seed=3))
-    drawn = [
-        np.concatenate([s['goal']['x'] for s in part])
-        for part in (passes[:5], passes[5:])
-    ]
-    self.assertNotAllEqual(*drawn)
+    passes = goals.draw_goals_of_others(data.repeat(2), 0.5, seed=3)
+    first, again, both = (
+        [steps['goal']['x'] for steps in _read(one)]
+        for one in (made, made, passes)
+    )
+    self.assertAllEqual(np.concatenate(first), np.concatenate(again))
+    self.assertNotAllEqual(np.concatenate(both[:5]), np.concatenate(both[5:]))
 
   def test_never(self):
     data = _episodes(3)
@@ -226,10 +210,9 @@ class OtherGoalsTest(tf.test.TestCase):
         _read(goals.draw_goals_of_others(data, 0.0)), _read(data)
     ):
       self.assertAllEqual(steps['goal']['x'], own['goal']['x'])
-    with self.assertRaisesRegex(ValueError, 'probability must be'):
-      goals.draw_goals_of_others(data, 2.0)
-    with self.assertRaisesRegex(ValueError, 'target'):
-      goals.draw_goals_of_others(data, 0.5, goal='target')
+    for probability, goal in ((2.0, 'goal'), (0.5, 'target')):
+      with self.assertRaisesRegex(ValueError, 'probability must be|target'):
+        goals.draw_goals_of_others(data, probability, goal=goal)
 
 
 if __name__ == '__main__':
