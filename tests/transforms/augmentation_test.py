@@ -106,17 +106,22 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(frame[field], in_numpy, rtol=0, atol=1)
     self.assertNotAllEqual(found[0]['a'], found[1]['a'])
 
-  def test_bad_arguments(self):
-    for bad in ({'contrast': (1.2, 0.8)}, {'hue': -0.1}):
-      with self.assertRaises(ValueError):
-        augmentation.Augmentation(**bad)
-    settings = augmentation.Augmentation(hue=0.1)
-    with self.assertRaisesRegex(ValueError, 'x must be images'):
-      _augment(np.zeros([4, 4]), settings, 0)
-    with self.assertRaisesRegex(ValueError, r"Write \['x'\]"):
-      augmentation.augment_images({}, 'x', settings, seed=0)
-    with self.assertRaisesRegex(ValueError, 'must be uint8 or floats'):
-      arrays.augment(np.zeros([4, 4, 1]), settings, (0, 0))
+  @parameterized.parameters(
+      (lambda s: augmentation.Augmentation(contrast=(1.2, 0.8)), 'contrast mu'),
+      (lambda s: augmentation.Augmentation(hue=-0.1), 'hue must not be'),
+      (lambda s: _augment(np.zeros([4, 4]), s, 0), 'x must be images'),
+      (
+          lambda s: augmentation.augment_images({}, 'x', s, seed=0),
+          r"Write \['x'\]",
+      ),
+      (
+          lambda s: arrays.augment(np.zeros([4, 4, 1]), s, (0, 0)),
+          'must be uint8 or floats',
+      ),
+  )
+  def test_bad_arguments(self, call, message):
+    with self.assertRaisesRegex(ValueError, message):
+      call(augmentation.Augmentation(hue=0.1))
 
 
 class DropImagesTest(tf.test.TestCase):
