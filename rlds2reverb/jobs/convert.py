@@ -237,6 +237,8 @@ class _Start:
           if not isinstance(outcome, Exception):
             self.receipts[number] = outcome
             on_progress(number, progress_lib.of_receipts(outcome))
+          elif isinstance(outcome, tasks_lib.InvalidEpisodesError):
+            raise outcome  # `on_progress` has raised it within a task.
           elif is_worth_a_retry(number, outcome):
             display.say(f'Task {number} is tried again: {outcome}')
             again.append(number)
