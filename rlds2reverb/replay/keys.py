@@ -52,12 +52,13 @@ class KeyMaker:
       index: the index of each key, not decreasing, `[N]`.
       positions: the position of each in its episode, `[N]`.
     """
+    is_new = np.diff(index, prepend=-1) > 0
     if self._fingerprint is None:
-      return np.frombuffer(self._generator.bytes(8 * len(index)), np.uint64)
-    is_new = np.concatenate([[-1], index[:-1]]) < index
-    bases = np.array(
-        [self._hash(parts(each)) for each in index[is_new].tolist()], np.uint64
-    )
+      count = np.count_nonzero(is_new)
+      bases = np.frombuffer(self._generator.bytes(8 * count), np.uint64)
+    else:
+      found = [self._hash(parts(each)) for each in index[is_new].tolist()]
+      bases = np.array(found, np.uint64)
     # Two positions under one base never have the same key.
     steps = positions.astype(np.uint64) + np.uint64(1)
     return draws.mix_bits(
@@ -116,12 +117,8 @@ class KeyMaker:
       segment: the segment.
       episode: the index there of the episode of each chunk, not decreasing.
     """
-    found, index = np.unique(episode, return_inverse=True)
-    return self.of(
-        lambda each: ['episode', segment.episode_ids[each]],
-        found,
-        segment.step[found],
-    )[index]
+    of = lambda each: ['episode', segment.episode_ids[each]]
+    return self.of(of, episode, segment.step[episode])
 
   def _hash(self, parts) -> int:
     content = json.dumps([self._fingerprint, *parts]).encode()

@@ -17,7 +17,6 @@ that come together share chunks:
     chunks          |            a                |        b       |  c
 """
 
-import functools
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np
@@ -76,9 +75,7 @@ def place(
   length = segment.length
   is_end = np.ones(len(length), bool)
   is_end[-1] = not segment.is_open
-  padding = is_end * functools.reduce(
-      np.maximum, [table.padding(length) for table in tables]
-  )
+  padding = is_end * np.max([t.padding(length) for t in tables], axis=0)
   ends = position + np.cumsum(length + padding)
   origin = ends - length - padding
   frames = segment.frames

@@ -17,7 +17,6 @@ from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
-from tests.jobs import job_testing
 
 # One episode has no items, and one has several chunks.
 _LENGTHS = (3, 4, 2, 6, 5, 4, 3, 7, 1, 200)
@@ -46,27 +45,19 @@ def _source(data, **kwargs):
 
 
 def _rewards(client):
-  """Returns the rewards of all items; the table keeps them."""
-  items_and_keys = job_testing.items_in(client)
-  return job_testing.rewards_of(items_and_keys)
+  """Takes all items out of the table; returns their rewards."""
+  return sorted(
+      [frame.reward.tolist() for frame in item]
+      for item in testing.drain(client)
+  )
 
 
 class SeveralServersTest(parameterized.TestCase, tf.test.TestCase):
 
   def _start(self, data):
     spec = specs.create_trajectory_data_spec(data)
-    server = reverb.Server(
-        [
-            reverb.Table(
-                testing.TABLE,
-                sampler=reverb.selectors.Fifo(),
-                remover=reverb.selectors.Fifo(),
-                max_size=1000,
-                rate_limiter=reverb.rate_limiters.MinSize(1),
-                signature=tensor_spec.add_outer_dim(spec),
-            )
-        ]
-    )
+    signature = tensor_spec.add_outer_dim(spec)
+    server = reverb.Server([testing.make_table(signature=signature)])
     self.addCleanup(server.stop)
     return server, reverb.Client(f'localhost:{server.port}')
 

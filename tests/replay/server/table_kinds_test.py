@@ -30,11 +30,9 @@ def _data(rewards):
 _SPEC = specs.create_trajectory_data_spec(_data([0]))
 
 
-def _frames(table=testing.TABLE):
-  """Items of one frame each, whose priorities are their rewards."""
-  return items.TableItems(
-      table, windows_lib.Windows(1), priority=lambda item: item.reward[0]
-  )
+def _frames(table, priority=lambda item: item.reward[0]):
+  """Items of one frame each, whose priorities are by default their rewards."""
+  return items.TableItems(table, windows_lib.Windows(1), priority=priority)
 
 
 def _sample(client, count, table=testing.TABLE):
@@ -55,13 +53,10 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
   def _filled(self, rewards, *args, names=(testing.TABLE,), **kwargs):
     """Returns a client of a server with tables that frames were written to."""
     server = reverb.Server(
-        [
-            table_kinds.create_reverb_table(name, _SPEC, *args, **kwargs)
-            for name in names
-        ]
+        [table_kinds.create_reverb_table(name, _SPEC, *args) for name in names]
     )
     self.addCleanup(server.stop)
-    tables = list(map(_frames, names))
+    tables = [_frames(name, **kwargs) for name in names]
     insert.write_rlds_to_reverb(_data(rewards), server, tables)
     return server.localhost_client()
 
@@ -84,7 +79,7 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_one_pass_is_in_a_random_order(self):
     names = [f'table_{number}' for number in range(400)]
-    client = self._filled([0] * 8, 8, 'one_pass', names=names)
+    client = self._filled([0] * 8, 8, 'one_pass', names=names, priority=1.0)
     drawn = [_sample(client, 8, name) for name in names]
     for each in drawn:
       self.assertCountEqual(each, range(8))
