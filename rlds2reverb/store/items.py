@@ -22,7 +22,6 @@ from rlds2reverb.store import strings
 
 # Beyond this number of steps a binary search is as fast.
 _MAX_STEPS = 4
-_COUNTED_EPISODES = 1 << 16
 _NO_STRING = np.array((strings.OWN_FILE, 0, 0, 0), strings.CELL)
 
 
@@ -200,9 +199,7 @@ def find_episodes(
   is_end[-1:] = not is_open
   counts = (is_end & (lengths > 0)).astype(np.int64)
   if windows is not None:
-    for begin in range(0, len(lengths), _COUNTED_EPISODES):
-      part = slice(begin, begin + _COUNTED_EPISODES)
-      counts[part] = windows.count(lengths[part], is_end=is_end[part])
+    counts = windows.count(lengths, is_end=is_end)
   return Episodes(np.cumsum(lengths) - lengths, lengths, counts, returns)
 
 

@@ -29,31 +29,43 @@ def make_dataset(
       each item.
   """
   runs = _Runs(batches, streams)
+  new_run, read = _weak_method(runs, 'new_run'), _weak_method(runs, 'read')
+  lead = [None] if batches.group_size > 1 else []
+  number = tf.TensorSpec([], tf.int64)
+  leaves = number, number, *tf.nest.flatten(batches.element_spec)
+  specs = tuple(
+      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype) for leaf in leaves
+  )
+  dtypes = [leaf.dtype for leaf in leaves]
+
+  def batches_of(run):
+    groups = _map_here(
+        tf.data.Dataset.range(tf.int64.max),
+        lambda _: tf.numpy_function(read, [run], dtypes),
+        specs,
+    )
+    if batches.in_advance:
+      groups = groups.prefetch(1)
+    # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
+    of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
+    return groups.flat_map(graphs.no_autograph(of_group)) if lead else groups
 
   def count(stream, position, *leaves):
     streams.count(stream, position)
     return leaves
 
+  dataset = tf.data.Dataset.from_generator(
+      new_run, output_signature=number
+  ).flat_map(graphs.no_autograph(batches_of))
   options = tf.data.Options()
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
-  dataset = _map_here(
-      _batches_of_runs(batches, runs), count, batches.element_spec
-  ).with_options(options)
+  dataset = _map_here(dataset, count, batches.element_spec)
+  dataset = dataset.with_options(options)
   dataset.must_live = runs
-  if sequence_fn is None:
-    return dataset
-  if batches.element_spec[1].key.shape.rank == 1:
-    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
-
-  def map_items(frames, info):
-    items = tf.data.Dataset.from_tensor_slices(frames).map(sequence_fn)
-    size = info.key.shape[0] or tf.shape(info.key, tf.int64)[0]
-    return items.batch(size, True).get_single_element(), info
-
-  return dataset.map(map_items)
+  return dataset if sequence_fn is None else _mapped(dataset, sequence_fn)
 
 
 class _Runs:
@@ -101,36 +113,6 @@ class _Runs:
     return group if batches.group_size > 1 else [leaf[0] for leaf in group]
 
 
-def _batches_of_runs(
-    batches: batches_lib.FrameBatches, runs: _Runs
-) -> tf.data.Dataset:
-  """Returns a data set of the batches of each run; see `_Runs.read`."""
-  new_run, read = _weak_method(runs, 'new_run'), _weak_method(runs, 'read')
-  lead = [None] if batches.group_size > 1 else []
-  number = tf.TensorSpec([], tf.int64)
-  leaves = number, number, *tf.nest.flatten(batches.element_spec)
-  specs = tuple(
-      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype) for leaf in leaves
-  )
-  dtypes = [leaf.dtype for leaf in leaves]
-
-  def batches_of(run):
-    groups = _map_here(
-        tf.data.Dataset.range(tf.int64.max),
-        lambda _: tf.numpy_function(read, [run], dtypes),
-        specs,
-    )
-    if batches.in_advance:
-      groups = groups.prefetch(1)
-    # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
-    of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
-    return groups.flat_map(graphs.no_autograph(of_group)) if lead else groups
-
-  return tf.data.Dataset.from_generator(
-      new_run, output_signature=number
-  ).flat_map(graphs.no_autograph(batches_of))
-
-
 def _map_here(
     dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
 ) -> tf.data.Dataset:
@@ -161,6 +143,19 @@ def _map_here(
   mapped = tf.data.experimental.from_variant(variant, spec)
   mapped.must_live = dataset, traced
   return mapped
+
+
+def _mapped(dataset, sequence_fn) -> tf.data.Dataset:
+  """Applies a function to the `Trajectory` of every item of batches."""
+  if dataset.element_spec[1].key.shape.rank == 1:
+    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
+
+  def map_items(frames, info):
+    items = tf.data.Dataset.from_tensor_slices(frames).map(sequence_fn)
+    size = info.key.shape[0] or tf.shape(info.key, tf.int64)[0]
+    return items.batch(size, True).get_single_element(), info
+
+  return dataset.map(map_items)
 
 
 def call(

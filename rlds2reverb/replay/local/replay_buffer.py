@@ -89,13 +89,8 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
       )
     else:
       store = loading.open_frames(rlds_data)
-    super().__init__(
-        store.make_items(),
-        store,
-        store.num_frames,
-        sampler,
-        samplers.Process(seed, rank=process[0], world_size=process[1]),
-    )
+    own = samplers.Process(seed, (0, 0), *process)
+    super().__init__(store.make_items(), store, store.num_frames, sampler, own)
 
   def _add_batch(self, items):
     raise ValueError(
