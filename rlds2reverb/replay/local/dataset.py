@@ -41,7 +41,7 @@ def make_dataset(
   def batches_of(run):
     groups = _map_here(
         tf.data.Dataset.range(tf.int64.max),
-        lambda _: tf.numpy_function(read, [run], dtypes),
+        lambda index: tf.numpy_function(read, [run], dtypes),
         specs,
     )
     if batches.in_advance:

@@ -247,6 +247,18 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
       expected = expected or found
       golden.assert_frames_equal(self, found, expected)
 
+  @parameterized.parameters(None, 5)
+  def test_a_function_of_each_item(self, batch_size):
+    frames, info = next(iter(_Buffer(self.store).as_dataset(batch_size)))
+    twice = lambda frames: {'twice': frames.reward * 2}
+    dataset = _Buffer(self.store).as_dataset(
+        batch_size, sequence_preprocess_fn=twice
+    )
+    found, found_info = next(iter(dataset))
+    self.assertAllEqual(found['twice'], frames.reward * 2)
+    self.assertAllEqual(found_info.key, info.key)
+    self.assertEqual(dataset.element_spec[0]['twice'].shape, info.key.shape)
+
   def test_a_changed_batch_changes_no_other(self):
     dataset = _Buffer(self.store).as_dataset(4)
     expected = _keys(dataset, 9)
