@@ -245,7 +245,6 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
       left = left[size:]
 
   return data_sets.Episodes(
-      rlds_data,
       tf.data.Dataset.from_generator(
           batches,
           output_signature=episode_batches.EpisodeBatch(
@@ -273,10 +272,7 @@ def _batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
 
 def has_batches(rlds_data: tf.data.Dataset) -> bool:
   """Returns whether the batches of a data set may hold several episodes."""
-  return (
-      isinstance(rlds_data, data_sets.Episodes)
-      and rlds_data.batches is not None
-  )
+  return isinstance(rlds_data, data_sets.Episodes)
 
 
 def assert_batches_hold(

@@ -13,6 +13,7 @@ from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 
@@ -78,6 +79,20 @@ def load_episodes(
   if num_shards > 1:
     split = tfds.even_splits(split, num_shards)[shard_index]
   read_config = read_config or tfds.ReadConfig(try_autocache=False)
+  batches = batch_reading.read_batches(
+      builder,
+      split,
+      decoders=decoders,
+      decode_steps=_steps_decoder(features, decoders),
+      shuffle_files=shuffle_files,
+      read_config=read_config,
+  )
+  if batches is not None:
+    is_known = read_config.assert_cardinality and not (
+        read_config.repeat_filenames or read_config.input_context
+    )
+    num_episodes = builder.info.splits[split].num_examples
+    return data_sets.Episodes(batches, num_episodes if is_known else None)
   episodes = builder.as_dataset(
       split=split,
       decoders={
@@ -90,16 +105,8 @@ def load_episodes(
   decode_episode = episode_decoder(features, decoders)
   if not decoders:  # The user's own decoders may need AutoGraph.
     decode_episode = graphs.no_autograph(decode_episode)
-  return data_sets.Episodes(
-      episodes.map(decode_episode, num_parallel_calls=tf.data.AUTOTUNE),
-      lambda: batch_reading.read_batches(
-          builder,
-          split,
-          decoders=decoders,
-          decode_steps=_steps_decoder(features, decoders),
-          shuffle_files=shuffle_files,
-          read_config=read_config,
-      ),
+  return private.WrappedDataset(
+      episodes.map(decode_episode, num_parallel_calls=tf.data.AUTOTUNE)
   )
 
 

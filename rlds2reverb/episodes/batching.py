@@ -13,21 +13,14 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# A function from the index of a batch's first episode, and the batch, to a data
-# set.
-OfBatch = Callable[[tf.Tensor, episode_batches.EpisodeBatch], tf.data.Dataset]
+# At most as many episodes are in memory before they are batched; and fewer if
+# so many steps each are more than a batch.
+_MAX_TOGETHER = 32
+_MANY_STEPS = 64
 
 
 def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns the episodes in batches, one by one.
-
-  Args:
-    batches: a data set of `EpisodeBatch`s.
-
-  Returns:
-    A data set of episodes: dicts of `EpisodeBatch.fields`, and of the stacked
-    `steps`.
-  """
+  """Returns the episodes in batches, one by one, with stacked `steps`."""
 
   def separate(batch):
     return graphs.with_each(
@@ -39,8 +32,7 @@ def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 @graphs.no_autograph
-def episodes_of(batch: episode_batches.EpisodeBatch) -> tf.data.Dataset:
-  """Returns the episodes of one batch."""
+def _episodes_of(batch: episode_batches.EpisodeBatch) -> tf.data.Dataset:
   return tf.data.Dataset.range(episode_batches.num_episodes(batch)).map(
       graphs.no_autograph(lambda index: episode_at(index, batch))
   )
@@ -62,74 +54,93 @@ def episode_at(index: tf.Tensor, batch: episode_batches.EpisodeBatch) -> Any:
   return {**fields, rlds.STEPS: steps}
 
 
-def can_be_batched(spec: Any) -> bool:
-  """Returns whether elements are episodes of stacked steps of known shapes."""
-  if not isinstance(spec, dict) or not isinstance(spec.get(rlds.STEPS), dict):
-    return False
-  leaves = tf.nest.flatten(spec[rlds.STEPS])
-  if not leaves or not all(
-      isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves
-  ):
-    return False
-  others = {**spec, rlds.STEPS: steps_lib.without_time(spec[rlds.STEPS])}
-  return all(map(steps_lib.has_one_shape, tf.nest.flatten(others)))
-
-
-def batch_each(
-    batches: tf.data.Dataset, of_batch: OfBatch, episode_spec: Any
+def batch_together(
+    data: tf.data.Dataset, to_episode: Callable[..., Any]
 ) -> tf.data.Dataset:
-  """Makes episodes of each batch, and batches them again.
+  """Returns batches of episodes; short ones of known shape share a batch.
+
+  Args:
+    data: a data set.
+    to_episode: makes an episode with stacked steps of an element.
+  """
+  separated = graphs.map_elements(
+      data,
+      lambda *one: episode_batches.separate(to_episode(*one)),
+      tf.data.AUTOTUNE,
+  )
+  row_bytes = _row_bytes(separated.element_spec)
+  count = row_bytes and grouping.GROUP_BYTES // (_MANY_STEPS * row_bytes)
+  if count < 2:
+    return graphs.map_elements(separated, episode_batches.of_one)
+  return _join(_put_together(separated, min(count, _MAX_TOGETHER)), row_bytes)
+
+
+def map_episodes(
+    batches: tf.data.Dataset,
+    function: Callable[[tf.Tensor, tf.data.Dataset], tf.data.Dataset],
+) -> tf.data.Dataset:
+  """Changes the episodes of each batch, and batches them again.
+
+  So an episode that cannot be read raises an error after all those before it
+  were changed.
 
   Args:
     batches: the data set of batches.
-    of_batch: returns the data set of the new episodes of a batch, at most as
-      many as it had.
-    episode_spec: their spec, which `can_be_batched`.
+    function: takes the index of the first episode of a batch, and the data set
+      of its episodes; returns the data set of the new episodes, which are
+      stacked, and at most as many. It may need AutoGraph.
   """
 
-  # The functions of a user need AutoGraph, so this one has it, too.
-  def made_of(batch):
+  row_bytes = 0
+
+  def changed(batch):
+    nonlocal row_bytes
+    first = tf.reduce_sum(batch.episode[:1])
+    made = function(first, _episodes_of(batch))
+    made = made.map(graphs.no_autograph(episode_batches.separate))
+    row_bytes = _row_bytes(made.element_spec)
+    if not row_bytes:
+      return made.map(graphs.no_autograph(episode_batches.of_one))
     # TensorFlow allocates the largest size of a batch.
     count = tf.maximum(episode_batches.num_episodes(batch), 1)
-    return grouping.batches(
-        of_batch(tf.reduce_sum(batch.episode[:1]), batch).map(_separate), count
-    )
+    return _put_together(made, count)
 
-  made = numbered(without_faults(batches)).flat_map(made_of)
-  return graphs.map_elements(
-      grouping.of_batches(made, _row_bytes(episode_spec)), _to_batch
-  )
+  made = numbered(without_faults(batches)).flat_map(changed)
+  return _join(made, row_bytes) if row_bytes else made
 
 
-def batch_together(
-    episodes: tf.data.Dataset, max_episodes: int
-) -> tf.data.Dataset:
-  """Returns the batches of episodes, by `grouping.group`."""
-  grouped = grouping.group(
-      graphs.map_elements(episodes, _separate),
-      max_episodes,
-      _row_bytes(episodes.element_spec),
-  )
-  return graphs.map_elements(grouped, _to_batch)
+def _row_bytes(separated: Any) -> int:
+  """Returns the bytes of a step; 0 if episodes cannot share a batch."""
+  steps, fields = separated
+  leaves = tf.nest.flatten(steps)
+  if not leaves or not all(
+      isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves
+  ):
+    return 0
+  step = steps_lib.without_time(steps)
+  if not all(map(steps_lib.has_one_shape, tf.nest.flatten((step, fields)))):
+    return 0
+  return blocks.step_bytes(step)
 
 
-@graphs.no_autograph
-def _separate(episode):
-  """Returns the rows of an episode, and its other fields."""
-  fields = dict(episode)
-  return fields.pop(rlds.STEPS), fields
+def _put_together(separated: tf.data.Dataset, count: Any) -> tf.data.Dataset:
+  return separated.ragged_batch(count, row_splits_dtype=tf.int64)
 
 
-@graphs.no_autograph
-def _to_batch(group):
-  # An episode whose fields differ in length is alone.
-  return episode_batches.EpisodeBatch(
-      group.columns, tf.reduce_max(group.splits, 0), group.fields
-  )
+def _join(together: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
+  """Returns batches, by bytes; an episode of unequal fields is alone."""
 
+  def parts(whole):
+    bounds = grouping.bounds(whole.splits, row_bytes)
+    return graphs.with_each(tf.data.Dataset.from_tensor_slices(bounds), whole)
 
-def _row_bytes(spec) -> int:
-  return blocks.step_bytes(steps_lib.without_time(spec[rlds.STEPS]))
+  def to_batch(bounds, whole):
+    part = grouping.part(bounds, whole)
+    splits = tf.reduce_max(part.splits, 0)
+    return episode_batches.EpisodeBatch(part.columns, splits, part.fields)
+
+  groups = graphs.map_elements(together, grouping.of_ragged)
+  return graphs.map_elements(graphs.flat_map(groups, parts), to_batch)
 
 
 def without_faults(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -207,11 +218,9 @@ def not_empty(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def concatenate(
-    batches: tf.data.Dataset, others: Optional[tf.data.Dataset]
+    batches: tf.data.Dataset, others: tf.data.Dataset
 ) -> Optional[tf.data.Dataset]:
   """Returns batches and then others; or None if shapes differ too much."""
-  if others is None:
-    return None
   if batches.element_spec != others.element_spec:
     batches, others = without_faults(batches), without_faults(others)
   try:

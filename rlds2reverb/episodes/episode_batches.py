@@ -5,7 +5,7 @@ it is. If episodes are short, that is most of the work. So several episodes are
 handled together as one batch, and a long episode is a batch of its own.
 """
 
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 import tensorflow as tf
 
@@ -61,11 +61,13 @@ def of_one(steps: Any, fields: Any = ()) -> EpisodeBatch:
 
 
 def of_episode(episode: Dict[str, Any]) -> EpisodeBatch:
-  """Returns the batch of one episode with stacked steps.
+  """Returns the batch of one episode with stacked steps; see `separate`."""
+  return of_one(*separate(episode))
 
-  Data sets among its other fields cannot be in a batch, and are left out.
-  """
-  others = {
+
+def separate(episode: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
+  """Returns the steps of an episode, and its other fields but data sets."""
+  fields = {
       name: field
       for name, field in episode.items()
       if name != rlds.STEPS
@@ -73,7 +75,7 @@ def of_episode(episode: Dict[str, Any]) -> EpisodeBatch:
           isinstance(leaf, tf.data.Dataset) for leaf in tf.nest.flatten(field)
       )
   }
-  return of_one(episode[rlds.STEPS], others)
+  return episode[rlds.STEPS], fields
 
 
 def num_episodes(batch: EpisodeBatch) -> tf.Tensor:

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.episodes import steps as steps_lib
 
 # The bytes of episodes that are grouped: as many as those of a block.
 GROUP_BYTES = 2 << 20
@@ -30,44 +28,14 @@ class Group(NamedTuple):
   fields: Any
 
 
-def group(
-    episodes: tf.data.Dataset, max_episodes: int, row_bytes: int
-) -> tf.data.Dataset:
-  """Groups consecutive episodes.
-
-  If the shape of a row is not known, each episode is a group by itself.
+def of_ragged(rows: Any, fields: Any) -> Group:
+  """Returns the group of the episodes that `ragged_batch` put together.
 
   Args:
-    episodes: a data set of pairs: a nest of leaves `[T, ...]`; and a nest of
-      what an episode has once, of known shape.
-    max_episodes: how many episodes are in memory before they are divided into
-      groups.
-    row_bytes: the bytes of a row.
-
-  Returns:
-    A data set of `Group`s, in the order of the episodes.
+    rows: a nest of leaves `[E, (T), ...]`, ragged ones or, if all episodes are
+      of one known length, tensors.
+    fields: a nest of values that an episode has once, `[E, ...]`.
   """
-
-  step = steps_lib.without_time(episodes.element_spec[0])
-  if max_episodes == 1 or not all(
-      map(steps_lib.has_one_shape, tf.nest.flatten(step))
-  ):
-    return graphs.map_elements(episodes, _alone)
-  return of_batches(batches(episodes, max_episodes), row_bytes)
-
-
-def batches(episodes: tf.data.Dataset, max_episodes: Any) -> tf.data.Dataset:
-  """Puts consecutive episodes together, for `of_batches`; see `group`."""
-  return episodes.ragged_batch(max_episodes, row_splits_dtype=tf.int64)
-
-
-def of_batches(batches: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
-  """Returns the `Group`s of batches, each of about `GROUP_BYTES` at most."""
-  return divide(graphs.map_elements(batches, _to_group), row_bytes)
-
-
-@graphs.no_autograph
-def _to_group(rows, fields) -> Group:
   leaves = tf.nest.flatten(rows)
   columns = [_values(leaf) for leaf in leaves]
   return Group(
@@ -75,28 +43,6 @@ def _to_group(rows, fields) -> Group:
       tf.stack([_row_splits(leaf) for leaf in leaves]),
       fields,
   )
-
-
-@graphs.no_autograph
-def _alone(rows, fields) -> Group:
-  sizes = [tf.shape(leaf, tf.int64)[:1] for leaf in tf.nest.flatten(rows)]
-  return Group(
-      rows,
-      tf.pad(tf.stack(sizes), [[0, 0], [1, 0]]),
-      tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], fields),
-  )
-
-
-def divide(groups: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
-  """Divides groups, so that each has about `GROUP_BYTES`, or one episode."""
-
-  def parts(whole):
-    return graphs.with_each(
-        tf.data.Dataset.from_tensor_slices(bounds(whole.splits, row_bytes)),
-        whole,
-    )
-
-  return graphs.map_elements(graphs.flat_map(groups, parts), part)
 
 
 def _row_splits(leaf: Any) -> tf.Tensor:

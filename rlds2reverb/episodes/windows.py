@@ -175,12 +175,6 @@ class Windows:
     first = _module_of(seen).maximum(seen + 1 - self.length, 0)
     return (first + self.stride - 1) // self.stride * self.stride
 
-  def first_needed(self, seen: Any) -> Any:
-    """Returns the first row of windows that end after `seen` rows."""
-    if self.end == EndOfEpisode.OVERLAP:
-      return _module_of(seen).maximum(seen + 1 - self.length, 0)
-    return self.first_start(seen)
-
   def _num_ending(self, num_rows):
     """Returns how many windows episodes have that would reach beyond them."""
     ops = _module_of(num_rows)

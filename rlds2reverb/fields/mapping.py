@@ -6,8 +6,10 @@ from typing import Any, Union
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import step_mapping
@@ -34,7 +36,7 @@ def map_fields(
 
   Returns:
     A data set of episodes whose `steps` are stacked and have the seven fields
-    of RLDS. The other fields of an episode stay.
+    of RLDS. The other fields of an episode stay, unless they are data sets.
 
   Raises:
     FileNotFoundError: if there is no gin file at that path.
@@ -52,16 +54,22 @@ def map_fields(
   elif not isinstance(mapping, step_mapping.StepMapping):
     mapping = configs.load_mapping(mapping)
   mapping = dataclasses.replace(mapping, **changes)
-  takes_batches = mapping.takes_batches(episode)
-  mapped = rlds_data.map(mapping, num_parallel_calls=tf.data.AUTOTUNE)
-  steps_lib.steps_spec(mapped.element_spec)
-  if not takes_batches:
-    return mapped
-  return data_sets.with_batches_of(
-      mapped,
-      rlds_data,
-      # Nothing but functions in a mapping could need AutoGraph.
-      lambda batches: graphs.map_elements(
-          batches, mapping.map_batch, tf.data.AUTOTUNE
-      ),
-  )
+  count = rlds_data.cardinality()
+  if isinstance(episode[rlds.STEPS], tf.data.DatasetSpec):
+    rlds_data = graphs.map_elements(
+        rlds_data, mapping.stack_used, tf.data.AUTOTUNE
+    )
+  batches = data_sets.batches_of(rlds_data, with_faults=True)
+  if mapping.takes_batches(episode):
+    # Nothing but functions in a mapping could need AutoGraph.
+    mapped = graphs.map_elements(batches, mapping.map_batch, tf.data.AUTOTUNE)
+  else:
+    mapped = batching.map_episodes(
+        batches,
+        lambda _, episodes: episodes.map(
+            mapping, num_parallel_calls=tf.data.AUTOTUNE
+        ),
+    )
+  made = data_sets.Episodes(mapped, count)
+  steps_lib.steps_spec(made.element_spec)
+  return made

@@ -139,11 +139,15 @@ class StepMapping:
       InvalidArgumentError: if stacked fields that are used differ in length, or
         if a function returns another length.
     """
-    used = self._used(episode)
-    steps = _stack(episode[rlds.STEPS], used)
-    rows = sources_lib.measured({**episode, rlds.STEPS: steps}, used)
+    episode = self.stack_used(episode)
+    rows = sources_lib.measured(episode, self._used(episode))
     row_splits = tf.stack([0, rows.length])
     return {**episode, rlds.STEPS: self._map(rows, row_splits)}
+
+  def stack_used(self, episode: Dict[str, Any]) -> Dict[str, Any]:
+    """Stacks the steps of an episode, and drops what cannot be stacked."""
+    steps = _stack(episode[rlds.STEPS], self._used(episode))
+    return {**episode, rlds.STEPS: steps}
 
   def map_batch(
       self, batch: episode_batches.EpisodeBatch

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
@@ -172,12 +171,7 @@ def of_batches(
           tf.nest.map_structure(stacked, fields),
       ),
   ).prefetch(1)
-  unbatched = batching.unbatch(dataset)
-  if num_episodes is not None:
-    unbatched = unbatched.apply(
-        tf.data.experimental.assert_cardinality(num_episodes)
-    )
-  return data_sets.Episodes(unbatched, dataset)
+  return data_sets.Episodes(dataset, num_episodes)
 
 
 def make_batch(

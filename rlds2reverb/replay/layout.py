@@ -192,7 +192,7 @@ class Layout:
         np.concatenate([self._chunks.starts[:-1], cuts.starts]),
     )
     # The first chunk that items of later segments need.
-    needed = [windows.first_needed(placed.end) for windows in self._crossing]
+    needed = [windows.first_start(placed.end) for windows in self._crossing]
     needed = chunks.chunk_of(min(needed, default=placed.end))
     items = [
         each._replace(key=self._keys.of_items(table, segment, each))

@@ -19,7 +19,7 @@ _BATCH_BYTES = 8 << 20
 
 
 class _Held(NamedTuple):
-  """Frames of the blocks so far that later sequences may still need.
+  """Frames of the blocks so far that sequences across episodes still need.
 
   Attributes:
     frames: a `Trajectory` of the last frames so far, `[C, ...]`.
@@ -113,12 +113,9 @@ def convert_rlds_to_sequences(
         _BATCH_BYTES,
     )
   checks.check_positive('max_batch_size', max_batch_size)
-  are_whole = (
-      not windows.crosses_episodes
-      and steps_lib.steps_spec(rlds_data.element_spec).stacked
+  batches = _take_sequences(
+      _cuts(frames, windows), windows, max_batch_size, with_mask
   )
-  cuts = _cuts(frames, windows, are_whole)
-  batches = _take_sequences(cuts, windows, max_batch_size, with_mask)
   return batches if batched else batches.unbatch()
 
 
@@ -144,109 +141,66 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
   return graphs.map_elements(graphs.flat_map(cuts, split), take)
 
 
-def _cuts(frames, windows, are_whole):
-  """Returns a data set of the `_Cut`s of `FrameBlock`s.
-
-  Args:
-    frames: the blocks.
-    windows: the `Windows`.
-    are_whole: whether a block holds whole episodes, and windows do not cross
-      them: then nothing is held from block to block.
-  """
-
-  def cut_whole(block):
-    is_end = tf.constant(True)
-    seen = tf.constant(0, tf.int64)
-    return _cut(windows, block.frames, block.row_splits, seen, is_end)
-
-  def cut_with_held(held, block):
-    return _cut_with_held(windows, held, block)
-
-  if are_whole:
-    return graphs.map_elements(frames, cut_whole)
+def _cuts(frames, windows):
+  """Returns a data set of the `_Cut`s of `FrameBlock`s, which are whole."""
+  if not windows.crosses_episodes:
+    return graphs.map_elements(frames, lambda block: _cut_whole(windows, block))
   spec = frames.element_spec.frames
   held = _Held(spec, tf.TensorSpec([], tf.int64))
-  return graphs.scan(frames, steps_lib.zeros(held), cut_with_held, held)
+  return graphs.scan(
+      frames,
+      steps_lib.zeros(held),
+      lambda held, block: _cut_with_held(windows, held, block),
+      held,
+  )
 
 
 def _cut_with_held(windows, held, block):
-  """Cuts the sequences that become complete with one more block.
-
-  Args:
-    windows: the `Windows`.
-    held: the `_Held` frames before the block.
-    block: a `FrameBlock`.
+  """Cuts the sequences across episodes that one more block makes complete.
 
   Returns:
     The `_Held` frames for the next block, and the `_Cut`.
   """
-  num_held, seen = gathering.num_rows(held.frames), held.seen
-  if not windows.crosses_episodes:
-    seen = block.step
-    num_held = tf.where(seen > 0, num_held, 0)
+  num_held = gathering.num_rows(held.frames)
   # A concatenation copies the block, so it is done only if frames are held.
   frames = tf.cond(
       num_held > 0,
       lambda: blocks.concat(held.frames, block.frames),
       lambda: block.frames,
   )
-  is_end = block.frames.step_type[-1] == ts.StepType.LAST
-  # Frames are held for the first episode only.
-  splits = tf.concat([[num_held - seen], block.row_splits[1:] + num_held], 0)
-  cut = _cut(windows, frames, splits, seen, is_end)
-
-  # The next sequences may begin after the last frame so far.
-  num_frames = splits[-1]
-  if windows.crosses_episodes:
-    origin, is_end = splits[0], tf.constant(False)
-  else:
-    origin = splits[-2]
-  first = origin + windows.first_needed(num_frames - origin)
-  first = tf.where(is_end, num_frames, tf.minimum(first, num_frames))
+  begin = held.seen - num_held
+  seen = begin + gathering.num_rows(frames)
+  found = windows.find(seen[tf.newaxis], held.seen)
+  # The next sequence may begin after the last frame so far.
+  first = tf.minimum(windows.first_start(seen), seen) - begin
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  return _Held(kept, num_frames - splits[0]), cut
+  is_real = tf.ones([seen - begin], tf.bool)
+  return _Held(kept, seen), _Cut(frames, is_real, found.start - begin)
 
 
-def _cut(windows, frames, row_splits, seen, is_end):
-  """Finds the starts of sequences in some frames, and fills frames in.
-
-  Args:
-    windows: the `Windows`.
-    frames: a `Trajectory` `[N, ...]`: frames of one episode, or of several
-      whole ones.
-    row_splits: int64 `[E + 1]`: where the frames of each episode begin and end.
-      The first begins before these frames, if its first ones are not held.
-    seen: int64 `[]`: how many frames of the first episode came before.
-    is_end: bool `[]`: whether the last episode ends with these frames.
-
-  Returns:
-    The `_Cut`.
-  """
-  if windows.crosses_episodes:
-    row_splits = tf.gather(row_splits, [0, -1 + tf.size(row_splits)])
-    is_end = tf.constant(False)
-  begins, ends = row_splits[:-1], row_splits[1:]
-  num_rows = ends - begins  # All of this is [E], one number for each episode.
-  found = windows.find(num_rows, seen, is_end)
-  is_real = tf.ones([row_splits[-1]], tf.bool)
+def _cut_whole(windows, block) -> _Cut:
+  """Finds the sequences of whole episodes, and fills frames in."""
+  splits = block.row_splits
+  lengths = splits[1:] - splits[:-1]
+  found = windows.find(lengths)
+  frames, begins = block.frames, splits[:-1]
+  is_real = tf.ones([splits[-1]], tf.bool)
   if windows.pads_episodes:
-    num_filled = tf.where(is_end, windows.padding(num_rows), 0)
+    num_filled = windows.padding(lengths)
     frames, is_real, begins = tf.cond(
         tf.reduce_any(num_filled > 0),
-        lambda: _fill(frames, begins, ends, num_filled, windows.fill),
+        lambda: _fill(frames, splits, num_filled, windows.fill),
         lambda: (frames, is_real, begins),
     )
   return _Cut(frames, is_real, tf.gather(begins, found.episode) + found.start)
 
 
-def _fill(frames, begins, ends, num_filled, fill):
+def _fill(frames, splits, num_filled, fill):
   """Fills frames in after the ends of episodes.
 
   Args:
     frames: a `Trajectory` `[N, ...]`.
-    begins: int64 `[E]`: where the frames of each episode begin; the first may
-      begin before these frames.
-    ends: int64 `[E]`: where they end.
+    splits: int64 `[E + 1]`: where the frames of each episode begin and end.
     num_filled: int64 `[E]`: how many frames are filled in after each episode.
     fill: `"repeat"` repeats the last frame of the episode; `"zeros"` fills
       boundary frames in.
@@ -255,15 +209,14 @@ def _fill(frames, begins, ends, num_filled, fill):
     The frames, `[M, ...]`; bool `[M]`, which of them were not filled in; and
     int64 `[E]`, where each episode begins now.
   """
-  episode, index = windows_lib.ranges(
-      tf.maximum(begins, 0), ends - tf.maximum(begins, 0) + num_filled, 1
-  )
+  begins, ends = splits[:-1], splits[1:]
+  episode, index = windows_lib.ranges(begins, ends - begins + num_filled, 1)
   stop = tf.gather(ends, episode)
   is_real = index < stop
   if fill == 'repeat':
     index = tf.minimum(index, stop - 1)
   else:
-    index = tf.where(is_real, index, ends[-1])
+    index = tf.where(is_real, index, splits[-1])
     frames = blocks.concat(frames, _boundary(frames))
   begins += tf.cumsum(num_filled, exclusive=True)
   return gathering.take(frames, index), is_real, begins

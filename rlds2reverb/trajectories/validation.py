@@ -217,7 +217,7 @@ def find_faults(
     if value.dtype == tf.bool:
       text = tf.where(value, '1', '0')
     else:
-      text = tf.strings.as_string(value, shortest=True)
+      text = tf.strings.as_string(value, precision=9, shortest=True)
     texts.append(tf.strings.join([f'{name}=', text]))
   values = tf.strings.join(texts, ', ')
   fields = tf.zeros_like(values)

@@ -97,7 +97,8 @@ def transform_episodes(
       episode to an episode.
 
   Returns:
-    A data set of the episodes that are kept, with stacked steps.
+    A data set of the episodes that are kept, with stacked steps. Fields of an
+    episode that are data sets, other than its steps, are left out.
 
   Raises:
     ValueError: if `rlds_data` has no episodes, if a transform does not fit the
@@ -106,14 +107,15 @@ def transform_episodes(
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
   )
-  transformed = data_sets.with_batches_of(
-      stacked_steps.stack_episodes(rlds_data),
-      rlds_data,
-      lambda batches: graphs.map_elements(batches, _with_equal_lengths),
+  count = rlds_data.cardinality()
+  batches = graphs.map_elements(
+      data_sets.batches_of(rlds_data, with_faults=True), _with_equal_lengths
   )
   for transform in _each(transforms):
-    transformed = _apply(transformed, transform)
-  return transformed
+    batches = _apply(batches, transform)
+    if getattr(transform, 'has_filter', False):
+      count = None
+  return data_sets.Episodes(batches, count)
 
 
 def _each(transforms) -> Iterator[Any]:
@@ -128,37 +130,30 @@ def _with_equal_lengths(batch):
   return batch._replace(steps=steps)
 
 
-def _apply(rlds_data, transform):
-  """Applies a transform, filter or function to single episodes and batches."""
+def _apply(batches, transform):
+  """Applies a transform, filter or function to the episodes of batches."""
   if isinstance(transform, type) or not callable(transform):
     raise ValueError(
         'transform_episodes takes transforms, filters and functions, but was'
         f' given {transform!r}.'
     )
   parallel = {'num_parallel_calls': tf.data.AUTOTUNE}
-  if isinstance(transform, base.EpisodeFilter):
-    made = rlds_data.filter(transform)
-  elif getattr(transform, 'draws', False):
-    made = rlds_data.enumerate().map(
-        lambda index, episode: transform(episode, index), **parallel
-    )
-  else:
-    made = rlds_data.map(transform, **parallel)
-  spec = made.element_spec
-  steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
-  if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
-    made = stacked_steps.stack_episodes(made)
-  if not isinstance(transform, base.EpisodeOperation):
-    return made  # What a function returns is batched again.
+
+  def call(_, episodes):
+    made = episodes.map(transform, **parallel)
+    spec = made.element_spec
+    steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
+    if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
+      return stacked_steps.stack_episodes(made)
+    return made
 
   def change(batch):
     index = batch.episode[0] if transform.draws else None
     return transform.transform_batch(batch._replace(episode=()), index)
 
-  def change_all(batches):
-    if transform.draws:
-      batches = batching.numbered(batches)
-    changed = batches.map(change, **parallel)
-    return batching.not_empty(changed) if transform.has_filter else changed
-
-  return data_sets.with_batches_of(made, rlds_data, change_all)
+  if not isinstance(transform, base.EpisodeOperation):
+    return batching.map_episodes(batches, call)
+  if transform.draws:
+    batches = batching.numbered(batches)
+  changed = batches.map(change, **parallel)
+  return batching.not_empty(changed) if transform.has_filter else changed

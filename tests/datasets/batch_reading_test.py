@@ -11,10 +11,9 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import stacked_steps
 from tests import golden
 from tests import tfds_files
 
@@ -123,13 +122,19 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
         max_episodes_per_file=20,
     )
 
-  def _assert_same(self, episodes, expected=None):
-    """Compares unbatched batches with the episodes; returns the batches."""
-    batches = data_sets.batches_of(episodes)
-    unbatched = batching.unbatch(batches)
-    self.assertEqual(unbatched.element_spec, episodes.element_spec)
-    found = list(unbatched.as_numpy_iterator())
-    expected = expected or list(episodes.as_numpy_iterator())
+  def _assert_same(self, directory, split='train', **options):
+    """Compares episodes with those of TFDS; returns their batches."""
+    episodes = loading.load_episodes(directory, split, **options)
+    expected = stacked_steps.stack_episodes(
+        tfds.builder_from_directory(directory).as_dataset(
+            split=split,
+            **{'read_config': tfds.ReadConfig(try_autocache=False), **options},
+        )
+    )
+    self.assertEqual(episodes.element_spec, expected.element_spec)
+    self.assertEqual(episodes.cardinality(), expected.cardinality())
+    found = list(episodes.as_numpy_iterator())
+    expected = list(expected.as_numpy_iterator())
     self.assertLen(found, len(expected))
     for one, other in zip(found, expected):
       tf.nest.map_structure(
@@ -137,12 +142,12 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
           one,
           other,
       )
-    return list(batches.as_numpy_iterator())
+    return list(episodes.batches.as_numpy_iterator())
 
   @parameterized.parameters(1, 3, 512)
   def test_every_feature(self, size):
     with mock.patch.object(records, '_MAX_BATCH', size):
-      batches = self._assert_same(loading.load_episodes(self._directory))
+      batches = self._assert_same(self._directory)
     self.assertLen(batches, -(-7 // size))
 
   def test_decoders(self):
@@ -154,15 +159,12 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
             'label': _SKIP,
         },
     }
-    episodes = loading.load_episodes(self._directory, decoders=decoders)
-    self._assert_same(episodes)
-    image = episodes.element_spec['steps']['observation']['image']
-    self.assertEqual(image.dtype, tf.string)
+    self._assert_same(self._directory, decoders=decoders)
 
   @parameterized.parameters(1, 7, 512)
   def test_lengths(self, size):
     with mock.patch.object(records, '_MAX_BATCH', size):
-      batches = self._assert_same(loading.load_episodes(self._vectors))
+      batches = self._assert_same(self._vectors)
     lengths = np.concatenate([np.diff(batch.row_splits) for batch in batches])
     ids = np.concatenate([batch.fields['episode_id'] for batch in batches])
     self.assertAllEqual(lengths, np.array(self._lengths)[ids])
@@ -176,7 +178,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   )
   @pytest.mark.few(2)
   def test_parts_of_a_split(self, split):
-    self._assert_same(loading.load_episodes(self._vectors, split))
+    self._assert_same(self._vectors, split)
 
   @parameterized.parameters(
       dict(add_tfds_id=True),
@@ -191,20 +193,15 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   )
   @pytest.mark.few(2)
   def test_options(self, **options):
-    self._assert_same(
-        loading.load_episodes(
-            self._vectors, read_config=tfds.ReadConfig(**options)
-        )
-    )
+    self._assert_same(self._vectors, read_config=tfds.ReadConfig(**options))
 
   def test_shuffled_files(self):
     orders = []
     for seed in 1, 2:
       config = tfds.ReadConfig(shuffle_seed=seed, interleave_cycle_length=1)
-      episodes = loading.load_episodes(
+      batches = self._assert_same(
           self._vectors, shuffle_files=True, read_config=config
       )
-      batches = self._assert_same(episodes)
       orders.append(
           np.concatenate([batch.fields['episode_id'] for batch in batches])
       )
@@ -214,7 +211,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
     with mock.patch.object(blocks, 'step_bytes', return_value=fifth):
-      batches = self._assert_same(loading.load_episodes(self._directory))
+      batches = self._assert_same(self._directory)
     # A batch has the episodes that begin within the same 5 steps, or a longer
     # one.
     self.assertEqual(

@@ -4,14 +4,12 @@ import gc
 import weakref
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import grouping
-from tests import golden
 
 _SPEC = episode_batches.EpisodeBatch(
     {
@@ -147,14 +145,8 @@ class BatchesTest(tf.test.TestCase):
 
   def test_batches_of_a_data_set(self):
     batches = _data_set(_batch([0, 1], [8]))
-    episodes = batching.unbatch(batches)
-    self.assertFalse(golden.has_batches(episodes))
-    self.assertIs(
-        data_sets.batches_of(data_sets.Episodes(episodes, batches)), batches
-    )
-    self.assertFalse(golden.has_batches(episodes.take(1)))
+    self.assertIs(data_sets.batches_of(data_sets.Episodes(batches)), batches)
 
-  @pytest.mark.long
   def test_methods_keep_the_batches(self):
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 4, 20)
@@ -168,64 +160,45 @@ class BatchesTest(tf.test.TestCase):
         output_signature=_data_set(_batch([0, 1], [8])).element_spec,
     )
     plain = batching.unbatch(batches)
-    episodes = data_sets.Episodes(plain, batches)
-    methods = [
-        lambda data: data.take(7),
-        lambda data: data.take(9),
-        lambda data: data.take(10**6),
-        lambda data: data.take(-1),
-        lambda data: data.take(0),
-        lambda data: data.skip(3),
-        lambda data: data.skip(7),
-        lambda data: data.skip(0),
-        lambda data: data.skip(-1),
-        lambda data: data.shard(3, 1),
-        lambda data: data.repeat(2).skip(14).take(9),
-        lambda data: data.repeat().take(45).prefetch(2),
-        lambda data: data.skip(11).concatenate(data.take(5)).skip(2),
-        lambda data: data.with_options(tf.data.Options()).take(2),
-        lambda data: data.map(_doubled),
-        lambda data: data.filter(lambda one: one['episode_id'] % 2 == 0),
-        lambda data: data.skip(1).map(_doubled).filter(_is_long).take(6),
-        lambda data: data.filter(lambda one: False),
-        lambda data: data.shuffle(40, seed=1, reshuffle_each_iteration=False),
-        lambda data: data.enumerate().map(_with_index),
-        lambda data: data.enumerate().take(7).map(_with_index),
-        lambda data: data.enumerate(5).skip(4).take(9).map(_with_index),
-        lambda data: data.enumerate()
-        .filter(lambda index, _: index % 3 > 0)
-        .take(5)
-        .map(_with_index),
-        lambda data: data.skip(1)
-        .filter(_is_long)
-        .enumerate(5)
-        .filter(lambda index, _: index % 3 > 0)
-        .map(lambda index, one: (one, index))
-        .map(lambda one, index: _with_index(index, one), tf.data.AUTOTUNE),
-    ]
-    for index, method in enumerate(methods):
-      with self.subTest(index):
-        found = method(episodes)
-        expected = list(method(plain).as_numpy_iterator())
-        unbatched = batching.unbatch(data_sets.batches_of(found))
-        self.assertAllEqual(
-            [one['episode_id'] for one in found.as_numpy_iterator()],
-            [one['episode_id'] for one in expected],
-        )
-        unbatched = list(unbatched.as_numpy_iterator())
-        self.assertLen(unbatched, len(expected))
-        for one, other in zip(unbatched, expected):
-          tf.nest.map_structure(self.assertAllEqual, one, other)
-    numbered = episodes.enumerate()
-    for some in numbered.take(7), numbered.skip(4).take(9):
-      self.assertIs(type(some), type(numbered))
-      self.assertTrue(golden.has_batches(some.map(_with_index)))
-    for elements in (
-        episodes.map(lambda one: one['episode_id']),
-        episodes.enumerate(),
+    episodes = data_sets.Episodes(batches, 20)
+    plain = plain.apply(tf.data.experimental.assert_cardinality(20))
+    for index, (method, is_batched) in enumerate(
+        [
+            (lambda data: data.take(7), True),
+            (lambda data: data.take(9), True),
+            (lambda data: data.take(10**6), True),
+            (lambda data: data.take(-1), True),
+            (lambda data: data.take(0), True),
+            (lambda data: data.skip(3), True),
+            (lambda data: data.skip(7), True),
+            (lambda data: data.skip(0), True),
+            (lambda data: data.skip(-1), True),
+            (lambda data: data.shard(3, 1), True),
+            (lambda data: data.repeat(2).skip(14).take(9), True),
+            (lambda data: data.repeat().take(45).prefetch(2), True),
+            (
+                lambda data: data.skip(11).concatenate(data.take(5)).skip(2),
+                True,
+            ),
+            (lambda data: data.with_options(tf.data.Options()).take(2), True),
+            (lambda data: data.concatenate(plain), False),
+            (lambda data: data.map(_doubled), False),
+            (lambda data: data.skip(1).map(_doubled).filter(_is_long), False),
+            (lambda data: data.filter(lambda one: False), False),
+            (lambda data: data.shuffle(40, 1, False), False),
+            (lambda data: data.enumerate(5).take(7).map(_with_index), False),
+        ]
     ):
-      self.assertFalse(golden.has_batches(elements))
-    self.assertFalse(golden.has_batches(episodes.concatenate(plain)))
+      with self.subTest(index):
+        found, expected = method(episodes), method(plain)
+        self.assertIs(isinstance(found, data_sets.Episodes), is_batched)
+        self.assertEqual(found.cardinality(), expected.cardinality())
+        expected = list(expected.as_numpy_iterator())
+        for made in found, batching.unbatch(data_sets.batches_of(found)):
+          made = list(made.as_numpy_iterator())
+          self.assertLen(made, len(expected))
+          for one, other in zip(made, expected):
+            tf.nest.map_structure(self.assertAllEqual, one, other)
 
   def test_keep_episodes(self):
     batch = tf.nest.map_structure(
@@ -277,49 +250,10 @@ class BatchesTest(tf.test.TestCase):
     )
     self.assertEqual(nothing.shape, [0])
 
-  def test_batches_of_a_data_set_that_was_made_of_another(self):
-    batches = _data_set(_batch([0, 1], [8]))
-    source = data_sets.Episodes(batching.unbatch(batches), batches)
-    calls = []
-
-    def function(found):
-      calls.append(found)
-      return None if len(calls) > 1 else found.take(1)
-
-    made = data_sets.with_batches_of(source.take(1), source, function)
-    self.assertEmpty(calls)
-    self.assertLen(list(data_sets.batches_of(made)), 1)
-    data_sets.batches_of(made)
-    self.assertLen(calls, 1)
-    self.assertIs(calls[0], batches)
-    # This function finds no batches.
-    again = data_sets.with_batches_of(made.take(1), made, function)
-    self.assertFalse(golden.has_batches(again))
-    # Without batches in the source, the function is not called.
-    for without in again, batching.unbatch(batches):
-      last = data_sets.with_batches_of(without.take(1), without, function)
-      self.assertFalse(golden.has_batches(last))
-    self.assertLen(calls, 2)
-
-  def test_batches_are_made_once_and_when_asked_for(self):
-    for made in _data_set(_batch([0, 1], [8])), None:
-      calls = []
-
-      def make(made=made, calls=calls):
-        calls.append(tf.executing_eagerly())
-        return made
-
-      episodes = data_sets.Episodes(tf.data.Dataset.range(1), make)
-      self.assertEmpty(calls)
-      graph = tf.function(lambda: episodes.batches is made)
-      self.assertTrue(graph())  # pylint: disable=cell-var-from-loop
-      self.assertIs(episodes.batches, made)
-      self.assertEqual(calls, [True])
-
   def test_data_sets_are_not_kept(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
     batches = _data_set(_batch([0, 1], [8]))
-    episodes = data_sets.Episodes(batching.unbatch(batches), batches)
+    episodes = data_sets.Episodes(batches)
     held = weakref.ref(episodes)
     del episodes, batches
     gc.collect()

@@ -5,7 +5,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import paths
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
@@ -190,13 +189,6 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(found, expected)
     self._assert_all(found, episodes[2:-1])
-
-  def test_batches_are_read_where_there_are_any(self):
-    data = data_sets.Episodes(
-        golden.stacked([ways.FIVE]),
-        data_sets.batches_of(golden.batched([ways.THREE])),
-    )
-    self.assertEqual(compute.compute_statistics(data).num_transitions, 3)
 
   def test_no_numbers(self):
     nothing = {name: leaf[:0] for name, leaf in ways.FIVE.items()}

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
@@ -28,8 +27,6 @@ from rlds2reverb.trajectories import validation
 
 _INDEX = 'index'  # the field of an episode with its index
 _MAX_COLUMNS = 64  # of a field, that are shown
-_MAX_BATCHED = 32  # Episodes that are read together if steps are small.
-_MAX_BATCHED_BYTES = 1024
 # A row of `Reading.episodes`. From `return` on, they are those of `rows`.
 _EPISODE = np.dtype(
     [
@@ -155,7 +152,6 @@ class Reading:
   def _read(self, rlds_data: tf.data.Dataset) -> None:
     used = {*self._excerpts.instruction[:1]} - {rlds.STEPS}
 
-    @graphs.no_autograph
     def select(count, episode):
       steps = episode[rlds.STEPS]
       steps = stacked_steps.stacked_fields(steps, self.spec[rlds.STEPS])
@@ -164,11 +160,7 @@ class Reading:
       return {**fields, _INDEX: index, rlds.STEPS: steps}
 
     # The batches of `Episodes` leave out those whose fields differ in length.
-    episodes = tf.data.Dataset.enumerate(rlds_data).map(
-        select, num_parallel_calls=tf.data.AUTOTUNE
-    )
-    is_small = blocks.step_bytes(self.spec[rlds.STEPS]) <= _MAX_BATCHED_BYTES
-    batches = batching.batch_together(episodes, _MAX_BATCHED if is_small else 1)
+    batches = batching.batch_together(rlds_data.enumerate(), select)
     one, records = self._accumulation, [self.episodes]
     state = one.empty()
     add = tf.function(one.add, autograph=False, reduce_retracing=True)

@@ -23,7 +23,6 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import private
@@ -124,7 +123,7 @@ def read_checkpoint_episodes(
           spec, tf.TensorSpec([None], tf.int64), {}
       ),
   )
-  return data_sets.Episodes(batching.unbatch(batches), batches)
+  return data_sets.Episodes(batches)
 
 
 def _in_batches(episodes, check) -> Iterator[episode_batches.EpisodeBatch]:
