@@ -17,11 +17,10 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import record_parsing
 from rlds2reverb.episodes import private
 
-# Values of `external_state_policy`.
-_FAIL = 2
-_IGNORE = 1
+_IGNORE = 1  # A value of `external_state_policy`.
 
 # Tensors in memory are copied into the graph. Copying larger ones would take
 # seconds, and several times their memory.
@@ -34,6 +33,17 @@ _OWN_RESOURCES = (
     'CacheDatasetV2',
     'ShuffleDatasetV3',
     'ShuffleAndRepeatDatasetV2',
+)
+
+# TensorFlow calls these stateful, but their results depend on inputs alone.
+_PURE = (
+    'Assert',
+    'Case',
+    'DatasetToSingleElement',
+    'If',
+    'LookupTableFindV2',
+    'StatefulPartitionedCall',
+    'While',
 )
 
 # The position of the first of the two seeds among a node's inputs. If both
@@ -71,10 +81,7 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
         f'it has {num_bytes >> 20} MiB of tensors in memory, which are too many'
         ' to hash'
     )
-  try:
-    graph = _graph(dataset, _FAIL)
-  except tf.errors.FailedPreconditionError as e:
-    return None, _reason(e)
+  graph = _graph(dataset)
   results = [f'{node.name}:0' for node in graph.node if node.op == '_Retval']
   if not results:
     return None, 'its graph is too large'
@@ -93,14 +100,14 @@ def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
 
 def constant_strings(dataset: tf.data.Dataset) -> Set[bytes]:
   """Returns all strings in a data set's graph, such as the names of files."""
-  return _strings(_graph(dataset, _IGNORE))
+  return _strings(_graph(dataset))
 
 
-def _graph(dataset, external_state_policy) -> tf.compat.v1.GraphDef:
+def _graph(dataset) -> tf.compat.v1.GraphDef:
   return tf.compat.v1.GraphDef.FromString(
       tf.raw_ops.DatasetToGraphV2(
           input_dataset=tf.data.experimental.to_variant(dataset),
-          external_state_policy=external_state_policy,
+          external_state_policy=_IGNORE,
       ).numpy()
   )
 
@@ -133,14 +140,8 @@ def _tensor_bytes(dataset) -> int:
   return num_bytes
 
 
-def _reason(error: tf.errors.OpError) -> str:
-  """Returns the part of TensorFlow's message that names the operation."""
-  text = error.message.partition('input pipeline graph: ')[2] or error.message
-  return text.partition(' [Op:')[0].rstrip('. ')
-
-
 def _find_state(graph) -> str:
-  """Returns state outside the graph that TensorFlow does not report, or ''."""
+  """Returns state outside the graph, in words, or an empty string."""
   constants = {
       node.name: node.attr['value'].tensor
       for node in graph.node
@@ -160,6 +161,10 @@ def _find_state(graph) -> str:
     for node in function.node_def:
       if node.op in _SEED_INPUTS:
         return f'{node.op} is in a function, where its seed is not known'
+      # TensorFlow calls every data set stateful.
+      is_data = node.op.rstrip('V23').endswith('Dataset')
+      if not is_data and node.op not in _PURE and private.is_stateful(node.op):
+        return f'{node.op} is stateful'
   return ''
 
 
@@ -201,7 +206,9 @@ class _Hasher:
     parts = [self._function(node.op)]
     for key in sorted(node.attr):
       # Attributes whose names begin with _ are hints; the metadata is a name.
-      if not key.startswith('_') and key != 'metadata':
+      # The token of a Python function is a number that differs each time.
+      is_token = key == 'token' and record_parsing.FIND_FAULT in node.name
+      if not (key.startswith('_') or key == 'metadata' or is_token):
         parts += [key.encode(), self._attribute(node.attr[key])]
     return _digest(*parts, *_references(node.input, hashes))
 

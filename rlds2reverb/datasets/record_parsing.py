@@ -19,6 +19,9 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
+# The name of the operation that finds faults, by which pipelines know it.
+FIND_FAULT = 'rlds2reverb_find_fault'
+
 CANNOT_BE_PARSED = (
     'An episode must be stored as features.json says, but it is damaged or has'
     ' another type.'
@@ -73,7 +76,13 @@ class Parser:
     """Finds out why a record, string `[1]`, cannot be parsed or decoded."""
     # Bad records are rare, and building a graph that looks at them takes longer
     # than reading a small data set.
-    found = tf.numpy_function(self._look_at, [record], [tf.string] * 3)
+    found = tf.numpy_function(
+        self._look_at,
+        [record],
+        [tf.string] * 3,
+        stateful=False,
+        name=FIND_FAULT,
+    )
     rule, field, values = [tf.ensure_shape(text, []) for text in found]
     return faults.Fault(rule, field=field, values=values).tensors()
 

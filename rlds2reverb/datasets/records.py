@@ -75,9 +75,9 @@ def record_batches(
       help; then at most 16 records are read together.
 
   Returns:
-    A data set of pairs, the arguments of `grouping.cut_out`, which returns a
-    batch: a dict of `[E]`, of `RECORD`, string, and of `tfds_id`, string, if
-    the options of TFDS ask for it. None if TFDS does not read the data set from
+    A data set of pairs: the bounds of a batch, int64 `[2]`; and what it is cut
+    from, a dict of `[R]`, of `RECORD`, string, and of `tfds_id`, string, if the
+    options of TFDS ask for it. None if TFDS does not read the data set from
     files, or if the options have an order that may be another each time.
   """
   if not private.reads_files(builder):

@@ -191,5 +191,5 @@ def _made(op, data, spec, arguments):
   made = tf.data.experimental.from_variant(variant, spec)
   # Sources of a data set, such as a generator, live as long as its Python
   # object.
-  made._source = data, arguments['f']  # pylint: disable=protected-access
+  made._source, made._function = data, arguments['f']  # pylint: disable=protected-access
   return made

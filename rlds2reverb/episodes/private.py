@@ -14,6 +14,7 @@ import tensorflow as tf
 # pylint: disable=g-direct-tensorflow-import
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.saved_model import nested_structure_coder
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_builder
@@ -100,7 +101,15 @@ class PlainIterator(iterator_ops.OwnedIterator):
 
 def inputs_of(dataset: tf.data.Dataset) -> List[tf.data.Dataset]:
   """Returns the data sets that a data set reads."""
-  return dataset._inputs()
+  # Those that `graphs` makes hold theirs in an attribute.
+  source = getattr(dataset, '_source', None)
+  return [*dataset._inputs(), *([] if source is None else [source])]
+
+
+def is_stateful(op: str) -> bool:
+  """Returns whether TensorFlow calls an operation stateful."""
+  definition = op_def_registry.get(op)
+  return definition is None or definition.is_stateful
 
 
 def tensors_of(dataset: tf.data.Dataset) -> Any:
