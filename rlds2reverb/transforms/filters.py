@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Dict, Optional
 
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import episode_batches
@@ -71,15 +72,12 @@ class KeepEpisodes(base.EpisodeFilter):
       return episode_batches.sum_rows(count, splits) > 0
 
     length = tf.maximum(splits[1:] - splits[:-1] - 1, 0)
-    conditions = [
-        tf.ones_like(length, tf.bool),
-        *_within(length, self.min_length, self.max_length),
-    ]
+    conditions = [_within(length, self.min_length, self.max_length)]
     if (self.min_return, self.max_return) != (None, None):
       paths.find(steps, rlds.REWARD)
       paths.find(steps, rlds.IS_TERMINAL)
       returns = outcomes.outcomes(batch).undiscounted_return
-      conditions += _within(returns, self.min_return, self.max_return)
+      conditions.append(_within(returns, self.min_return, self.max_return))
     if self.success is not None:
       success = paths.get({**batch.fields, rlds.STEPS: steps}, self.success)
       if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
@@ -98,9 +96,10 @@ class KeepEpisodes(base.EpisodeFilter):
     return tf.reduce_all(tf.stack(conditions), axis=0)
 
 
-def _within(value, minimum, maximum):
+def _within(value, minimum, maximum) -> tf.Tensor:
+  low, high = (
+      tf.cast(end if bound is None else bound, tf.float64)
+      for bound, end in ((minimum, -np.inf), (maximum, np.inf))
+  )
   value = tf.cast(value, tf.float64)
-  if minimum is not None:
-    yield value >= tf.cast(minimum, tf.float64)
-  if maximum is not None:
-    yield value <= tf.cast(maximum, tf.float64)
+  return (value >= low) & (value <= high)

@@ -28,7 +28,7 @@ meaning.
 """
 
 import itertools
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import tensorflow as tf
 
@@ -82,10 +82,10 @@ def to_matrix(
   Raises:
     ValueError: as `convert` does.
   """
-  representation = _representation(source)
+  size, matrix_of, _ = _representation(source)
   what = f' of the representation {source}'
-  rotations = checked(rotations, representation.size, name, what)
-  return representation.to_matrix(tf.cast(rotations, tf.float64))
+  rotations = checked(rotations, size, name, what)
+  return matrix_of(tf.cast(rotations, tf.float64))
 
 
 def checked(numbers: Any, size: int, name: str, what: str) -> tf.Tensor:
@@ -112,7 +112,8 @@ def from_matrix(matrix: tf.Tensor, target: str) -> tf.Tensor:
   Raises:
     ValueError: if there is no such representation.
   """
-  return _representation(target).from_matrix(matrix)
+  _, _, numbers_of = _representation(target)
+  return numbers_of(matrix)
 
 
 def size_of(representation: str) -> int:
@@ -121,13 +122,13 @@ def size_of(representation: str) -> int:
   Raises:
     ValueError: if there is no such representation.
   """
-  return _representation(representation).size
+  return _representation(representation)[0]
 
 
-class _Representation(NamedTuple):
-  size: int
-  to_matrix: Callable[[tf.Tensor], tf.Tensor]
-  from_matrix: Callable[[tf.Tensor], tf.Tensor]
+# The number of its numbers, and how matrices are made of them, and they of
+# matrices.
+_Conversion = Callable[[tf.Tensor], tf.Tensor]
+_Representation = Tuple[int, _Conversion, _Conversion]
 
 
 def _representation(name: str) -> _Representation:
@@ -266,29 +267,25 @@ def _euler(order: str, is_fixed: bool) -> _Representation:
     third = tf.where(is_locked, locked[1], third)
     return tf.stack(in_order((first, second, third)), -1)
 
-  return _Representation(3, angles_to_matrix, matrix_to_angles)
+  return 3, angles_to_matrix, matrix_to_angles
 
 
 _transposed = tf.linalg.matrix_transpose
 _REPRESENTATIONS: Dict[str, _Representation] = {
-    'quaternion_xyzw': _Representation(
-        4, _quaternion_to_matrix, _matrix_to_quaternion
-    ),
-    'quaternion_wxyz': _Representation(
+    'quaternion_xyzw': (4, _quaternion_to_matrix, _matrix_to_quaternion),
+    'quaternion_wxyz': (
         4,
         lambda numbers: _quaternion_to_matrix(tf.roll(numbers, -1, axis=-1)),
         lambda matrix: tf.roll(_matrix_to_quaternion(matrix), 1, axis=-1),
     ),
-    'axis_angle': _Representation(
-        3, _axis_angle_to_matrix, _matrix_to_axis_angle
-    ),
-    'rotation_6d': _Representation(6, _columns_to_matrix, _matrix_to_columns),
-    'rotation_6d_rows': _Representation(
+    'axis_angle': (3, _axis_angle_to_matrix, _matrix_to_axis_angle),
+    'rotation_6d': (6, _columns_to_matrix, _matrix_to_columns),
+    'rotation_6d_rows': (
         6,
         lambda numbers: _transposed(_columns_to_matrix(numbers)),
         lambda matrix: _matrix_to_columns(_transposed(matrix)),
     ),
-    'matrix': _Representation(
+    'matrix': (
         9,
         _numbers_to_matrix,
         lambda matrix: tf.concat(tf.unstack(matrix, axis=-2), -1),

@@ -180,7 +180,10 @@ class DrawInstruction(base.EpisodeTransform):
       raise ValueError('There are no fields to draw an instruction from.')
 
   def transform_rows(self, steps, rows):
-    words = tf.concat([_words(steps, path) for path in self.fields], 1)
+    kind = values.TEXTS
+    words = [values.one_leaf(steps, path, kind) for path in self.fields]
+    words = [one[:, None] if one.shape.rank == 1 else one for one in words]
+    words = tf.concat(words, 1)
     is_given = tf.strings.length(words) > 0
     fraction = rows.fractions(self.seed)
     if self.level == 'episode':
@@ -197,14 +200,3 @@ class DrawInstruction(base.EpisodeTransform):
 
   def invert(self, steps):
     return values.drop(steps, self.target)
-
-
-def _words(steps, path) -> tf.Tensor:
-  """Returns a leaf of strings, `[T, K]`."""
-  leaf = values.one_leaf(steps, path)
-  if leaf.dtype != tf.string or leaf.shape.rank not in (1, 2):
-    raise ValueError(
-        f'{paths.name_of(path)} must be a string, or a list of strings, for'
-        f' each step, but is {leaf.dtype.name} {leaf.shape}.'
-    )
-  return leaf[:, tf.newaxis] if leaf.shape.rank == 1 else leaf

@@ -12,10 +12,12 @@ Steps = Dict[str, Any]
 
 # What a leaf can be asked to be.
 FLOATS, STRINGS = 'floats', 'a string for each step'
+TEXTS = 'a string, or a list of strings, for each step'
 SIZED = 'numbers with a last axis of known size'
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     FLOATS: lambda leaf: leaf.dtype.is_floating,
     STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
+    TEXTS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank in (1, 2),
     SIZED: lambda leaf: leaf.dtype != tf.string
     and bool(leaf.shape.rank)
     and leaf.shape[-1] is not None,
@@ -76,7 +78,7 @@ def one_leaf(steps: Steps, field: paths.Path, *kinds: str) -> tf.Tensor:
   Args:
     steps: a dict of step fields.
     field: its path.
-    *kinds: what it must be: `FLOATS`, `STRINGS` or `SIZED`, or several.
+    *kinds: what it must be: one or several of the kinds above.
 
   Raises:
     ValueError: if there is no such field, it is not one leaf, or of another
