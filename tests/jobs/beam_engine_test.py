@@ -50,7 +50,19 @@ class BeamTestCase(job_testing.JobTestCase):
     self.engine = beam_engine.BeamEngine(options)
     return self.convert(plan, engine=self.engine, **kwargs)
 
-  def assert_same_folder(self, kind, *options):
+
+@_needs_beam
+class BeamEngineTest(BeamTestCase):
+
+  @parameterized.parameters(
+      (plan_lib.CHECKPOINT, _FN_API),
+      (plan_lib.RLDS, _BUNDLE_BASED),
+      (plan_lib.CHECKPOINT, *_PROCESSES),
+  )
+  @pytest.mark.long
+  def test_a_folder_is_that_of_one_process_to_the_last_bit(
+      self, kind, *options
+  ):
     here = self.plan(kind, self.new('output'))
     on_beam = self.plan(kind, self.new('output'))
     expected = self.convert(here)
@@ -67,21 +79,6 @@ class BeamTestCase(job_testing.JobTestCase):
         sorted(os.listdir(self.job_folder(on_beam))),
         ['plan.json', 'quarantine.jsonl', 'receipts', 'summary.json'],
     )
-
-
-@_needs_beam
-class BeamEngineTest(BeamTestCase):
-
-  @parameterized.parameters(
-      (plan_lib.CHECKPOINT, _FN_API),
-      (plan_lib.RLDS, _BUNDLE_BASED),
-      (plan_lib.CHECKPOINT, *_PROCESSES),
-  )
-  @pytest.mark.long
-  def test_a_folder_is_that_of_one_process_to_the_last_bit(
-      self, kind, *options
-  ):
-    self.assert_same_folder(kind, *options)
     steps = sum(job_testing.LENGTHS)
     self.assertEqual(
         self.engine.counters,

@@ -89,19 +89,15 @@ class FormatSourceTest(job_testing.JobTestCase):
     plan = self.plan(opened=[opened])
     self.convert(plan)
     items = job_testing.items_of(plan.output.place)
-    expected = job_testing.pairs(enumerate(job_testing.LENGTHS))
-    lost = job_testing.pairs(
-        (i, n) for i, n in enumerate(job_testing.LENGTHS) if not 2 <= i < 5
-    )
+    numbered = list(enumerate(job_testing.LENGTHS))[2:5]
     # The reward of the last step is 0, as there is none.
-    last = {100 * i + n - 1 for i, n in enumerate(job_testing.LENGTHS)}
+    last = {100 * i + n - 1 for i, n in numbered}
     self.assertEqual(
         job_testing.rewards_of(items),
-        sorted(
+        [
             [first, 0.0 if second in last else second]
-            for first, second in expected
-            if [first, second] not in lost
-        ),
+            for first, second in job_testing.pairs(numbered)
+        ],
     )
 
   @parameterized.parameters(

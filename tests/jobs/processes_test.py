@@ -183,18 +183,6 @@ class ProcessesTest(job_testing.JobTestCase):
         [pids.count(pid) for pid in dict.fromkeys(pids)], [3, 3, 2]
     )
 
-  def test_an_interruption_ends_all_processes(self):
-    plan = self.plan(episodes_per_task=1)
-    notes = self.new('notes')
-    with mock.patch.object(
-        convert.progress_lib.ProgressDisplay,
-        'update',
-        side_effect=KeyboardInterrupt,
-    ), self.assertRaises(KeyboardInterrupt):
-      self.convert(plan, engine=_DyingProcesses(notes, {}, 0))
-    for path in pathlib.Path(notes).iterdir():
-      self.assertFalse(_is_running(path.read_text()))
-
 
 def _is_running(pid):
   try:
