@@ -21,27 +21,6 @@ def _decoder():
 
 class ImageDecodersTest(tf.test.TestCase):
 
-  def test_which_images(self):
-    feature = tfds.features.FeaturesDict(
-        {
-            'open': _OPEN,
-            'fixed': _FIXED,
-            'x': np.int64,
-            'nest': {'open': _OPEN, 'skipped': _OPEN},
-        }
-    )
-    found = image_decoders.decoders_of_one_size(
-        feature, {'nest': {'skipped': _SKIP}}, ('steps',)
-    )
-    self.assertEqual(set(found), {'open', 'nest'})
-    self.assertEqual(set(found['nest']), {'open', 'skipped'})
-    self.assertIs(found['nest']['skipped'], _SKIP)
-    self.assertIsNone(
-        image_decoders.decoders_of_one_size(
-            tfds.features.FeaturesDict({'fixed': _FIXED}), None, ()
-        )
-    )
-
   def test_no_images(self):
     decode = tf.function(
         _decoder().decode_batch_example,

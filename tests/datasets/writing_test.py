@@ -6,7 +6,6 @@ from absl.testing import absltest
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 
 _FEATURES = {'steps': tfds.features.Dataset({'x': np.int64})}
@@ -27,19 +26,6 @@ class WriteEpisodesTest(absltest.TestCase):
         features=_FEATURES,
         split=split,
     )
-
-  def test_what_is_written_is_read(self):
-    folder = self.create_tempdir().full_path
-    self._write(folder, iter([_episode(1, 2, 3), _episode(4)]))
-    episodes = loading.load_episodes(folder, 'test').as_numpy_iterator()
-    self.assertEqual(
-        [episode['steps']['x'].tolist() for episode in episodes],
-        [[1, 2, 3], [4]],
-    )
-    info = tfds.builder_from_directory(folder).info
-    self.assertEqual(info.name, 'my_env_v0')
-    self.assertEqual(info.description, 'Two episodes.')
-    self.assertEqual(list(info.splits), ['test'])
 
   def test_a_split_that_could_not_be_read(self):
     folder = self.create_tempdir().full_path

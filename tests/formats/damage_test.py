@@ -18,6 +18,7 @@ from tests.formats import expected
 _HDF5 = 'minari/cartpole/data/main_data.hdf5'
 _V2_FILE = 'data/chunk-000/episode_00000{}.parquet'
 _NAMES = {'observations': 'obs'}
+_VIDEO = 'videos/chunk-000/observation.images.top/episode_000000.mp4'
 _PART = 'data/0/part-0.parquet'
 _PARTS = {'modality': True}
 _PICKLE = [{'id': 'pickle', 'protocol': 5}]
@@ -217,6 +218,8 @@ _CASES = {
             ),
         ),
         ('There is no file .*_000000.parqu', _gone(_V2_FILE.format(0))),
+        ('There is no video file', _gone(_VIDEO)),
+        ('not a whole video file', _cut(_VIDEO, 9)),
         (
             'from 0 to 4.*shape .3.',
             _modality(state={'arm': {'start': 0, 'end': 4}}),

@@ -15,7 +15,6 @@ from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
 from rlds2reverb.fields import bindings
 from rlds2reverb.formats import readers
-from rlds2reverb.formats import robomimic
 from tests.formats import expected
 
 _DATA = expected.DATA
@@ -94,17 +93,6 @@ class ReadersTest(parameterized.TestCase):
     for reader in readers.find_format(path), 'hdf5':
       with self.assertRaisesRegex(ValueError, 'into another file'):
         formats.load(path, reader)
-
-  def test_a_reader_is_called_with_its_options(self):
-    path = os.path.join(_DATA, 'robomimic', 'low_dim.hdf5')
-    for found in (
-        formats.load(path, filter_key='train'),
-        formats.load(path, 'robomimic', filter_key='train'),
-    ):
-      expected = robomimic.load_robomimic(path, filter_key='train')
-      ids = lambda data: [int(one['episode_id']) for one in data]
-      self.assertEqual(ids(found), ids(expected))
-      self.assertNotEmpty(ids(found))
 
   def test_what_is_not_known(self):
     path = self.create_tempfile(content='nothing').full_path

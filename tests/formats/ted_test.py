@@ -69,27 +69,6 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
         wanted[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)
       contract.assert_equal(self, episode['steps'], wanted)
 
-  @parameterized.parameters(False, True)
-  def test_nested_fields(self, flat):
-    rng = np.random.default_rng(0)
-    steps = contract.random_steps(rng, 4)
-    steps = {
-        key: steps[key]
-        for key in (*contract.A, 'state')
-        if key not in ('observation', 'action')
-    }
-    steps['observation'] = {'a': rng.random((5, 2)), 'b': {'c': np.arange(5)}}
-    steps['action'] = {'arm': rng.random((5, 3))}
-    (found,) = ted.from_ted(ted.to_ted(golden.stacked([steps]), flat=flat))
-    for path in (('a',), ('b', 'c')):
-      here, there = steps['observation'], found['steps']['observation']
-      for key in path:
-        here, there = here[key], there[key]
-      self.assertAllEqual(there, here)
-    self.assertAllEqual(
-        found['steps']['action']['arm'][:4], steps['action']['arm'][:4]
-    )
-
 
 class FromTedTest(tf.test.TestCase):
 

@@ -198,17 +198,12 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     ):
       contract.assert_equal(self, one, other)
 
-  def test_a_reward_of_one_dimension_stays(self):
+  @parameterized.parameters(True, False)
+  def test_a_reward_of_one_dimension_or_none(self, has_reward):
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
     steps = {**contract.A, 'reward': contract.A['reward'][:, None]}
-    torchrl.save_torchrl(golden.stacked([steps]), folder)
-    found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
-    contract.assert_equal(self, found[0]['steps'], steps)
-
-  def test_without_a_reward(self):
-    folder = os.path.join(self.create_tempdir().full_path, 'saved')
-    steps = {**contract.A}
-    del steps['reward']
+    if not has_reward:
+      del steps['reward']
     torchrl.save_torchrl(golden.stacked([steps]), folder)
     (found,) = torchrl.load_torchrl(folder).as_numpy_iterator()
     contract.assert_equal(self, found['steps'], steps)

@@ -35,10 +35,7 @@ _DATA_SETS = {
     'depth_linear': (
         np.float32,
         video.DepthEncoderConfig(
-            depth_min=0.5,
-            depth_max=4.0,
-            shift=1.0,
-            use_log=False,
+            depth_min=0.5, depth_max=4.0, shift=1.0, use_log=False
         ),
     ),
 }
@@ -88,24 +85,14 @@ def _annotate(root: pathlib.Path) -> None:
   folder = root / '.annotate_staging'
   records = list(reader.iter_episodes(root))
   times = records[0].frame_timestamps
-  persistent = {'role': 'assistant', 'camera': None, 'tool_calls': None}
-  staging.EpisodeStaging(folder, 0).write(
-      'plan',
-      [
-          {
-              **persistent,
-              'content': 'reach für den Griff',
-              'style': 'subtask',
-              'timestamp': times[0],
-          },
-          {
-              **persistent,
-              'content': 'pull',
-              'style': 'subtask',
-              'timestamp': times[2],
-          },
-      ],
-  )
+  subtask = {'role': 'assistant', 'camera': None, 'tool_calls': None}
+  subtask['style'] = 'subtask'
+  texts = {times[0]: 'reach für den Griff', times[2]: 'pull'}
+  plan = [
+      {**subtask, 'content': text, 'timestamp': time}
+      for time, text in texts.items()
+  ]
+  staging.EpisodeStaging(folder, 0).write('plan', plan)
   staging.EpisodeStaging(folder, 0).write(
       'interjections', [writer.speech_atom(times[1], 'On it.')]
   )

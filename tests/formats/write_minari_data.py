@@ -58,13 +58,8 @@ class _Rooms(gymnasium.Env):
   def step(self, action):
     self._step += 1
     is_terminal = self._episode == 1 and self._step == 4
-    return (
-        self._observation(),
-        0.5 * self._step,
-        is_terminal,
-        False,
-        self._info(),
-    )
+    reward = 0.5 * self._step
+    return self._observation(), reward, is_terminal, False, self._info()
 
   def _observation(self):
     # All JPEGs of the first episode have the same number of bytes.
@@ -121,12 +116,8 @@ def _write_expected(name: str, path: str) -> None:
   arrays = {}
   for episode in minari.load_dataset(f'{name}-v0').iterate_episodes():
     for column in (
-        'observations',
-        'actions',
-        'rewards',
-        'terminations',
-        'truncations',
-        'infos',
+        *('observations', 'actions', 'rewards'),
+        *('terminations', 'truncations', 'infos'),
     ):
       value = getattr(episode, column)
       if value is not None:

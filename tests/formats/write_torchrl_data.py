@@ -38,12 +38,7 @@ def _episode(observations, rewards, *, terminated=False, truncated=False):
   observation = torch.tensor(observations, dtype=torch.float32)[:, None]
   length = len(rewards)
   never = torch.zeros(length, 1, dtype=torch.bool)
-
-  def at_end(value):
-    flags_ = never.clone()
-    flags_[-1] = value
-    return flags_
-
+  at_end = lambda value: torch.cat([never[1:], torch.tensor([[value]])])
   return tensordict.TensorDict(
       {
           'observation': observation[:-1],
