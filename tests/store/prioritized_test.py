@@ -144,9 +144,6 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     for alpha in -0.1, np.nan, np.inf:
       with self.assertRaisesRegex(ValueError, 'alpha.*from 0 up'):
         prioritized.Prioritized(alpha)
-    sampler, _ = self.make([1, 4])
-    with self.assertRaisesRegex(ValueError, 'one replay buffer'):
-      sampler.bind(cuts.make_store([2]).make_items(), samplers.Process(0))
 
 
 if __name__ == '__main__':

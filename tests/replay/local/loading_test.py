@@ -100,30 +100,6 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
   def folder(self):
     return os.path.join(self.create_tempdir().full_path, 'new', 'frames')
 
-  def test_frames_are_prepared_once(self):
-    folder = self.folder()
-    written = loading.load_frames(
-        _known_data(), _items(windows_lib.Windows(3)), folder
-    )
-    times = {
-        name: os.stat(os.path.join(folder, name)).st_mtime_ns
-        for name in os.listdir(folder)
-    }
-    again = loading.load_frames(
-        _known_data(), _items(windows_lib.Windows(3)), folder
-    )
-    self.assertEqual(
-        times,
-        {
-            name: os.stat(os.path.join(folder, name)).st_mtime_ns
-            for name in os.listdir(folder)
-        },
-    )
-    for found in written, again, loading.open_frames(folder):
-      self.assertEqual(found.make_items().num_items, 9)
-      self.assertAllEqual(_observations(found, 0, 15)[:, 0], [*range(5)] * 3)
-    self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
-
   def test_a_report_stays_empty(self):
     folder = self.folder()
     [episode] = cuts.episodes_of([5])
