@@ -89,12 +89,8 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
 def _columns(where: str, entry: Any, feature: Any) -> slice:
   begin, end = entry.get('start'), entry.get('end')
   shape = feature['shape']
-  if (
-      not isinstance(begin, int)
-      or not isinstance(end, int)
-      or len(shape) != 1
-      or not 0 <= begin < end <= shape[0]
-  ):
+  are_known = isinstance(begin, int) and isinstance(end, int)
+  if not are_known or len(shape) != 1 or not 0 <= begin < end <= shape[0]:
     raise ValueError(
         f'{where} goes from {begin} to {end}, but its feature has the shape'
         f' {list(shape)}.'

@@ -124,30 +124,30 @@ def read_references(
   """
   by_video = {}
   for index, reference in enumerate(references):
-    if reference:
-      path, _, time = reference.decode().rpartition(_TIME)
-      time, _, codes = time.partition(_DEPTH)
-      if not path:
-        raise ValueError(
-            f'{reference.decode()!r} is not a reference to the frame of a'
-            f' video, such as /data/a.mp4{_TIME}1.5.'
-        )
-      if bool(codes) != (depth_unit is not None):
-        raise ValueError(
-            f'{reference.decode()!r} is a frame of'
-            f' {"depth" if codes else "images"}, but depth_unit is'
-            f' {depth_unit!r}. It must be mm or m for depth, and None for'
-            ' images.'
-        )
-      by_video.setdefault((path, codes), []).append((index, float(time)))
+    if not reference:
+      continue
+    text = reference.decode()
+    path, _, time = text.rpartition(_TIME)
+    time, _, codes = time.partition(_DEPTH)
+    if not path:
+      raise ValueError(
+          f'{text!r} is not a reference to the frame of a video, such as'
+          f' /data/a.mp4{_TIME}1.5.'
+      )
+    if bool(codes) != (depth_unit is not None):
+      kind = 'depth' if codes else 'images'
+      raise ValueError(
+          f'{text!r} is a frame of {kind}, but depth_unit is {depth_unit!r}. It'
+          ' must be mm or m for depth, and None for images.'
+      )
+    by_video.setdefault((path, codes), []).append((index, float(time)))
   for (path, codes), wanted in by_video.items():
     indices, times = zip(*wanted)
     depths = None
     if codes:
       low, high, shift, use_log = map(float, codes.split(','))
-      depths = depth_maps.Codes(low, high, shift, bool(use_log)).depths(
-          depth_unit
-      )
+      known = depth_maps.Codes(low, high, shift, bool(use_log))
+      depths = known.depths(depth_unit)
     yield from zip(indices, read_frames(path, times, depths=depths))
 
 
