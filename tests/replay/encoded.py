@@ -60,14 +60,6 @@ def frames_of(step_types):
   )
 
 
-def block_of(episode_ids, *step_types):
-  """A block of whole episodes of these step types."""
-  splits = np.cumsum([0, *map(len, step_types)])
-  return frame_blocks.FrameBlock(
-      frames_of(sum(step_types, [])), episode_ids, splits, 0
-  )
-
-
 def one_by_one(episodes, block_length, ids=None):
   """Yields the blocks of episodes, each of one episode."""
   for index, frames in enumerate(episodes):

@@ -21,8 +21,8 @@ _ANSWER_SECONDS = 1
 # process ends would never come back.
 _TICK_MICROSECONDS = 50_000
 _TICKS_PER_POLL = 10
-# The kinds of elements from which samples are picked.
-_SAMPLE, _TICK, _END = range(3)
+# The server of the element that ends a stream. Ticks are of no server.
+_END = -1
 
 
 class TableWatch:
@@ -70,8 +70,8 @@ class TableWatch:
       return np.maximum(sizes, 1.0)
     return sampled
 
-  def poll(self) -> np.int32:
-    """Asks each server once, and returns `_TICK`.
+  def poll(self) -> np.ndarray:
+    """Asks each server once; returns the servers of a tick, of which are none.
 
     Raises:
       ConnectionError: if a server has been silent for too long.
@@ -93,7 +93,7 @@ class TableWatch:
               f' not answered for {silent:.0f} seconds. Start it again, and'
               ' then the data set.'
           ) from None
-    return np.int32(_TICK)
+    return np.zeros(0, np.int32)
 
   def check_end(self, server: int, batch_size: int) -> None:
     """Raises an error unless a table that gave nothing for long has ended.
@@ -148,7 +148,8 @@ def guard(samples: tf.data.Dataset, watch: TableWatch) -> tf.data.Dataset:
   """Returns samples, and an error if a server dies meanwhile.
 
   Args:
-    samples: batches of samples of a table.
+    samples: batches of samples of a table, and the index of the server of each,
+      int32 `[B]`.
     watch: asks the servers, twice a second.
 
   Returns:
@@ -158,14 +159,16 @@ def guard(samples: tf.data.Dataset, watch: TableWatch) -> tf.data.Dataset:
       lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
       samples.element_spec,
   )
+  nothing = lambda: steps_lib.zeros(spec)
 
   def tick(index):
-    polled = tf.cond(
+    sample, server = nothing()
+    server = tf.cond(
         (index + 1) % _TICKS_PER_POLL == 0,
         lambda: tf.numpy_function(watch.poll, [], tf.int32),
-        lambda: _TICK,
+        lambda: server,
     )
-    return tf.ensure_shape(polled, []), steps_lib.zeros(spec)
+    return sample, tf.ensure_shape(server, [None])
 
   # This sleeps in a thread of tf.data, under the lock that its cancellation
   # takes. If its input called a function, as `counter` does, freeing the
@@ -180,25 +183,19 @@ def guard(samples: tf.data.Dataset, watch: TableWatch) -> tf.data.Dataset:
       ),
       ticks.element_spec,
   )
-  end = tf.data.Dataset.from_tensors((_END, steps_lib.zeros(spec)))
-  kind = tf.data.Dataset.from_tensors(_SAMPLE).repeat()
-  samples = tf.data.Dataset.zip((kind, samples)).concatenate(end)
   # The interleaving yields whatever comes first: a batch of samples, or the
   # error of a tick. Ticks are elements, or the stream could not be stopped.
-  variants = [
-      tf.data.experimental.to_variant(each)
-      for each in (samples, ticks.map(tick))
-  ]
+  end = tf.data.Dataset.from_tensors((nothing()[0], tf.constant([_END])))
+  parts = samples.concatenate(end), ticks.map(tick)
+  variants = [tf.data.experimental.to_variant(part) for part in parts]
   both = tf.data.Dataset.range(2).interleave(
       lambda index: tf.data.experimental.from_variant(
-          tf.gather(variants, index), (tf.TensorSpec([], tf.int32), spec)
+          tf.gather(variants, index), spec
       ),
       cycle_length=2,
       num_parallel_calls=2,
       deterministic=False,
   )
-  return (
-      both.take_while(lambda kind, _: kind != _END)
-      .filter(lambda kind, _: kind == _SAMPLE)
-      .map(lambda _, sample: sample)
-  )
+  return both.take_while(
+      lambda _, server: tf.reduce_all(server != _END)
+  ).filter(lambda _, server: tf.size(server) > 0)
