@@ -85,8 +85,8 @@ class GoldenEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           while left:
             expected_lengths.append(min(left, block_length or left))
             left -= expected_lengths[-1]
-        if block_length is None and form is not golden.stacked:
-          # Batches have three episodes, and a block of nested steps many.
+        if block_length is None:
+          # Batches have three episodes, and a block of others many.
           size = 3 if form is golden.batched else len(expected_lengths)
           expected_lengths = [
               sum(expected_lengths[start : start + size])
