@@ -15,7 +15,7 @@ from rlds2reverb.episodes import steps as steps_lib
 
 # At most as many episodes are in memory before they are batched; and fewer if
 # so many steps each are more than a batch.
-_MAX_TOGETHER = 32
+_MAX_TOGETHER = 8
 _MANY_STEPS = 64
 
 
