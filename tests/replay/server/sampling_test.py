@@ -310,7 +310,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         capture_output=True,
         check=True,
         text=True,
-        timeout=60,  # Where freeing one waits for ever.
+        timeout=180,  # Where freeing one waits for ever.
     )
     self.assertIn('FREED', found.stdout)
 
