@@ -11,6 +11,7 @@ import tree
 from rlds2reverb.datasets import loading
 from tests import ram_files  # noqa: F401
 from tests import tfds_files
+from tests.datasets import all_features
 
 
 class NamedRlds(tfds.core.GeneratorBasedBuilder):
@@ -35,21 +36,16 @@ class NamedRlds(tfds.core.GeneratorBasedBuilder):
       yield index, {'steps': [{'reward': reward} for reward in rewards]}
 
 
+_STEPS = all_features.FEATURES['steps'].feature
 _FEATURES = {
-    'episode_id': np.int64,
+    **all_features.FEATURES,
     'steps': tfds.features.Dataset(
         {
+            **_STEPS,
             'observation': {
+                **_STEPS['observation'],
                 'image': tfds.features.Image(shape=(None, None, 3)),
-                'state': tfds.features.Tensor(shape=(2,), dtype=np.float64),
-                'depth': tfds.features.Tensor(
-                    shape=(3, 2), dtype=np.uint16, encoding='zlib'
-                ),
-                'words': tfds.features.Text(),
             },
-            'action': np.int32,
-            'is_first': np.bool_,
-            'label': tfds.features.ClassLabel(names=['a', 'b']),
             'tags': tfds.features.Sequence(np.int32),
         }
     ),
@@ -57,28 +53,12 @@ _FEATURES = {
 
 
 def _episode(rng, index):
-  length = index % 4 + 1
-  return {
-      'episode_id': index,
-      'steps': [
-          {
-              'observation': {
-                  'image': rng.integers(
-                      0, 256, (4 + index, 5, 3), dtype=np.uint8
-                  ),
-                  # The format keeps the precision of float32.
-                  'state': np.float64(np.float32(rng.normal(size=2))),
-                  'depth': rng.integers(0, 9999, (3, 2), dtype=np.uint16),
-                  'words': f'step {t} of {index}',
-              },
-              'action': t,
-              'is_first': t == 0,
-              'label': 'ab'[t % 2],
-              'tags': list(range(t)),
-          }
-          for t in range(length)
-      ],
-  }
+  episode = all_features.make_episode(rng, index, index % 4 + 1)
+  for t, step in enumerate(episode['steps']):
+    image = rng.integers(0, 256, (4 + index, 5, 3), dtype=np.uint8)
+    step['observation']['image'] = image
+    step['tags'] = list(range(t))
+  return episode
 
 
 class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
@@ -107,19 +87,17 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(words.decode(), step['observation']['words'])
         for path, value in tree.flatten_with_path(found):
           expected = step[path[0]] if len(path) == 1 else step[path[0]][path[1]]
-          self.assertAllEqual(value, expected)
+          # The format keeps the precision of float32.
+          np.testing.assert_allclose(value, expected, 1e-6)
       self.assertLen(episode['steps']['action'], len(written['steps']))
     spec = loaded.element_spec['steps']
-    self.assertEqual(spec['action'], tf.TensorSpec([None], tf.int32))
-    self.assertEqual(
-        spec['observation'],
-        {
-            'image': tf.TensorSpec([None, None, None, 3], tf.uint8),
-            'state': tf.TensorSpec([None, 2], tf.float64),
-            'depth': tf.TensorSpec([None, 3, 2], tf.uint16),
-            'words': tf.TensorSpec([None], tf.string),
-        },
-    )
+    self.assertEqual(spec['action'], tf.TensorSpec([None, 1], tf.int8))
+    for name, wanted in (
+        ('image', tf.TensorSpec([None, None, None, 3], tf.uint8)),
+        ('state', tf.TensorSpec([None, 3, 2], tf.float64)),
+        ('words', tf.TensorSpec([None], tf.string)),
+    ):
+      self.assertEqual(spec['observation'][name], wanted)
 
   def test_decoders_leave_images_encoded(self):
     loaded = loading.load_episodes(
