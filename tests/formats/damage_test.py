@@ -19,6 +19,7 @@ _HDF5 = 'minari/cartpole/data/main_data.hdf5'
 _V2_FILE = 'data/chunk-000/episode_00000{}.parquet'
 _NAMES = {'observations': 'obs'}
 _VIDEO = 'videos/chunk-000/observation.images.top/episode_000000.mp4'
+_TEXTS = 'lang_annotations/auto_lang_ann.npy'
 _PART = 'data/0/part-0.parquet'
 _PARTS = {'modality': True}
 _PICKLE = [{'id': 'pickle', 'protocol': 5}]
@@ -131,8 +132,7 @@ def _array_of_zarr(name, **metadata):
 
 
 def _dead_end(path):
-  folder = os.path.join(path, 'lang_annotations', 'auto_lang_ann.npy')
-  np.save(folder, {'language': _Evil()})
+  np.save(os.path.join(path, _TEXTS), {'language': _Evil()})
 
 
 # What is not there, or is of another format: what the error says.
@@ -172,6 +172,12 @@ _CASES = {
             {'leave_out': ['rel_actions', 'rgb_static']},
         ),
         ('mkdir, which may run any code', _dead_end, {'language': True}),
+        ('no .*, which has the texts', _gone(_TEXTS), {'language': True}),
+        (
+            'has no texts of CALVIN',
+            _array(_TEXTS, {'x': 1}),
+            {'language': True},
+        ),
     ],
     ('d3rlpy', 'd3rlpy/arrays.h5'): [
         ('has num_ep.* version', _h5(version=None)),
