@@ -517,7 +517,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_episode_that_one_of_two_tables_refuses(self, other, message):
     episodes = _episodes(5)
-    data = golden.stacked(episodes)
+    data = golden.batched(episodes)  # The third is the last of a batch.
     with _server(data, tables=(testing.TABLE, _OTHER)) as client:
       with mock.patch.object(logging, 'error') as log:
         with self.assertRaisesRegex(
