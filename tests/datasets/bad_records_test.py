@@ -40,17 +40,7 @@ _PER_FILE = 20
 _MEND = 'An episode must be stored as features.json says, but it '
 _DAMAGED = f'{_MEND}is damaged or has another type.'
 _COUNTS = ', '.join(
-    f'{name}: %s'
-    for name in (
-        'action',
-        'discount',
-        'image',
-        'is_first',
-        'is_last',
-        'is_terminal',
-        'observation',
-        'reward',
-    )
+    f'{name}: %s' for name in sorted(_FEATURES['steps'].feature)
 )
 _UNEQUAL = "An episode's fields must have a row for every step."
 

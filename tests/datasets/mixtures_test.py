@@ -16,6 +16,11 @@ from tests import ways
 
 _DRAWS = 256  # So many are made at once.
 _LENGTHS = {'a': 3, 'b': 5, 'c': 8}
+_EPISODES = golden.stacked([ways.FIVE])
+
+
+def _both(dataset):
+  return dict.fromkeys('ab', dataset)
 
 
 def _range(start, count):
@@ -207,30 +212,17 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       (dict(batch_size=4, subbatch_size=3), '4 is not one of 3'),
       (dict(batch_size=4, stop_when='all'), 'Choose a subbatch_size, or stop'),
       (
-          dict(
-              datasets=dict.fromkeys('ab', tf.data.Dataset.range(4)),
-              batch_size=4,
-          ),
+          dict(datasets=_both(tf.data.Dataset.range(4)), batch_size=4),
           'the element of a is a scalar. Call batch',
       ),
       (
-          dict(
-              datasets=dict.fromkeys('ab', golden.stacked([golden.COMPLETE])),
-              batch_size=4,
-          ),
+          dict(datasets=_both(_EPISODES), batch_size=4),
           'data sets of batches are mixed, but a has episodes',
       ),
+      (dict(datasets=_both(_EPISODES), subbatch_size=2), 'steps/action is of'),
       (
           dict(
-              datasets=dict.fromkeys('ab', golden.stacked([ways.FIVE])),
-              subbatch_size=2,
-          ),
-          'steps/action is of',
-      ),
-      (
-          dict(
-              datasets=dict.fromkeys('ab', tf.data.Dataset.range(4).batch(3)),
-              subbatch_size=2,
+              datasets=_both(tf.data.Dataset.range(4).batch(3)), subbatch_size=2
           ),
           'but the element is of',
       ),

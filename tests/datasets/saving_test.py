@@ -14,20 +14,7 @@ from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
 
-_NUMBERS = (
-    np.bool_,
-    np.int8,
-    np.uint8,
-    np.int16,
-    np.uint16,
-    np.int32,
-    np.uint32,
-    np.int64,
-    np.uint64,
-    np.float16,
-    np.float32,
-    np.float64,
-)  # pyformat: disable
+_NUMBERS = tuple(np.dtype(code).type for code in '?bBhHiIlLefd')
 
 
 def _episode(rng, length):
