@@ -88,6 +88,7 @@ class ItemIndex:
     first_row, num_rows, counts, _ = self.episodes
     self.first_item = np.concatenate([[0], np.cumsum(counts)])
     self.num_items = self.num_slots = int(self.first_item[-1])
+    self._ends = first_row + num_rows
     # The row of an item is its number times the stride, and its offset; or the
     # latest, if that comes before.
     self._stride = 1 if windows is None else windows.stride
@@ -162,17 +163,18 @@ class ItemIndex:
     if not self.windows.pads_episodes:
       return rows.read(starts, self.length), None
     places = starts[:, np.newaxis] + np.arange(self.length)
-    first_row, num_rows = (each[episode] for each in self.episodes[:2])
-    ends = (first_row + num_rows)[:, np.newaxis]
+    ends = self._ends[episode][:, np.newaxis]
     is_real = places < ends
-    repeats = self.windows.fill == 'repeat' and not is_real.all()
-    if repeats or places.max(initial=0) >= rows.num_rows:
+    if is_real.all():
+      return rows.read(starts, self.length), is_real
+    repeats = self.windows.fill == 'repeat'
+    if repeats or places[:, -1].max() >= rows.num_rows:
       leaves = rows.take(np.minimum(places, ends - 1))
     else:
       leaves = rows.read(starts, self.length)
     if not repeats:
       filled = np.nonzero(~is_real)
-      for number, leaf in enumerate(leaves if filled[0].size else ()):
+      for number, leaf in enumerate(leaves):
         is_string = leaf.dtype == strings.CELL
         leaf[filled] = _NO_STRING if is_string else boundary.get(number, 0)
     return leaves, is_real
