@@ -12,6 +12,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import batching
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
@@ -25,7 +26,6 @@ from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import rows as rows_lib
 from rlds2reverb.trajectories import validation
 
-_INDEX = 'index'  # the field of an episode with its index
 _MAX_COLUMNS = 64  # of a field, that are shown
 # A row of `Reading.episodes`. From `return` on, they are those of `rows`.
 _EPISODE = np.dtype(
@@ -151,16 +151,12 @@ class Reading:
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
     used = {*self._excerpts.instruction[:1]} - {rlds.STEPS}
-
-    def select(count, episode):
-      steps = episode[rlds.STEPS]
-      steps = stacked_steps.stacked_fields(steps, self.spec[rlds.STEPS])
-      fields = {name: episode[name] for name in used}
-      index = episode.get(self._index, count)
-      return {**fields, _INDEX: index, rlds.STEPS: steps}
-
-    # The batches of `Episodes` leave out those whose fields differ in length.
-    batches = batching.batch_together(rlds_data.enumerate(), select)
+    batches = data_sets.batches_of(
+        rlds_data,
+        fields=self.spec[rlds.STEPS],
+        episode_fields=used | ({self._index} - {None}),
+    )
+    batches = batching.numbered(batches)
     one, records = self._accumulation, [self.episodes]
     state = one.empty()
     add = tf.function(one.add, autograph=False, reduce_retracing=True)
@@ -175,6 +171,10 @@ class Reading:
 
   def _facts_of(self, batch: Any) -> Any:
     """Returns what is added of a batch of episodes, in graph mode."""
+    batch = batch._replace(
+        steps={name: batch.steps[name] for name in self.spec[rlds.STEPS]},
+        episode=batch.fields.get(self._index, batch.episode),
+    )
     lengths, is_cut = stacked_steps.lengths_of(batch.steps), tf.constant(False)
     if lengths is not None:
       is_cut = ~stacked_steps.are_equal(lengths)
@@ -203,7 +203,7 @@ class Reading:
         'outside': (numbers < self.limits[0]) | (numbers > self.limits[1]),
     }
     records = np.zeros(len(is_valid), _EPISODE)
-    records['index'], records['last_reward'] = batch.fields[_INDEX], np.nan
+    records['index'], records['last_reward'] = batch.episode, np.nan
     spans = [*map(slice, batch.row_splits, batch.row_splits[1:])]
     shows, steps = [], []
     for at, span in enumerate(spans):
