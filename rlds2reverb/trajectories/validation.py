@@ -213,11 +213,14 @@ def find_faults(
   steps, rules = places[:, 0], tf.gather(list(broken), places[:, 1])
   texts = []
   for name in (*_FLAGS, rlds.DISCOUNT):
-    value = tf.gather(outline[name], steps)
-    if value.dtype == tf.bool:
-      text = tf.where(value, '1', '0')
-    else:
-      text = tf.strings.as_string(value, precision=9, shortest=True)
+    value = tf.cast(tf.gather(outline[name], steps), tf.float32)
+    short, whole = (
+        tf.strings.as_string(value, precision=digits, shortest=True)
+        for digits in (6, 9)
+    )
+    # 0.9 has 9 digits in binary, 0.899999976, and is told by one.
+    is_whole = tf.strings.to_number(short) == value
+    text = tf.where(is_whole, short, whole)
     texts.append(tf.strings.join([f'{name}=', text]))
   values = tf.strings.join(texts, ', ')
   fields = tf.zeros_like(values)
