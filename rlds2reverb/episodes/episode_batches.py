@@ -154,11 +154,11 @@ def sum_rows(column: tf.Tensor, row_splits: tf.Tensor) -> tf.Tensor:
   """Adds up a number of the steps of each episode.
 
   Args:
-    column: numbers `[N]`.
+    column: numbers `[N, ...]`.
     row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
 
   Returns:
-    The sums, `[E]`, of the same dtype; 0 for an episode without steps.
+    The sums, `[E, ...]`, of the same dtype; 0 for an episode without steps.
   """
   return tf.math.unsorted_segment_sum(
       column, episode_of_rows(row_splits), tf.size(row_splits) - 1

@@ -90,9 +90,8 @@ class ConversionReport:
     self._is_taken = False
     # A row for each skipped episode, with its fault.
     self._skipped = None
-    # A row for each block with NaN, with the counts by field; for each episode
-    # that bootstraps, with 1 in the first column; and for each episode whose
-    # last step has a reward, with the reward in the second column.
+    # A row for what a block has of an episode: 1 if that bootstraps, the reward
+    # of its last step, and how many NaN each field has; if any is not 0.
     self._blocks = None
     self._nan_fields = None
 

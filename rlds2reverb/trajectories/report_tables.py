@@ -45,40 +45,18 @@ class ReportTables(NamedTuple):
       bootstraps: bool `[B]`: the steps that make their episode one of
         `bootstrapped_terminals`.
     """
-    nans = [
-        tf.math.count_nonzero(tf.math.is_nan(leaf), dtype=tf.float64)
-        for _, leaf in steps_lib.float_fields(block.steps)
-    ]
-    nan_row = tf.stack([tf.zeros([2], tf.float64)[0]] * 2 + nans)
-    # Most blocks have nothing to record, so they insert no rows. A `tf.cond`
-    # would be as fast, but takes longer to build.
-    num_nan_rows = tf.cast(tf.reduce_any(nan_row > 0), tf.int32)
-    place = block.episode_ids[0] * MAX_STEPS + block.step
-    ends = tf.stack(
-        [
-            episode_batches.sum_rows(column, block.row_splits)
-            for column in (
-                tf.cast(bootstraps, tf.float64),
-                _last_rewards(block, is_last),
-            )
-        ],
-        axis=1,
-    )
-    found = tf.where(ends != 0)
-    # No block begins at steps as late as these keys.
-    places = tf.gather(block.episode_ids, found[:, 0]) * MAX_STEPS
-    places += MAX_STEPS - 1 - found[:, 1]
-    end_rows = tf.one_hot(found[:, 1], 2 + len(nans), dtype=tf.float64)
+    columns = [tf.cast(bootstraps, tf.float64), _last_rewards(block, is_last)]
+    for _, leaf in steps_lib.float_fields(block.steps):
+      are_nan = tf.reshape(tf.math.is_nan(leaf), [tf.size(is_last), -1])
+      columns.append(tf.math.count_nonzero(are_nan, 1, dtype=tf.float64))
+    rows = episode_batches.sum_rows(tf.stack(columns, 1), block.row_splits)
+    # Most episodes have nothing to record.
+    found = tf.where(tf.reduce_any(rows != 0, 1))[:, 0]
     _insert(
         self.blocks,
-        tf.concat([tf.fill([num_nan_rows], place), places], 0),
-        tf.concat(
-            [
-                tf.tile([nan_row], [num_nan_rows, 1]),
-                end_rows * tf.gather_nd(ends, found)[:, None],
-            ],
-            0,
-        ),
+        # Of an episode in several blocks, each has a row.
+        tf.gather(block.episode_ids, found) * MAX_STEPS + block.step,
+        tf.gather(rows, found),
     )
 
 
