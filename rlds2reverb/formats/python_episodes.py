@@ -80,8 +80,14 @@ def make_episode(
       as many; by default that is not known.
 
   Raises:
-    ValueError: if there are not as many observations, actions or rewards.
+    ValueError: if there is no observation; or if there are not as many
+      observations, actions or rewards.
   """
+  if not tf.nest.flatten(steps.get(rlds.OBSERVATION, ())):
+    raise ValueError(
+        f'Episode {episode_id} has no observation, but only {sorted(steps)}.'
+        ' Leave out fewer fields.'
+    )
   first = lambda name: tf.nest.flatten(steps[name])[0]
   num_observations = len(first(rlds.OBSERVATION))
   length = len(first(rlds.ACTION if rlds.ACTION in steps else rlds.OBSERVATION))

@@ -67,8 +67,6 @@ def load_zarr(
       else f'{rlds.OBSERVATION}/{name}'
       for name in names
   }
-  if not columns_lib.below(rlds.OBSERVATION, places.values()):
-    raise ValueError(f'{path} has no observation below {_DATA}, but {names}.')
 
   def read() -> python_episodes.Episodes:
     columns = {name: _column(array) for name, array in _open(path)[1].items()}

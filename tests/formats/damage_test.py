@@ -163,6 +163,11 @@ _CASES = {
         (r'has \[\(4, 3\)\]', _array('ep_start_end_ids.npy', [[4, 3]])),
         ("no field 'rgb'", None, {'leave_out': ['rgb']}),
         (
+            "no observation, but only .*'action'",
+            None,
+            {'leave_out': ['robot_obs', 'rgb_static']},
+        ),
+        (
             'robot_obs of frame 4 .* int64',
             lambda path: np.savez(
                 f'{path}/episode_0000004.npz',
@@ -393,6 +398,11 @@ _CASES = {
     ],
     ('zarr', 'zarr/pusht.zarr'): [
         ("data has no field 'image'", None, {'leave_out': ['image']}),
+        (
+            "no observation, but only .*'action'",
+            None,
+            {'leave_out': ['img', 'keypoint', 'n_contacts', 'state']},
+        ),
         (
             r'shape \(13, 5\), but .* 14 frames',
             _array_of_zarr('state', shape=[13, 5]),
