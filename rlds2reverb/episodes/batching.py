@@ -63,11 +63,13 @@ def batch_together(
     data: a data set.
     to_episode: makes an episode with stacked steps of an element.
   """
-  separated = graphs.map_elements(
-      data,
-      lambda *one: episode_batches.separate(to_episode(*one)),
-      tf.data.AUTOTUNE,
-  )
+
+  def separate(*one):
+    separated = episode_batches.separate(to_episode(*one))
+    stacked_steps.lengths_of(separated[0])  # or they are known to differ
+    return separated
+
+  separated = graphs.map_elements(data, separate, tf.data.AUTOTUNE)
   row_bytes = _row_bytes(separated.element_spec)
   count = row_bytes and grouping.GROUP_BYTES // (_MANY_STEPS * row_bytes)
   if count < 2:

@@ -8,7 +8,11 @@ from rlds2reverb.episodes import steps
 class RldsTest(absltest.TestCase):
 
   def test_names_are_those_of_rlds(self):
-    names = [name for name in vars(rlds) if name.isupper()]
+    names = [
+        name
+        for name, value in vars(rlds).items()
+        if isinstance(value, str) and name.isupper()
+    ]
     for name in names:
       self.assertEqual(getattr(rlds, name), getattr(original, name))
     self.assertCountEqual(

@@ -47,7 +47,8 @@ def merge_reverb_checkpoints(
     OSError: if the checkpoint cannot be written. Nothing of it is left then.
     ValueError: if there is no checkpoint to merge, if their tables differ, or
       if they hold different records under the same key. The last happens to two
-      shards that were written under one identity and without an `episode_id`.
+      shards that were written under one identity and without an `episode_id`;
+      and to short episodes that share chunks with others than before.
   """
   if not directories:
     raise ValueError('There must be a checkpoint to merge.')

@@ -89,7 +89,8 @@ class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
   def write(self, episodes, tables=PAIRS, reverb_tables=(), **options):
     path = self.new()
     write.write_reverb_checkpoint(
-        golden.stacked(episodes),
+        # Chunks then do not depend on the episodes beside theirs.
+        golden.batched(episodes, batch_size=1),
         path,
         tables,
         reverb_tables=reverb_tables,

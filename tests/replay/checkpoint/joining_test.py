@@ -34,7 +34,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
 
   def _write(self, begin, end, inserted_at=0, identity='data'):
     source = frames.make_frame_source(
-        golden.stacked(_EPISODES[begin:end]),
+        golden.batched(_EPISODES[begin:end], batch_size=1),
         _TABLES,
         options_lib.ConversionOptions(identity=identity),
     )._replace(first_episode=begin)
