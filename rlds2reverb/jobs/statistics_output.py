@@ -40,8 +40,9 @@ class StatisticsOutput(outputs.FolderOutput):
       return block, accumulation.part(accumulation.rows(batch))
 
     state = accumulation.empty()
-    add = tf.function(accumulation.add, reduce_retracing=True, autograph=False)
-    for block, part in episodes.blocks().map(to_part):
+    parts = episodes.blocks().map(to_part)
+    add = accumulation.adder(parts.element_spec[1])
+    for block, part in parts:
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
       state = add(state, part)
     folder = self.new_part(number)

@@ -6,7 +6,7 @@ many episodes, are then reduced to the moments of each column and to a uniform
 sample of the rows, which gives the quantiles.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -160,6 +160,13 @@ class Accumulation:
         state.steps.add(block, self._seed),
         state.outcomes.add(ends, self._seed),
         state.moments.merge(moments),
+    )
+
+  def adder(self, part_spec: Any) -> Callable[[State, Any], State]:
+    """Returns `add` as one graph, for parts of a spec, of any sizes."""
+    state = tf.nest.map_structure(tf.type_spec_from_value, self.empty())
+    return tf.function(
+        self.add, autograph=False, input_signature=(state, part_spec)
     )
 
   def statistics(self, state: State) -> results.Statistics:

@@ -159,9 +159,9 @@ class Reading:
     batches = batching.numbered(batches)
     one, records = self._accumulation, [self.episodes]
     state = one.empty()
-    add = tf.function(one.add, autograph=False, reduce_retracing=True)
     # One at a time: the images of a long episode may take much memory.
     batches = batches.map(graphs.no_autograph(self._facts_of)).prefetch(1)
+    add = one.adder(batches.element_spec[0])
     for part, *facts in batches:
       state = add(state, part)
       facts = tf.nest.map_structure(lambda leaf: leaf.numpy(), facts)
