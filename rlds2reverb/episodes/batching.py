@@ -50,7 +50,7 @@ def episode_at(index: tf.Tensor, batch: episode_batches.EpisodeBatch) -> Any:
   steps = tf.cond(
       tf.size(batch.row_splits) == 2, lambda: batch.steps, some_rows
   )
-  fields = tf.nest.map_structure(lambda leaf: leaf[index], batch.fields)
+  fields = steps_lib.map_dense(lambda leaf: leaf[index], batch.fields)
   return {**fields, rlds.STEPS: steps}
 
 

@@ -12,13 +12,15 @@ import tensorflow as tf
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 
 
 class EpisodeBatch(NamedTuple):
   """The steps of `E` whole episodes, one after the other, `N` steps in all.
 
   If the fields of an episode differ in length, it is in a batch of its own,
-  `E=1`, whose leaves keep their lengths. `N` is then the longest of them. An
+  `E=1`, whose leaves keep their lengths. `N` is then the longest of them. So is
+  one that has ragged or sparse fields, or data sets, which stay as they are. An
   episode that could not be read is in a batch of its own, too, without steps,
   and with its fault.
 
@@ -56,7 +58,7 @@ def of_one(steps: Any, fields: Any = ()) -> EpisodeBatch:
   return EpisodeBatch(
       steps,
       tf.stack([tf.constant(0, tf.int64), tf.cast(num_rows, tf.int64)]),
-      tf.nest.map_structure(lambda leaf: tf.expand_dims(leaf, 0), fields),
+      steps_lib.map_dense(lambda leaf: tf.expand_dims(leaf, 0), fields),
   )
 
 
@@ -66,16 +68,9 @@ def of_episode(episode: Dict[str, Any]) -> EpisodeBatch:
 
 
 def separate(episode: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
-  """Returns the steps of an episode, and its other fields but data sets."""
-  fields = {
-      name: field
-      for name, field in episode.items()
-      if name != rlds.STEPS
-      and not any(
-          isinstance(leaf, tf.data.Dataset) for leaf in tf.nest.flatten(field)
-      )
-  }
-  return episode[rlds.STEPS], fields
+  """Returns the steps of an episode, and its other fields."""
+  fields = dict(episode)
+  return fields.pop(rlds.STEPS), fields
 
 
 def num_episodes(batch: EpisodeBatch) -> tf.Tensor:
@@ -95,12 +90,15 @@ def keep_episodes(batch: EpisodeBatch, keep: tf.Tensor) -> EpisodeBatch:
     rows = tf.where(tf.gather(keep, episode_of_rows(batch.row_splits)))[:, 0]
     episodes = tf.where(keep)[:, 0]
     lengths = batch.row_splits[1:] - batch.row_splits[:-1]
+    take = lambda nest, index: steps_lib.map_dense(
+        lambda leaf: tf.gather(leaf, index), nest
+    )
     return EpisodeBatch(
-        gathering.take(batch.steps, rows),
+        take(batch.steps, rows),
         tf.concat([[0], tf.cumsum(tf.gather(lengths, episodes))], 0),
-        gathering.take(batch.fields, episodes),
+        take(batch.fields, episodes),
         batch.fault,
-        gathering.take(batch.episode, episodes),
+        take(batch.episode, episodes),
     )
 
   return tf.cond(tf.reduce_all(keep), lambda: batch, kept)

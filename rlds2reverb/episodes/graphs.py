@@ -162,7 +162,7 @@ def _trace(function, element_spec):
     if not isinstance(result, tf.data.Dataset):
       result = tf.nest.map_structure(
           lambda leaf: leaf
-          if tf.is_tensor(leaf)
+          if tf.is_tensor(leaf) or isinstance(leaf, tf.data.Dataset)
           else tf.convert_to_tensor(leaf),
           result,
       )

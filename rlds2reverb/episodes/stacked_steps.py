@@ -163,7 +163,7 @@ def own_rows(nest: Any, start: Any, stop: Any) -> Any:
   which copies them. Strings do not share memory and are sliced.
 
   Args:
-    nest: a nest of tensors `[N, ...]`.
+    nest: a nest of tensors `[N, ...]`; see `steps.map_dense` about others.
     start: an integer `[]` in `[0, N]`.
     stop: an integer `[]` in `[0, N]`, of the same dtype.
 
@@ -171,7 +171,7 @@ def own_rows(nest: Any, start: Any, stop: Any) -> Any:
     The nest, every leaf `[stop - start, ...]`.
   """
   index = tf.range(start, stop)
-  return tf.nest.map_structure(
+  return steps_lib.map_dense(
       lambda leaf: leaf[start:stop]
       if leaf.dtype == tf.string
       else tf.gather(leaf, index),

@@ -9,6 +9,7 @@ package accepts both forms.
 
 from typing import (
     Any,
+    Callable,
     Dict,
     List,
     Mapping,
@@ -258,6 +259,20 @@ def _without_time(spec):
 
 def _is_number(dtype, or_bool) -> bool:
   return dtype.is_floating or dtype.is_integer or (or_bool and dtype.is_bool)
+
+
+def map_dense(function: Callable[[Any], Any], nest: Any) -> Any:
+  """Maps the tensors of a nest, or their specs.
+
+  Ragged and sparse tensors, and data sets, stay as they are: only a batch of
+  one episode has them, and they are not cut.
+  """
+
+  def change(leaf):
+    is_data = isinstance(leaf, (tf.data.Dataset, tf.data.DatasetSpec))
+    return leaf if is_data or is_composite(leaf) else function(leaf)
+
+  return tf.nest.map_structure(change, nest)
 
 
 def is_composite(leaf) -> bool:

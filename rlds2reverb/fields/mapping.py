@@ -36,7 +36,7 @@ def map_fields(
 
   Returns:
     A data set of episodes whose `steps` are stacked and have the seven fields
-    of RLDS. The other fields of an episode stay, unless they are data sets.
+    of RLDS. The other fields of an episode stay.
 
   Raises:
     FileNotFoundError: if there is no gin file at that path.

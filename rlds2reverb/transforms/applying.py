@@ -97,8 +97,7 @@ def transform_episodes(
       episode to an episode.
 
   Returns:
-    A data set of the episodes that are kept, with stacked steps. Fields of an
-    episode that are data sets, other than its steps, are left out.
+    A data set of the episodes that are kept, with stacked steps.
 
   Raises:
     ValueError: if `rlds_data` has no episodes, if a transform does not fit the

@@ -11,6 +11,7 @@ import tensorflow as tf
 from rlds2reverb.arrays import constants
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
@@ -241,6 +242,35 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(steps['reward'], ways.THREE['reward'] + 3)
     (kept,) = form([ways.FIVE, ways.THREE]).filter(own[1])
     self.assertIn('steps', kept)
+
+  @parameterized.parameters(
+      lambda: tf.ragged.constant([[1, 2], [3], [], [4], [5]]),
+      lambda: tf.sparse.from_dense(np.eye(5, dtype=np.float32)),
+      lambda: tf.data.Dataset.range(5),
+  )
+  def test_what_cannot_be_in_a_batch_stays_as_it_is(self, make):
+    def add(episode):
+      steps = dict(episode['steps'])
+      if not isinstance(make(), tf.data.Dataset):
+        steps['odd'] = make()
+      return {'steps': steps, 'odd': make()}
+
+    def values(odd):
+      odd = list(odd) if isinstance(odd, tf.data.Dataset) else odd
+      return (
+          tf.sparse.to_dense(odd) if isinstance(odd, tf.SparseTensor) else odd
+      )
+
+    data = golden.stacked([ways.FIVE, ways.FIVE]).map(add)
+    made = applying.transform_episodes(
+        data, [_AddReward(1.0), _KeepFirst(0.0), lambda episode: episode]
+    )
+    found = [*made, *made.take(1), *mapping_lib.map_fields(data)]
+    self.assertLen(found, 5)
+    for episode in found:
+      self.assertAllEqual(values(episode['odd']), values(make()))
+      if 'odd' in episode['steps']:
+        self.assertAllEqual(values(episode['steps']['odd']), values(make()))
 
   def test_arrays_that_the_user_goes_on_using(self):
     array, number = np.float32([1, 2]), np.ones(())
