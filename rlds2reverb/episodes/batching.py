@@ -31,6 +31,19 @@ def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
   return graphs.map_elements(graphs.flat_map(batches, separate), episode_at)
 
 
+def episode_spec(batch: episode_batches.EpisodeBatch) -> Any:
+  """Returns the spec of the episodes that `unbatch` gives of such batches."""
+
+  def spec(*shape):
+    return lambda leaf: tf.TensorSpec(
+        tf.TensorShape(shape).concatenate(leaf.shape[1:]), leaf.dtype
+    )
+
+  fields = steps_lib.map_dense(spec(), batch.fields)
+  steps = steps_lib.map_dense(spec(None), batch.steps)
+  return {**fields, rlds.STEPS: steps}
+
+
 @graphs.no_autograph
 def _episodes_of(batch: episode_batches.EpisodeBatch) -> tf.data.Dataset:
   return tf.data.Dataset.range(episode_batches.num_episodes(batch)).map(

@@ -40,47 +40,73 @@ class Episodes(private.WrappedDataset):
         if it is known.
     """
     self.batches = batches
-    episodes = batching.unbatch(batches)
     if tf.is_tensor(num_episodes):
       num_episodes = tf.get_static_value(num_episodes)
-    if num_episodes not in (None, tf.data.UNKNOWN_CARDINALITY):
-      episodes = episodes.apply(
+    if num_episodes == tf.data.UNKNOWN_CARDINALITY:
+      num_episodes = None
+    self._num_episodes = num_episodes
+
+    def make(batches):
+      episodes = batching.unbatch(batches)
+      if num_episodes is None:
+        return episodes
+      return episodes.apply(
           tf.data.experimental.assert_cardinality(num_episodes)
       )
-    super().__init__(episodes)
+
+    spec = batching.episode_spec(batches.element_spec)
+    super().__init__(batches, spec, make)
+
+  def cardinality(self):
+    numbers = self._numbers()
+    if numbers is None:
+      return tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64)
+    return numbers.cardinality()
 
   def take(self, count, name=None):
-    return _counted(batching.take(self.batches, count), super().take(count))
+    return self._made(batching.take(self.batches, count), 'take', count)
 
   def skip(self, count, name=None):
-    return _counted(batching.skip(self.batches, count), super().skip(count))
+    return self._made(batching.skip(self.batches, count), 'skip', count)
 
   def shard(self, num_shards, index, name=None):
-    return _counted(
-        batching.shard(self.batches, num_shards, index),
-        super().shard(num_shards, index),
-    )
+    batches = batching.shard(self.batches, num_shards, index)
+    return self._made(batches, 'shard', num_shards, index)
 
   def repeat(self, count=None, name=None):
-    return _counted(self.batches.repeat(count), super().repeat(count))
+    return self._made(self.batches.repeat(count), 'repeat', count)
 
   def prefetch(self, buffer_size, name=None):
-    return _counted(self.batches.prefetch(1), self)
+    return Episodes(self.batches.prefetch(1), self._num_episodes)
 
   def with_options(self, options, name=None):
-    return _counted(self.batches.with_options(options), self)
+    return Episodes(self.batches.with_options(options), self._num_episodes)
 
   def concatenate(self, dataset, name=None):
-    made = super().concatenate(dataset)
-    if not isinstance(dataset, Episodes):
-      return made
-    batches = batching.concatenate(self.batches, dataset.batches)
-    return made if batches is None else _counted(batches, made)
+    batches = others = None
+    if isinstance(dataset, Episodes):
+      batches = batching.concatenate(self.batches, dataset.batches)
+      others = dataset._numbers()
+    if batches is None:
+      return super().concatenate(dataset)
+    if others is None:
+      return Episodes(batches)
+    return self._made(batches, 'concatenate', others)
 
+  def _numbers(self) -> Optional[tf.data.Dataset]:
+    """Returns a data set of as many numbers, if that is known."""
+    if self._num_episodes is None:
+      return None
+    if self._num_episodes == tf.data.INFINITE_CARDINALITY:
+      return tf.data.Dataset.range(1).repeat()
+    return tf.data.Dataset.range(self._num_episodes)
 
-def _counted(batches, episodes) -> Episodes:
-  """Returns the episodes of batches, which are as many as `episodes`."""
-  return Episodes(batches, episodes.cardinality())
+  def _made(self, batches, method, *args) -> 'Episodes':
+    """Returns the episodes of batches that a method makes of these."""
+    numbers = self._numbers()
+    if numbers is not None:
+      numbers = getattr(numbers, method)(*args).cardinality()
+    return Episodes(batches, numbers)
 
 
 def batches_of(

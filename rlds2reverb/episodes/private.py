@@ -7,7 +7,7 @@ public functions, which are slower, take their place.
 
 import contextlib
 import types
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 import tensorflow as tf
 
@@ -65,27 +65,48 @@ def own_default_graph() -> Iterator[None]:
 
 
 class WrappedDataset(tf.data.Dataset):
-  """The base of data sets that add methods to another data set."""
+  """The base of data sets that add methods to another data set.
 
-  def __init__(self, dataset: tf.data.Dataset):
-    self._dataset = dataset
-    super().__init__(tf.data.experimental.to_variant(dataset))
+  The other one is made of a source when it is first used, because it may never
+  be, and making it takes longer than converting a small data set.
+  """
+
+  def __init__(
+      self,
+      source: tf.data.Dataset,
+      element_spec: Any = None,
+      make: Callable[[Any], tf.data.Dataset] = lambda source: source,
+  ):
+    """Creates the data set.
+
+    Args:
+      source: a data set.
+      element_spec: the spec of the elements; by default that of `source`.
+      make: makes the other data set of `source`; by default it is `source`.
+    """
+    self._input, self._make = source, make
+    self._spec = source.element_spec if element_spec is None else element_spec
+    self._wrapped: Optional[tf.data.Dataset] = None
+    super().__init__(None)
+    if not tf.executing_eagerly():
+      self._wrapped = make(source)  # It must be in this function's graph.
 
   def _inputs(self):
-    return [self._dataset]
+    return [self._input]
+
+  @property
+  def _variant_tensor(self) -> tf.Tensor:
+    if self._wrapped is None:
+      with tf.init_scope():
+        self._wrapped = self._make(self._input)
+    return tf.data.experimental.to_variant(self._wrapped)
 
   @property
   def element_spec(self) -> Any:
-    return self._dataset.element_spec
+    return self._spec
 
   def __iter__(self):
-    if tf.executing_eagerly():
-      return self._eager_iterator()
-    return super().__iter__()
-
-  def _eager_iterator(self) -> Any:
-    """Returns the iterator for eager mode."""
-    return PlainIterator(self)
+    return PlainIterator(self) if tf.executing_eagerly() else super().__iter__()
 
 
 class PlainIterator(iterator_ops.OwnedIterator):
