@@ -12,8 +12,6 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-POLICY = 'policy'
-
 
 def split_by_policy(
     rlds_data: tf.data.Dataset,

@@ -205,8 +205,3 @@ def cycle_length_of(
   if cycle_length != read_config_lib.MISSING:
     return cycle_length
   return 1 if in_order else _CYCLE_LENGTH
-
-
-def encoding_of(feature: tfds.features.Tensor) -> str:
-  """Returns how the values of a feature are stored."""
-  return feature._encoding.value

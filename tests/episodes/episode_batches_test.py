@@ -193,6 +193,7 @@ class BatchesTest(tf.test.TestCase):
         found, expected = method(episodes), method(plain)
         self.assertIs(isinstance(found, data_sets.Episodes), is_batched)
         self.assertEqual(found.cardinality(), expected.cardinality())
+        self.assertEqual(found.element_spec, expected.element_spec)
         expected = list(expected.as_numpy_iterator())
         for made in found, batching.unbatch(data_sets.batches_of(found)):
           made = list(made.as_numpy_iterator())

@@ -4,7 +4,6 @@ import os
 
 from absl.testing import absltest
 from absl.testing import parameterized
-import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
@@ -61,8 +60,6 @@ class PrivateTest(parameterized.TestCase):
     self.assertEqual(private.tensors_of(found)[0].shape, [3])
 
   def test_tfds(self):
-    feature = tfds.features.Tensor(shape=(), dtype=np.int64, encoding='zlib')
-    self.assertEqual(private.encoding_of(feature), 'zlib')
     self.assertEqual(private.cycle_length_of(tfds.ReadConfig()), 16)
     folder = os.path.join(_DATA, 'recorded', 'half_cheetah')
     builder = tfds.builder_from_directory(folder)
