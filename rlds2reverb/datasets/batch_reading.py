@@ -5,15 +5,18 @@ short. Here `tf.io.parse_example` parses many at once. It returns the values of
 a field for all their steps, one after the other, as in a batch.
 """
 
+import functools
+import os
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import image_decoders
-from rlds2reverb.datasets import record_order
 from rlds2reverb.datasets import record_parsing
+from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import blocks
@@ -93,17 +96,13 @@ def read_batches(
   if batches is None:
     return None
   reader = _Reader(features, decoders, decode_steps)
-  describe_record = lambda index: ''
+  place_of = lambda index: ''
   if records_lib.is_repeatable(read_config, shuffle_files):
-    describe_record = record_order.record_descriptions(
-        builder, split, read_config
-    )
+    place_of = _place_finder(builder, split, read_config)
 
   def with_place(index, batch):
     """Adds the place of the record to a fault, and counts the episodes."""
-    place = tf.cond(
-        batch.fault.rule == '', lambda: '', lambda: describe_record(index)
-    )
+    place = tf.cond(batch.fault.rule == '', lambda: '', lambda: place_of(index))
     end = index + episode_batches.num_episodes(batch)
     return end, batch._replace(fault=batch.fault._replace(place=place))
 
@@ -117,6 +116,22 @@ def read_batches(
   read = graphs.map_elements(alone, reader.to_batch, parallel)
   read = graphs.scan(read, tf.constant(0, tf.int64), with_place)
   return read if read_config.skip_prefetch else read.prefetch(1)
+
+
+def _place_finder(builder, split, read_config) -> Callable[[Any], tf.Tensor]:
+  """Returns a function that names the place of a record by its index."""
+  parts = builder.info.splits[split].file_instructions
+  order_of = functools.lru_cache(1)(
+      lambda: record_places.order_of(parts, read_config, builder)
+  )
+
+  def find(index: np.ndarray) -> str:
+    found, order = order_of()
+    part = parts[found[index]]
+    number = order[index] - sum(one.take for one in parts[: found[index]])
+    return f'record {part.skip + number} of {os.fspath(part.filename)}'
+
+  return lambda index: record_parsing.for_faults(find, index)
 
 
 class _Reader:

@@ -5,7 +5,7 @@ records, one after the other.
 """
 
 import math
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from google.protobuf import message
 import numpy as np
@@ -19,8 +19,9 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# The name of the operation that finds faults, by which pipelines know it.
-FIND_FAULT = 'rlds2reverb_find_fault'
+# The name of the operations that look at bad records, by which pipelines know
+# them.
+FOR_FAULTS = 'rlds2reverb_for_faults'
 
 CANNOT_BE_PARSED = (
     'An episode must be stored as features.json says, but it is damaged or has'
@@ -39,6 +40,25 @@ _KINDS = {
     tf.float32: 'float_list',
     tf.int64: 'int64_list',
 }
+
+
+def for_faults(
+    function: Callable[..., Any], *tensors: tf.Tensor, num_texts: int = 1
+) -> Any:
+  """Returns the text, or texts, that a Python function says of a bad record.
+
+  Bad records are rare, and building a graph that looks at them takes longer
+  than reading a small data set.
+  """
+  found = tf.numpy_function(
+      function,
+      tensors,
+      [tf.string] * num_texts,
+      stateful=False,
+      name=FOR_FAULTS,
+  )
+  texts = [tf.ensure_shape(text, []) for text in found]
+  return texts[0] if num_texts == 1 else texts
 
 
 class Parser:
@@ -74,16 +94,7 @@ class Parser:
 
   def find_fault(self, record: tf.Tensor) -> faults.Fault:
     """Finds out why a record, string `[1]`, cannot be parsed or decoded."""
-    # Bad records are rare, and building a graph that looks at them takes longer
-    # than reading a small data set.
-    found = tf.numpy_function(
-        self._look_at,
-        [record],
-        [tf.string] * 3,
-        stateful=False,
-        name=FIND_FAULT,
-    )
-    rule, field, values = [tf.ensure_shape(text, []) for text in found]
+    rule, field, values = for_faults(self._look_at, record, num_texts=3)
     return faults.Fault(rule, field=field, values=values).tensors()
 
   def _look_at(self, record: np.ndarray) -> Tuple[str, str, str]:

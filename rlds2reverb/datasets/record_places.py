@@ -1,13 +1,25 @@
-"""Finds the records of a TFDS data set: in which files, and from which byte."""
+"""Where the records of TFDS files are, and the order in which TFDS gives them.
 
+A TFRecord file is a sequence of records. Each has a header of 12 bytes, whose
+first 8 bytes are its length, and a checksum of 4 bytes at its end. The lengths
+are found by going from header to header, in about 0.3 microseconds a record.
+"""
+
+import array
+import heapq
+import mmap
 import os
-from typing import List, NamedTuple
+import struct
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import record_lengths
-from rlds2reverb.datasets import record_order
+from rlds2reverb.episodes import private
+
+# The bytes in the file for each record, besides its content.
+FRAME_BYTES = 12 + 4
+_LENGTH = struct.Struct('<Q')
 
 
 class Records(NamedTuple):
@@ -42,23 +54,25 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
   Raises:
     OSError: if a file has fewer records than it should have.
   """
-  instructions = builder.info.splits[split].file_instructions
-  paths = [os.fspath(each.filename) for each in instructions]
-  begins, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-  for path, each in zip(paths, instructions):
-    found = record_lengths.read_lengths(path, each.skip + each.take)
-    if len(found) < each.skip + each.take:
+  parts = builder.info.splits[split].file_instructions
+  paths = [os.fspath(part.filename) for part in parts]
+  lengths = [
+      read_lengths(path, part.skip + part.take)
+      for path, part in zip(paths, parts)
+  ]
+  for path, part, found in zip(paths, parts, lengths):
+    if len(found) < part.skip + part.take:
       raise OSError(
           f'{path} is damaged, or compressed: it has {len(found)} whole'
-          f' records, but should have at least {each.skip + each.take}. If it'
+          f' records, but should have at least {part.skip + part.take}. If it'
           ' is compressed, unpack it first, as TFDS does not read it either.'
       )
-    sizes = found + record_lengths.FRAME_BYTES
-    begins.append((np.cumsum(sizes) - sizes)[each.skip :])
-    lengths.append(found[each.skip :])
-  counts = np.array([each.take for each in instructions], np.int64)
-  file, place = record_order.places_in_order(
-      counts, tfds.ReadConfig(), builder.info.disable_shuffling
+  sizes = [found + FRAME_BYTES for found in lengths]
+  begins = [np.cumsum(one) - one for one in sizes]
+  file, place = order_of(parts, tfds.ReadConfig(), builder)
+  join = lambda columns: np.concatenate(
+      [np.zeros(0, np.int64)]
+      + [column[part.skip :] for column, part in zip(columns, parts)]
   )
   folder = os.fspath(builder.data_path)
   # Several parts of a split may be in one file.
@@ -69,6 +83,73 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
       folder,
       names.tolist(),
       numbers[file],
-      np.concatenate(begins)[place],
-      np.concatenate(lengths)[place],
+      join(begins)[place],
+      join(lengths)[place],
   )
+
+
+def read_lengths(path: str, stop: int) -> np.ndarray:
+  """Returns the lengths of the first records of a TFRecord file, in bytes.
+
+  Args:
+    path: the path of a local file.
+    stop: the number of records to look at.
+
+  Returns:
+    int64 `[R]`: fewer than `stop` if the file has fewer whole ones, or if the
+    header of one is damaged. Reading the records will raise the error.
+
+  Raises:
+    OSError: if the file cannot be read.
+  """
+  lengths = array.array('q')
+  add, unpack, position = lengths.append, _LENGTH.unpack_from, 0
+  with open(path, 'rb') as f:
+    size = os.fstat(f.fileno()).st_size
+    if size:
+      with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        # Where the last header begins at the latest.
+        last = size - FRAME_BYTES
+        while position <= last and len(lengths) < stop:
+          length = unpack(content, position)[0]
+          position += length + FRAME_BYTES
+          if position > size:
+            break
+          add(length)
+  return np.array(lengths, np.int64)
+
+
+def order_of(
+    parts: Sequence[Any],
+    read_config: tfds.ReadConfig,
+    builder: tfds.core.DatasetBuilder,
+) -> Tuple[np.ndarray, np.ndarray]:
+  """Returns where each record is, in the order in which TFDS gives them.
+
+  Args:
+    parts: the file instructions of a split.
+    read_config: the options of TFDS.
+    builder: the builder of the data set.
+
+  Returns:
+    int64 `[R]`, twice: the part of each record, and its place among the records
+    of all parts, one part after the other.
+  """
+  cycle = private.cycle_length_of(read_config, builder.info.disable_shuffling)
+  if not cycle or cycle < 0:  # TensorFlow's choice.
+    cycle = len(os.sched_getaffinity(0))
+  block = read_config.interleave_block_length or 1
+  # The files that are open have a turn each, of a block. If a file ends within
+  # its turn, the next one takes its place.
+  free = [(0, place) for place in range(min(cycle, len(parts)))]
+  opened = []
+  counts = np.array([part.take for part in parts], np.int64)
+  for count in counts.tolist():
+    turn, place = heapq.heappop(free)
+    opened.append((turn, place))
+    heapq.heappush(free, (turn + count // block + 1, place))
+  part = np.repeat(np.arange(len(parts)), counts)
+  number = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
+  turns, places = np.array(opened, np.int64).reshape(-1, 2)[part].T
+  order = np.lexsort([places, turns + number // block])
+  return part[order], order

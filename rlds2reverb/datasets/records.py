@@ -15,8 +15,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import files as files_lib
-from rlds2reverb.datasets import record_lengths
-from rlds2reverb.datasets import record_order
+from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import private
@@ -40,11 +39,8 @@ _MAX_SEARCHED_BYTES = 4 << 30
 # The number of files that are asked for their size at a time.
 _MAX_STATS = 16
 
-# Marks a batch whose records need not be read again.
-_FINE = np.int64(-1)
-
-# The number that follows the last batch.
-_DONE = np.int64(-1)
+# Instead of a number: the end of the batches, and that all records are there.
+_END = np.int64(-1)
 
 
 def record_batches(
@@ -80,12 +76,13 @@ def record_batches(
     options of TFDS ask for it. None if TFDS does not read the data set from
     files, or if the options have an order that may be another each time.
   """
-  if not private.reads_files(builder):
+  if (
+      not private.reads_files(builder)
+      or read_config.experimental_interleave_sort_fn is not None
+  ):
     return None
-  if read_config.experimental_interleave_sort_fn is not None:
-    return None
-  can_be_repeated = is_repeatable(read_config, shuffle_files)
-  if can_be_repeated:
+  has_order = is_repeatable(read_config, shuffle_files)
+  if has_order:
     # The number of records is checked below.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
   records = private.read_records(
@@ -93,21 +90,19 @@ def record_batches(
   )
   if records is None:
     return None
-  files = builder.info.splits[split].file_instructions
-  num_records = sum(file.take for file in files)
-  sizes = _sizes(builder, files, read_config, max_bytes, can_be_repeated)
-  if len(sizes) > 1:
-    batches, num_batches = records.batch(1).rebatch(sizes), len(sizes)
-  else:
-    batches, num_batches = records.batch(sizes[0]), num_records // sizes[0] + 1
+  parts = builder.info.splits[split].file_instructions
+  sizes = _sizes(builder, parts, read_config, max_bytes, has_order)
+  alone = records.batch(1)
+  batches = alone.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
   cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
-  if not can_be_repeated:
+  if not has_order:
     return batches.flat_map(cut)
+  num_records = sum(part.take for part in parts)
   # There is one more for each file that cannot be read, and for the end.
-  max_batches = num_batches + len(files) + 3
-  return _batches_until_an_error(
-      records, num_records, batches, max_batches, cut
-  )
+  most = max(len(sizes), num_records // sizes[0] + 1) + len(parts) + 3
+  numbers = tf.data.Dataset.range(most)
+  numbered = tf.data.Dataset.zip((numbers, batches)).ignore_errors()
+  return _parts_until_an_error(alone, num_records, numbered, cut)
 
 
 def is_repeatable(read_config, shuffle_files: bool) -> bool:
@@ -122,119 +117,102 @@ def is_repeatable(read_config, shuffle_files: bool) -> bool:
 
 
 def _sizes(
-    builder, files, read_config, max_bytes: int, has_order: bool
+    builder, parts, read_config, max_bytes: int, has_order: bool
 ) -> np.ndarray:
   """Returns how many records the batches have in turn, or all of them."""
+  paths = [os.fspath(part.filename) for part in parts]
   with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
-    num_bytes = sum(executor.map(_file_bytes, files))
-  in_files = sum(file.examples_in_shard for file in files)
+    num_bytes = sum(executor.map(_file_bytes, paths))
+  in_files = sum(part.examples_in_shard for part in parts)
   size = min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
   alike = np.array([size], np.int64)
   if size == 1 or num_bytes <= _MANY_BATCHES * max_bytes:
     return alike
-  few = np.minimum(np.maximum(alike // _FEW_OF_BATCH, 1), _FEW)
-  paths = [os.fspath(file.filename) for file in files]
+  few = np.clip(alike // _FEW_OF_BATCH, 1, _FEW)
   if (
       private.file_format_of(builder, read_config) != private.TFRECORD
       or any(map(files_lib.is_url, paths))
       or num_bytes > _MAX_SEARCHED_BYTES
   ):
     return few
-  counts = np.array([file.take for file in files], np.int64)
   try:
     found = [
-        record_lengths.read_lengths(path, file.skip + file.take)[file.skip :]
-        for path, file in zip(paths, files)
+        record_places.read_lengths(path, part.skip + part.take)[part.skip :]
+        for path, part in zip(paths, parts)
     ]
   except OSError:
     return alike  # That the file cannot be read is told when it is read.
   lengths = np.concatenate(found)
   if size * lengths.max(initial=0) <= _MANY_BATCHES * max_bytes:
     return alike
-  if not has_order or len(lengths) < counts.sum():
+  if not has_order or len(lengths) < sum(part.take for part in parts):
     return few
-  _, place = record_order.places_in_order(
-      counts, read_config, builder.info.disable_shuffling
-  )
-  in_order = lengths[place]
+  lengths = lengths[record_places.order_of(parts, read_config, builder)[1]]
   # Those that begin within the same `max_bytes` are read together.
-  part = (np.cumsum(in_order) - in_order) // max_bytes
+  part = (np.cumsum(lengths) - lengths) // max_bytes
   is_cut = np.diff(part, append=-1) != 0
   is_cut |= (np.arange(len(part)) + 1) % _MAX_BATCH == 0
   return np.diff(np.flatnonzero(is_cut) + 1, prepend=0)
 
 
-def _file_bytes(file) -> int:
+def _file_bytes(path: str) -> int:
   try:
-    return tf.io.gfile.stat(os.fspath(file.filename)).length
+    return tf.io.gfile.stat(path).length
   except tf.errors.OpError:
     return 0  # That the file cannot be read is told when it is read.
 
 
-def _batches_until_an_error(
-    records: tf.data.Dataset,
+def _parts_until_an_error(
+    alone: tf.data.Dataset,
     num_records: int,
-    batches: tf.data.Dataset,
-    max_batches: int,
+    numbered: tf.data.Dataset,
     cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
 ) -> tf.data.Dataset:
-  """Reads batches, so that no record before an error is lost.
+  """Reads the parts of batches, so that no record before an error is lost.
 
   A data set of batches loses the records of the batch in which an error occurs.
   Therefore batches are numbered, and those with an error are left out. If a
   number is missing, the records from there on are read again, one by one.
 
   Args:
-    records: a data set of dicts of `[]`.
+    alone: the records, each in a batch of its own.
     num_records: how many there must be.
-    batches: the same records, in batches.
-    max_batches: the largest number of batches, including those of errors.
-    cut: a function that returns the data set of the parts of such records.
-
-  Returns:
-    A data set of the parts of all batches.
+    numbered: the numbers and batches of the same records. A file that cannot be
+      opened would fail for ever, so the numbers have an end.
+    cut: a function that returns the data set of the parts of a batch.
   """
-  nothing = {name: tf.constant([], tf.string) for name in records.element_spec}
-  no_batch = tf.data.Dataset.from_tensors(nothing)
-  # A file that cannot be opened would fail for ever, so retries are limited.
-  numbers = tf.data.Dataset.range(max_batches)
-  numbered = tf.data.Dataset.zip(
-      (numbers, batches.concatenate(no_batch))
-  ).ignore_errors()
-  end = tf.data.Dataset.from_tensors((_DONE, nothing))
-  checked = records.apply(tf.data.experimental.assert_cardinality(num_records))
+  nothing = {name: tf.constant([], tf.string) for name in alone.element_spec}
+  end = tf.data.Dataset.from_tensors((_END, nothing))
+  checked = alone.apply(tf.data.experimental.assert_cardinality(num_records))
 
-  @graphs.no_autograph
   def find_missing(state, numbered):
-    position, start = state
-    number, batch = numbered
-    size = tf.size(batch[RECORD], tf.int64)
-    stop = start + size
-    is_end = size == 0
-    is_there = (number == position) & tf.where(
-        is_end, stop == num_records, stop <= num_records
+    number, start = state
+    found, batch = numbered
+    stop = start + tf.size(batch[RECORD], tf.int64)
+    is_next = tf.where(
+        found == _END,
+        stop == num_records,
+        (found == number) & (stop <= num_records),
     )
-    batch = tf.nest.map_structure(
-        lambda leaf: leaf[: tf.where(is_there, size, 0)], batch
-    )
-    next_position = tf.where(is_end, _DONE, position + 1)
-    return (next_position, stop), (tf.where(is_there, _FINE, start), batch)
+    # Nothing comes after what is missing: reading that again fails.
+    return (number + 1, stop), (is_next, start, batch)
 
-  def one_by_one(start):
-    failing = no_batch.map(graphs.no_autograph(_fail))
-    ones = checked.skip(start).batch(1).concatenate(failing)
+  def read_again(start):
+    failing = tf.data.Dataset.from_tensors(nothing).map(
+        graphs.no_autograph(_fail)
+    )
+    ones = checked.skip(start).concatenate(failing)
     bounds = tf.data.Dataset.from_tensors(np.array([0, 1])).repeat()
     return tf.data.Dataset.zip((bounds, ones))
 
-  @graphs.no_autograph
-  def parts(start, batch):
-    return tf.cond(
-        start == _FINE, lambda: cut(batch), lambda: one_by_one(start)
-    )
+  def parts(is_next, start, batch):
+    return tf.cond(is_next, lambda: cut(batch), lambda: read_again(start))
 
   zero = tf.constant(0, tf.int64)
   return (
-      numbered.concatenate(end).scan((zero, zero), find_missing).flat_map(parts)
+      numbered.concatenate(end)
+      .scan((zero, zero), graphs.no_autograph(find_missing))
+      .flat_map(graphs.no_autograph(parts))
   )
 
 

@@ -14,7 +14,6 @@ from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import record_lengths
 from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import tf_errors
 from rlds2reverb.store import strings
@@ -156,7 +155,7 @@ def _checked(tasks: Sequence[record_places.Records]) -> tf.data.Dataset:
   paths, offsets, counts = [], [], []
   for task in tasks:
     # The places where a record does not follow the one before it.
-    follows = task.offset[:-1] + task.length[:-1] + record_lengths.FRAME_BYTES
+    follows = task.offset[:-1] + task.length[:-1] + record_places.FRAME_BYTES
     jumps = (follows != task.offset[1:]) | (task.file[:-1] != task.file[1:])
     begins = np.concatenate([[0], np.flatnonzero(jumps) + 1])
     paths += [task.path(begin) for begin in begins]

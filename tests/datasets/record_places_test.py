@@ -5,10 +5,10 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import record_lengths
+from rlds2reverb.datasets import record_places
 
 
-class RecordLengthsTest(tf.test.TestCase):
+class RecordPlacesTest(tf.test.TestCase):
 
   def _write(self, sizes):
     path = os.path.join(self.create_tempdir().full_path, 'file')
@@ -21,7 +21,7 @@ class RecordLengthsTest(tf.test.TestCase):
     path = self._write([3, 0, 70_000, 1])
     for stop in range(6):
       self.assertAllEqual(
-          record_lengths.read_lengths(path, stop), [3, 0, 70_000, 1][:stop]
+          record_places.read_lengths(path, stop), [3, 0, 70_000, 1][:stop]
       )
 
   def test_a_damaged_file(self):
@@ -35,13 +35,13 @@ class RecordLengthsTest(tf.test.TestCase):
         (0, []),
     ):
       os.truncate(path, size)
-      found = record_lengths.read_lengths(path, 9)
+      found = record_places.read_lengths(path, 9)
       self.assertAllEqual(found, np.array(expected, np.int64))
     path = self._write([3, 5, 7])
     with open(path, 'r+b') as f:
       f.seek(19)
       f.write(b'\xff' * 8)
-    self.assertAllEqual(record_lengths.read_lengths(path, 9), [3])
+    self.assertAllEqual(record_places.read_lengths(path, 9), [3])
 
 
 if __name__ == '__main__':
