@@ -9,7 +9,6 @@ import functools
 import os
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
@@ -26,6 +25,7 @@ from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
 
 # The features that TFDS decodes for each step alone, in a sequence of any
 # length. Their steps are values of one shape, or encoded as one string.
@@ -95,52 +95,55 @@ def read_batches(
   )
   if batches is None:
     return None
-  reader = _Reader(features, decoders, decode_steps)
-  place_of = lambda index: ''
+  describe = lambda unused_index: ''
   if records_lib.is_repeatable(read_config, shuffle_files):
-    place_of = _place_finder(builder, split, read_config)
+    describe = _place_finder(builder, split, read_config)
+  reader = _Reader(features, decoders, decode_steps, describe)
 
-  def with_place(index, batch):
-    """Adds the place of the record to a fault, and counts the episodes."""
-    place = tf.cond(batch.fault.rule == '', lambda: '', lambda: place_of(index))
-    end = index + episode_batches.num_episodes(batch)
-    return end, batch._replace(fault=batch.fault._replace(place=place))
+  def with_index(index, read):
+    return index + _num_records(read.records), (index, read)
 
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
   parallel = read_config.num_parallel_calls_for_decode
-  parsed = graphs.map_elements(batches, reader.parse, parallel)
+  parsed = attempts.attempt(batches, reader.parse, reader.bad_parsed, parallel)
   parts = graphs.flat_map(parsed, reader.parts)
-  decoded = graphs.map_elements(parts, reader.decode, parallel)
-  alone = graphs.flat_map(decoded, _one_by_one_if_bad)
-  read = graphs.map_elements(alone, reader.to_batch, parallel)
-  read = graphs.scan(read, tf.constant(0, tf.int64), with_place)
+  if _is_stored_plainly(features[rlds.STEPS].feature):
+    # A guard against errors takes milliseconds, and nothing can fail here.
+    decoded = graphs.map_elements(parts, reader.decode, parallel)
+  else:
+    decoded = attempts.attempt(
+        parts, reader.decode, reader.bad_decoded, parallel
+    )
+  numbered = graphs.scan(decoded, tf.constant(0, tf.int64), with_index)
+  read = graphs.flat_map(numbered, reader.to_batches)
   return read if read_config.skip_prefetch else read.prefetch(1)
 
 
-def _place_finder(builder, split, read_config) -> Callable[[Any], tf.Tensor]:
+def _place_finder(builder, split, read_config) -> Callable[[int], str]:
   """Returns a function that names the place of a record by its index."""
   parts = builder.info.splits[split].file_instructions
   order_of = functools.lru_cache(1)(
       lambda: record_places.order_of(parts, read_config, builder)
   )
 
-  def find(index: np.ndarray) -> str:
+  def find(index: int) -> str:
     found, order = order_of()
     part = parts[found[index]]
     number = order[index] - sum(one.take for one in parts[: found[index]])
     return f'record {part.skip + number} of {os.fspath(part.filename)}'
 
-  return lambda index: record_parsing.for_faults(find, index)
+  return find
 
 
 class _Reader:
   """Parses and decodes the records of one data set, in graph mode."""
 
-  def __init__(self, features, decoders, decode_steps):
+  def __init__(self, features, decoders, decode_steps, describe):
     parser = record_parsing.Parser(features)
     steps = features[rlds.STEPS].feature
     self._parser = parser
+    self._describe = describe
     self._decode_fields = _field_decoder(features, decoders)
     numbers = [
         spec
@@ -148,7 +151,6 @@ class _Reader:
         if spec.dtype != tf.string and spec.shape.is_fully_defined()
     ]
     self._row_bytes = blocks.step_bytes(numbers)
-    self._is_stored_plainly = _is_stored_plainly(steps)
     # Each is used twice, and building it takes long.
     self._parse_fn = graphs.built_once(self._parse)
     self._decode_fn = graphs.built_once(
@@ -157,67 +159,81 @@ class _Reader:
 
   def parse(self, bounds, records) -> _Read:
     """Parses a batch of records."""
-    batch = stacked_steps.rows_of(records, bounds[0], bounds[1])
-    is_good, parsed = attempts.attempt(self._parse_fn, batch)
-    # The row splits of no episodes are a 0.
-    size = tf.where(is_good, 0, 1)
-    splits = tf.pad(parsed.splits, [[0, 0], [0, size]])
-    return _Read(is_good, batch, parsed._replace(splits=splits))
+    some = stacked_steps.rows_of(records, *tf.unstack(bounds))
+    return _Read(True, some, self._parse_whole(some))
 
-  def parts(self, batch: _Read) -> tf.data.Dataset:
-    """Divides a batch into parts that become batches; a bad one is one part."""
-    bounds = tf.cond(
-        batch.is_good,
-        lambda: grouping.bounds(batch.result.splits, self._row_bytes),
-        lambda: tf.stack([[0, _num_records(batch.records)]]),
+  def bad_parsed(self, spec, bounds, records) -> _Read:
+    """Returns what stands for records that cannot be parsed together."""
+    nothing = steps_lib.zeros(spec.result)
+    return _Read(
+        False,
+        stacked_steps.rows_of(records, *tf.unstack(bounds)),
+        # The row splits of no episodes are a 0.
+        nothing._replace(splits=tf.pad(nothing.splits, [[0, 0], [0, 1]])),
     )
-    return graphs.with_each(tf.data.Dataset.from_tensor_slices(bounds), batch)
+
+  def parts(self, read: _Read) -> tf.data.Dataset:
+    """Divides records into parts that become batches; bad ones are one part."""
+    bounds = tf.cond(
+        read.is_good,
+        lambda: grouping.bounds(read.result.splits, self._row_bytes),
+        lambda: tf.stack([[0, _num_records(read.records)]]),
+    )
+    return graphs.with_each(tf.data.Dataset.from_tensor_slices(bounds), read)
 
   def decode(self, bounds, read: _Read) -> _Read:
     """Decodes the episodes of a part."""
     part = grouping.part(tf.where(read.is_good, bounds, 0), read.result)
     is_equal = tf.reduce_all(part.splits == part.splits[:1])
-    if self._is_stored_plainly:
-      # A guard against errors takes milliseconds, and nothing can fail here.
-      is_good, batch = True, self._to_batch(part)
-    else:
-      is_good, batch = attempts.attempt(self._to_batch, part)
     return _Read(
-        read.is_good & is_equal & is_good,
-        stacked_steps.rows_of(read.records, bounds[0], bounds[1]),
-        batch,
+        read.is_good & is_equal,
+        stacked_steps.rows_of(read.records, *tf.unstack(bounds)),
+        self._to_batch(part),
     )
 
-  def to_batch(self, index, read: _Read) -> episode_batches.EpisodeBatch:
-    """Returns the batch; for a bad batch, that of one record, read alone."""
+  def bad_decoded(self, spec, bounds, read: _Read) -> _Read:
+    """Returns what stands for a part that cannot be decoded."""
+    records = stacked_steps.rows_of(read.records, *tf.unstack(bounds))
+    return _Read(False, records, steps_lib.zeros(spec.result))
 
-    def good():
-      return read.result._replace(fault=faults.Fault('').tensors())
+  def to_batches(self, first, read: _Read) -> tf.data.Dataset:
+    """Returns the batch; for a bad batch, those of its records, read alone."""
 
-    def alone():
+    def alone(index):
       record = stacked_steps.rows_of(read.records, index, index + 1)
-      is_good, batch = attempts.attempt(
-          # If it fails, this has one episode, without steps.
-          lambda record: _of_one(
-              self._to_batch(_check_equal(self._parse_fn(record)))
-          ),
-          record,
-      )
-      fault = tf.cond(
-          is_good,
-          faults.Fault('').tensors,
-          lambda: self._parser.find_fault(record[records_lib.RECORD]),
-      )
-      return batch._replace(fault=fault)
+      batch = self._to_batch(_check_equal(self._parse_whole(record)))
+      return _without_fault(_of_one(batch))
 
-    return tf.cond(read.is_good, good, alone)
+    def without_steps(spec, index):
+      record = read.records[records_lib.RECORD][index : index + 1]
+      fault = self._parser.find_fault(record, first + index, self._describe)
+      return steps_lib.zeros(spec)._replace(fault=fault)
 
-  def _parse(self, batch) -> grouping.Group:
-    fields = dict(batch)
-    parsed = self._parser.parse(fields.pop(records_lib.RECORD))
-    return parsed._replace(
-        fields={**self._decode_fields(parsed.fields), **fields}
+    to_variant = tf.data.experimental.to_variant
+    good = tf.data.Dataset.from_tensors(_without_fault(read.result))
+    found = tf.cond(
+        read.is_good,
+        lambda: to_variant(good),
+        lambda: to_variant(
+            attempts.attempt(
+                tf.data.Dataset.range(_num_records(read.records)),
+                alone,
+                without_steps,
+            )
+        ),
     )
+    return tf.data.experimental.from_variant(found, good.element_spec)
+
+  def _parse(self, records):
+    fields = dict(records)
+    parsed, is_whole = self._parser.parse(fields.pop(records_lib.RECORD))
+    fields = {**self._decode_fields(parsed.fields), **fields}
+    return parsed._replace(fields=fields), is_whole
+
+  def _parse_whole(self, records) -> grouping.Group:
+    """Returns parsed records, or fails."""
+    parsed, is_whole = self._parse_fn(records)
+    return graphs.asserted(parsed, is_whole, record_parsing.NO_WHOLE_STEPS)
 
   def _to_batch(self, parsed) -> episode_batches.EpisodeBatch:
     return episode_batches.EpisodeBatch(
@@ -232,16 +248,14 @@ def _check_equal(parsed: grouping.Group) -> grouping.Group:
   return parsed._replace(splits=graphs.asserted(splits, is_equal, splits))
 
 
-def _one_by_one_if_bad(read: _Read) -> tf.data.Dataset:
-  """Pairs a batch with 0; a bad one with the index of each of its records."""
-  count = tf.where(
-      read.is_good, tf.constant(1, tf.int64), _num_records(read.records)
-  )
-  return graphs.with_each(tf.data.Dataset.range(count), read)
-
-
 def _num_records(records) -> tf.Tensor:
   return tf.size(records[records_lib.RECORD], tf.int64)
+
+
+def _without_fault(
+    batch: episode_batches.EpisodeBatch,
+) -> episode_batches.EpisodeBatch:
+  return batch._replace(fault=faults.Fault('').tensors())
 
 
 def _of_one(

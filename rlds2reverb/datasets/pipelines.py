@@ -207,7 +207,7 @@ class _Hasher:
     for key in sorted(node.attr):
       # Attributes whose names begin with _ are hints; the metadata is a name.
       # The token of a Python function is a number that differs each time.
-      is_token = key == 'token' and record_parsing.FOR_FAULTS in node.name
+      is_token = key == 'token' and record_parsing.FIND_FAULT in node.name
       if not (key.startswith('_') or key == 'metadata' or is_token):
         parts += [key.encode(), self._attribute(node.attr[key])]
     return _digest(*parts, *_references(node.input, hashes))

@@ -19,9 +19,8 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# The name of the operations that look at bad records, by which pipelines know
-# them.
-FOR_FAULTS = 'rlds2reverb_for_faults'
+# The name of the operation that looks at bad records, by which pipelines know it.
+FIND_FAULT = 'rlds2reverb_find_fault'
 
 CANNOT_BE_PARSED = (
     'An episode must be stored as features.json says, but it is damaged or has'
@@ -42,25 +41,6 @@ _KINDS = {
 }
 
 
-def for_faults(
-    function: Callable[..., Any], *tensors: tf.Tensor, num_texts: int = 1
-) -> Any:
-  """Returns the text, or texts, that a Python function says of a bad record.
-
-  Bad records are rare, and building a graph that looks at them takes longer
-  than reading a small data set.
-  """
-  found = tf.numpy_function(
-      function,
-      tensors,
-      [tf.string] * num_texts,
-      stateful=False,
-      name=FOR_FAULTS,
-  )
-  texts = [tf.ensure_shape(text, []) for text in found]
-  return texts[0] if num_texts == 1 else texts
-
-
 class Parser:
   """Parses the records of one data set."""
 
@@ -75,27 +55,57 @@ class Parser:
           stored[name].dtype, row_splits_dtype=tf.int64
       )
 
-  def parse(self, records: tf.Tensor) -> grouping.Group:
-    """Parses records, string `[E]`. The columns are a tuple of leaves."""
+  def parse(self, records: tf.Tensor) -> Tuple[grouping.Group, tf.Tensor]:
+    """Parses records.
+
+    Args:
+      records: string `[E]`.
+
+    Returns:
+      Their group, whose columns are a tuple of leaves; and, bool `[]`, whether
+      every episode has whole steps.
+    """
     found = tf.io.parse_example(records, self._spec)
     splits = tf.stack([found[name].row_splits for name, _ in self._columns])
     sizes = np.array([_size(info.shape[1:]) for _, info in self._columns])
     is_whole = tf.reduce_all(splits % sizes[:, np.newaxis] == 0)
-    with tf.control_dependencies([tf.debugging.Assert(is_whole, [splits])]):
-      splits = splits // sizes[:, np.newaxis]
-      columns = tuple(
-          tf.reshape(found[name].values, [-1, *info.shape[1:]])
-          for name, info in self._columns
-      )
-    fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
-    return grouping.Group(
-        columns, splits, tree.unflatten_as(self._fields, fields)
+    columns = tuple(
+        tf.reshape(found[name].values, [-1, *info.shape[1:]])
+        for name, info in self._columns
     )
+    fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
+    fields = tree.unflatten_as(self._fields, fields)
+    parsed = grouping.Group(columns, splits // sizes[:, np.newaxis], fields)
+    return parsed, is_whole
 
-  def find_fault(self, record: tf.Tensor) -> faults.Fault:
-    """Finds out why a record, string `[1]`, cannot be parsed or decoded."""
-    rule, field, values = for_faults(self._look_at, record, num_texts=3)
-    return faults.Fault(rule, field=field, values=values).tensors()
+  def find_fault(
+      self,
+      record: tf.Tensor,
+      index: tf.Tensor,
+      describe: Callable[[int], str],
+  ) -> faults.Fault:
+    """Finds out why a record cannot be parsed or decoded.
+
+    Args:
+      record: string `[1]`.
+      index: int64 `[]`, its index.
+      describe: a function of the index, which names the place of the record.
+    """
+
+    def look(record, index):
+      return *self._look_at(record), describe(index)
+
+    # Bad records are rare, and building a graph that looks at them takes longer
+    # than reading a small data set.
+    found = tf.numpy_function(
+        look,
+        [record, index],
+        [tf.string] * 4,
+        stateful=False,
+        name=FIND_FAULT,
+    )
+    rule, field, values, place = [tf.ensure_shape(text, []) for text in found]
+    return faults.Fault(rule, field=field, values=values, place=place).tensors()
 
   def _look_at(self, record: np.ndarray) -> Tuple[str, str, str]:
     """Returns the rule that a record breaks, the field, and the found value."""

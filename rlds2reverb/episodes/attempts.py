@@ -1,38 +1,38 @@
 """Catches errors in graph mode, which has no `try`."""
 
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import steps as steps_lib
 
 
 def attempt(
+    data: tf.data.Dataset,
     function: Callable[..., Any],
-    *args: Any,
-    otherwise: Callable[[Any], Any] = steps_lib.zeros,
-) -> Tuple[tf.Tensor, Any]:
-  """Calls a function, and tells whether it failed.
+    otherwise: Callable[..., Any],
+    num_parallel_calls: Optional[int] = None,
+) -> tf.data.Dataset:
+  """Maps a function over a data set, and another one where that fails.
 
   Args:
-    function: a function that returns a nest of tensors, in graph mode.
-    *args: its arguments, nests of tensors.
-    otherwise: a function of the spec of the result. It returns the values for a
-      failure: by default zeros, whose unknown dimensions are 0.
+    data: a data set.
+    function: a function of an element, in graph mode.
+    otherwise: a function of the spec of the result, and of an element. Its
+      result takes the place of one that failed.
+    num_parallel_calls: how many elements are handled at a time.
 
   Returns:
-    bool `[]`, whether it succeeded; and the result of the function, or of
-    `otherwise`.
+    A data set of as many elements, in the same order.
   """
-  # After an error, the data set has one element fewer.
-  result = tf.data.Dataset.from_tensors(args).map(
-      graphs.no_autograph(lambda *args: (True, function(*args)))
-  )
-  nothing = (False, otherwise(result.element_spec[1]))
-  return (
-      result.ignore_errors()
-      .concatenate(tf.data.Dataset.from_tensors(nothing))
-      .take(1)
-      .get_single_element()
-  )
+
+  def attempted(*element):
+    one = tf.data.Dataset.from_tensors(element)
+    made = one.map(graphs.no_autograph(function))
+    instead = one.map(
+        graphs.no_autograph(lambda *one: otherwise(made.element_spec, *one))
+    )
+    # After an error, the first data set has no element.
+    return made.ignore_errors().concatenate(instead).take(1)
+
+  return graphs.flat_map(data, attempted, num_parallel_calls)

@@ -63,15 +63,35 @@ def map_elements(
 
 
 def flat_map(
-    data: tf.data.Dataset, function: Callable[..., tf.data.Dataset]
+    data: tf.data.Dataset,
+    function: Callable[..., tf.data.Dataset],
+    num_parallel_calls: Optional[int] = None,
 ) -> tf.data.Dataset:
-  """Returns what `data.flat_map` does."""
+  """Returns what `data.flat_map` does.
+
+  Args:
+    data: a data set.
+    function: a function of an element, which returns a data set.
+    num_parallel_calls: how many of these are read at a time. Each then has one
+      element, because they take turns.
+  """
   traced, spec = _trace(function, data.element_spec)
-  if not _are_plain((data.element_spec, spec.element_spec)):
+  spec = spec.element_spec
+  if not _are_plain((data.element_spec, spec)):
     return data.flat_map(no_autograph(function))
-  return _made(
-      tf.raw_ops.FlatMapDataset, data, spec.element_spec, dict(f=traced)
+  arguments = dict(f=traced)
+  if num_parallel_calls is None:
+    return _made(tf.raw_ops.FlatMapDataset, data, spec, arguments)
+  auto = np.int64(tf.data.AUTOTUNE)
+  arguments.update(
+      cycle_length=auto,
+      block_length=np.int64(1),
+      buffer_output_elements=auto,
+      prefetch_input_elements=auto,
+      num_parallel_calls=np.int64(num_parallel_calls),
+      deterministic='true',
   )
+  return _made(tf.raw_ops.ParallelInterleaveDatasetV4, data, spec, arguments)
 
 
 def scan(

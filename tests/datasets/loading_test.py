@@ -1,5 +1,6 @@
 """Tests of reading RLDS data sets from disk, stacked."""
 
+import itertools
 import os
 
 from absl.testing import parameterized
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb import trajectories
 from rlds2reverb.datasets import loading
 from tests import ram_files  # noqa: F401
 from tests import tfds_files
@@ -36,6 +38,12 @@ class NamedRlds(tfds.core.GeneratorBasedBuilder):
       yield index, {'steps': [{'reward': reward} for reward in rewards]}
 
 
+_RECORDED = os.path.join(
+    os.path.dirname(os.path.dirname(__file__)),
+    'data',
+    'recorded',
+    'cartpole_pixels',
+)
 _STEPS = all_features.FEATURES['steps'].feature
 _FEATURES = {
     **all_features.FEATURES,
@@ -149,6 +157,23 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
   def test_splits_and_shards(self, split, kwargs, ids):
     loaded = loading.load_episodes(self._directory, split, **kwargs)
     self.assertEqual([int(e['episode_id']) for e in loaded], ids)
+
+  @parameterized.named_parameters(
+      ('episodes', lambda episodes: episodes),
+      ('mapped', lambda episodes: episodes.map(lambda episode: episode)),
+      ('frames', trajectories.convert_rlds_to_trajectories),
+  )
+  def test_an_iterator_can_be_saved(self, make):
+    made = make(loading.load_episodes(_RECORDED))
+    iterator = iter(made)
+    next(iterator)
+    path = self.create_tempfile().full_path
+    tf.train.Checkpoint(iterator=iterator).write(path)
+    restored = iter(made)
+    tf.train.Checkpoint(iterator=restored).read(path).assert_consumed()
+    left = made.skip(1).as_numpy_iterator()
+    for one, other in itertools.zip_longest(restored, left):
+      tree.map_structure(self.assertAllEqual, one, other)
 
   def test_by_name(self):
     data_dir = self.create_tempdir().full_path
