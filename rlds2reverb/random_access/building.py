@@ -11,10 +11,8 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import files as files_lib
-from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import record_places
-from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import graphs
@@ -39,16 +37,12 @@ class _Data(NamedTuple):
 
   Attributes:
     episodes: the episodes.
-    origin: what identifies the data.
-    mark: the first bytes of the references that stand for images, if there are
-      any.
-    folder: the folder of the files that have the images.
+    folder: the folder of the files that have the images, in whose place the
+      episodes have references; '' if they have the images themselves.
     facts: what is known of these files.
   """
 
   episodes: tf.data.Dataset
-  origin: str = ''
-  mark: Optional[bytes] = None
   folder: str = ''
   facts: List[strings.FileFacts] = []
 
@@ -116,7 +110,7 @@ def build_index(
       raise
     except (tf.errors.InvalidArgumentError, ValueError) as e:
       # It may say that a reference is no image.
-      if not (data.mark and 'mage' in str(e) and 'ecod' in str(e)):
+      if not (data.folder and 'mage' in str(e) and 'ecod' in str(e)):
         raise
       _log(source, f'prepare looks at its images: {e}')
       for written in os.listdir(unfinished):
@@ -158,19 +152,8 @@ def _in_place(builder, split, num_processes) -> _Data:
     _log(builder.data_path, why)
     return _copied(builder, split)
   records = record_places.find_records(builder, split)
-  facts = [strings.facts_of(records.folder, name) for name in records.names]
   features = builder.info.features
   names, decoders = _images(features)
-  if not names:
-    logging.info(
-        '%s has no encoded images, so all of it is copied into the index.',
-        builder.info.full_name,
-    )
-  origin = versions.fingerprint(records.folder)
-  known = identity.fingerprint(
-      origin, [list(each) for each in facts], str(split), str(names)
-  )
-  images = record_reading.Images(names, strings.new_mark(known))
   decode = loading.episode_decoder(features, decoders)
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
 
@@ -181,20 +164,21 @@ def _in_place(builder, split, num_processes) -> _Data:
     )
 
   episodes = tf.data.Dataset.from_generator(
-      lambda: record_reading.read(records, images, num_processes),
+      lambda: record_reading.read(records, names, num_processes),
       output_signature=tf.TensorSpec([None], tf.string),
   )
-  episodes = episodes.unbatch().map(parse, tf.data.AUTOTUNE)
-  return _Data(episodes, origin, images.mark, records.folder, facts)
+  return _Data(
+      episodes.unbatch().map(parse, tf.data.AUTOTUNE),
+      records.folder,
+      [strings.facts_of(records.folder, name) for name in records.names],
+  )
 
 
 def _copied(builder, split) -> _Data:
   """Returns episodes with their encoded images."""
   _, decoders = _images(builder.info.features)
-  episodes = loading.load_episodes(
-      os.fspath(builder.data_path), split, decoders=decoders
-  )
-  return _Data(episodes, versions.fingerprint(builder.data_path))
+  directory = os.fspath(builder.data_path)
+  return _Data(loading.load_episodes(directory, split, decoders=decoders))
 
 
 def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
@@ -230,11 +214,9 @@ def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
       'Leave the field out, or pad it, in the function prepare.',
   )
   lengths = []
-  with contextlib.closing(
-      rows_lib.StoreWriter(layout, folder, data.mark)
-  ) as writer:
+  with contextlib.closing(rows_lib.StoreWriter(layout, folder)) as writer:
     for leaves in map(tree.flatten, steps.prefetch(1).as_numpy_iterator()):
       writer.append(leaves)
       lengths.append(len(leaves[0]))
     arrays = {'lengths': np.array(lengths, np.int64)}
-    writer.finish({'origin': data.origin}, arrays, data.folder, data.facts)
+    writer.finish({}, arrays, rows_lib.INDEX, data.folder, data.facts)

@@ -1,20 +1,17 @@
 """History and future actions of single steps, found by index."""
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 import numpy as np
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import layout as layout_lib
-from rlds2reverb.store import rows as rows_lib
 
 # The names of `rlds` and of `windows.stacking`, whose modules use TensorFlow.
 _OBSERVATION, _ACTION = 'observation', 'action'
 _OBSERVATION_MASK, _ACTION_MASK = 'observation_mask', 'action_mask'
 _HAS_ACTION = 'has_action'
-_COUNTED_ROWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +56,6 @@ class ChunkReader:
 
   Attributes:
     episodes: the episodes, with the number of their items.
-    masks: the shapes of the further fields of items, which are bools.
   """
 
   def __init__(self, chunks: ActionChunks, index: Any):
@@ -73,12 +69,8 @@ class ChunkReader:
       ValueError: if steps do not have the fields that are needed.
     """
     self._chunks, self._index = chunks, index
-    frames = (chunks.num_frames,)
-    self.masks: Dict[str, Tuple[int, ...]] = {
-        _OBSERVATION_MASK: frames,
-        _ACTION_MASK: (*frames, chunks.num_actions),
-    }
-    structure, lengths = index.layout.structure, index.lengths
+    layout, lengths = index.layout, index.lengths
+    structure = layout.structure
     for name in (_OBSERVATION, _ACTION, chunks.goal_step):
       if name is not None and name not in structure:
         raise ValueError(
@@ -86,23 +78,21 @@ class ChunkReader:
             f' {sorted(structure)}. Map the fields in the function prepare of'
             ' build_index.'
         )
-    for name in self.masks:
+    for name in (_OBSERVATION_MASK, _ACTION_MASK):
       if name in structure:
         raise ValueError(f'There is a field {name} already. Rename it.')
+    self._first = np.cumsum(lengths) - lengths
     # How many steps of each episode have an action.
     self._acting = np.maximum(lengths - 1, 0)
     if _HAS_ACTION in structure:
-      self._acting = _count_true(index, structure[_HAS_ACTION], lengths)
-    self._first = np.cumsum(lengths) - lengths
+      place = layout.places[structure[_HAS_ACTION]]
+      is_true = index.groups[place.group][:, place.begin]
+      some = lengths > 0
+      self._acting[some] = np.add.reduceat(
+          is_true, self._first[some], dtype=np.int64
+      )
     counts = lengths if chunks.last_steps else self._acting
     self.episodes = store_items.Episodes(self._first, lengths, counts)
-
-  def lead_of(self, column: layout_lib.Column) -> Tuple[int, ...]:
-    """Returns the leading dimensions of a column in an item."""
-    return {
-        _OBSERVATION: self.masks[_OBSERVATION_MASK],
-        _ACTION: self.masks[_ACTION_MASK],
-    }.get(column.keys[0], ())
 
   def read(
       self, episode: np.ndarray, step: np.ndarray, decoded: Callable[..., Any]
@@ -125,22 +115,21 @@ class ChunkReader:
     steps = {
         _OBSERVATION: seen,
         _ACTION: np.minimum(chosen, np.maximum(past - 1, 0)),
-        '': step,
     }
+    numbers: Dict[str, List[int]] = {}
+    for number, column in enumerate(layout.columns):
+      name = column.keys[0] if column.keys[0] in steps else ''
+      numbers.setdefault(name, []).append(number)
     leaves: Dict[int, np.ndarray] = {}
-    for name, places in steps.items():
-      numbers = [
-          number
-          for number, column in enumerate(layout.columns)
-          if (column.keys[0] if column.keys[0] in steps else '') == name
-      ]
+    for name, some in numbers.items():
+      places = steps.get(name, step)
       first = self._first[episode].reshape([-1] + [1] * (places.ndim - 1))
-      found = decoded(self._index.take(first + places, numbers), numbers)
+      found = decoded(self._index.take(first + places, some), some)
       if name == _ACTION and chunks.fill != 'repeat':
         fill = 0 if chunks.fill == 'zeros' else chunks.fill
         for leaf in found:
           leaf[chosen >= past] = b'' if leaf.dtype == object else fill
-      leaves.update(zip(numbers, found))
+      leaves.update(zip(some, found))
     nest = layout.nest(leaves)
     mask = (frames >= 0)[..., np.newaxis]
     mask = mask & (frames[..., np.newaxis] + ahead < past)
@@ -149,18 +138,3 @@ class ChunkReader:
       mask &= frames[..., np.newaxis] + ahead < goal[:, np.newaxis, np.newaxis]
     nest[_OBSERVATION_MASK], nest[_ACTION_MASK] = frames >= 0, mask
     return nest
-
-
-def _count_true(
-    rows: rows_lib.RowStore, column: int, lengths: np.ndarray
-) -> np.ndarray:
-  """Returns how many rows of each episode are True in a column."""
-  ends = np.cumsum(lengths)
-  counts = np.zeros(len(lengths), np.int64)
-  for begin in range(0, rows.num_rows, _COUNTED_ROWS):
-    steps = np.arange(begin, min(begin + _COUNTED_ROWS, rows.num_rows))
-    [is_true] = rows.take(steps, [column])
-    counts += np.bincount(
-        np.searchsorted(ends, steps[is_true], 'right'), minlength=len(counts)
-    )
-  return counts

@@ -72,15 +72,13 @@ class Index(rows_lib.RowStore):
         there.
       OSError: if the index is damaged, or does not fit the data.
     """
-    folder = expand_folder(folder)
-    data_dir = os.fspath(data_dir) if data_dir else None
-    opened = rows_lib.open_rows(folder, data_dir, None if check else 0)
+    opened = rows_lib.open_rows(
+        expand_folder(folder),
+        rows_lib.INDEX,
+        data_dir=os.fspath(data_dir) if data_dir else None,
+        blocks=None if check else 0,
+    )
     super().__init__(**vars(opened))
-    if list(self.arrays) != ['lengths']:
-      raise FileNotFoundError(
-          f'{self.folder} has prepared frames, and no index. build_index makes'
-          ' one.'
-      )
     self.lengths = self.arrays['lengths']
 
   def __reduce__(self):

@@ -41,6 +41,12 @@ class Spec:
   dtype: str
   shape: Tuple[Any, ...]
 
+  @classmethod
+  def of(cls, leaf: np.ndarray) -> 'Spec':
+    """Returns that of an item of an array `[B, ...]`."""
+    name = 'string' if leaf.dtype == object else leaf.dtype.name
+    return cls(name, leaf.shape[1:])
+
   @property
   def numpy_dtype(self) -> np.dtype:
     """The dtype of its array, which is `object` for strings."""
@@ -151,24 +157,13 @@ class Items(SequenceOfItems):
     if isinstance(windows, chunks_lib.ActionChunks):
       self._chunks = chunks_lib.ChunkReader(windows, index)
       episodes, windows = self._chunks.episodes, windows_lib.Windows(1)
-      lead_of, masks = self._chunks.lead_of, self._chunks.masks
     else:
       windows_lib.check_windows(windows)
-      lead = (windows.length,)
-      lead_of, masks = lambda column: lead, {_MASK: lead} if with_mask else {}
       episodes = store_items.find_episodes(index.lengths, windows)
     self._index = store_items.ItemIndex(episodes, windows)
     self._counts = episodes.num_items
     self.num_items = self._index.num_items
-    specs = []
-    for number, column in enumerate(index.layout.columns):
-      dtype, shape = column.dtype, tuple(column.shape)
-      if number in self._images:
-        image_format = self._images[number]
-        dtype, shape = image_format.dtype, (*shape, *image_format.shape)
-      specs.append(Spec(dtype, (*lead_of(column), *shape)))
-    self.spec = index.layout.nest(specs)
-    self.spec.update({name: Spec('bool', lead) for name, lead in masks.items()})
+    self.spec = tree.map_structure(Spec.of, self._read(np.zeros(0, np.int64)))
 
   def __reduce__(self):
     make = functools.partial(type(self), **self._arguments)
@@ -236,18 +231,19 @@ class Items(SequenceOfItems):
       IndexError: if there is no such item.
       OSError: if the files have changed since they were indexed.
     """
-    items = self.check_numbers(items)
-    if self._chunks:
-      episode, step = self._index.episode_and_start(items)
-      batch = self._chunks.read(episode, step, self._decoded)
-    else:
-      leaves, is_real = self._index.read(self.index, items, {})
-      batch = self.index.layout.nest(self._decoded(leaves, range(len(leaves))))
-      if self._with_mask:
-        if is_real is None:
-          is_real = np.ones([len(items), self._index.length], bool)
-        batch[_MASK] = is_real
+    batch = self._read(self.check_numbers(items))
     return batch if self.transform is None else self.transform(batch)
+
+  def _read(self, items: np.ndarray) -> Any:
+    if self._chunks:
+      places = self._index.episode_and_start(items)
+      return self._chunks.read(*places, self._decoded)
+    leaves, is_real = self._index.read(self.index, items, {})
+    batch = self.index.layout.nest(self._decoded(leaves, range(len(leaves))))
+    if self._with_mask:
+      shape = len(items), self._index.length
+      batch[_MASK] = np.ones(shape, bool) if is_real is None else is_real
+    return batch
 
   def _decoded(self, leaves, numbers) -> List[np.ndarray]:
     """Returns columns with images, and strings, in place of their cells."""

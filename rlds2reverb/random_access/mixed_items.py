@@ -39,17 +39,15 @@ class MixedItems(items_lib.SequenceOfItems):
     self.num_items = int(self.counts.sum())
     self._first = np.cumsum(self.counts) - self.counts
     self._specs: Dict[Any, items_lib.Spec] = {}
-    of: Dict[Any, str] = {}
     for name, items in self.sources.items():
       for keys, spec in tree.flatten_with_path(items.spec):
         known = self._specs.setdefault(keys, spec)
         if known != spec:
           raise ValueError(
               f'Field {"/".join(map(str, keys))} is {spec} in {name}, but'
-              f' {known} in {of[keys]}. Make them the same in the function'
-              ' prepare of build_index, as PadField does, or by images.'
+              f' {known} in data sets before it. Make them the same in the'
+              ' function prepare of build_index, as PadField does, or by images.'
           )
-        of.setdefault(keys, name)
     # The nest of a single data set may have parts without fields.
     self._only = items if len(self.sources) == 1 else None
     self.spec = items.spec if self._only else layout_lib.nest_of(self._specs)

@@ -154,15 +154,13 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
       for name, source in sources.items()
       if source.weight is not None
   }
-  of_items = {
-      name: np.asarray(source.item_weights(items[name]), np.float64)
-      for name, source in sources.items()
-      if source.item_weights
-  }
-  if of_items and not weights:
+  own = {name: each.item_weights for name, each in sources.items()}
+  if any(own.values()) and not weights:
     weights = {name: len(each) for name, each in items.items()}
-  for name in set(of_items) & set(weights):
-    weights[name] = weights[name] * of_items[name] / of_items[name].sum()
+  for name in weights:
+    if own[name]:
+      of_items = np.asarray(own[name](items[name]), np.float64)
+      weights[name] = weights[name] * of_items / of_items.sum()
   return weights or None
 
 
@@ -184,26 +182,20 @@ def open_index(
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(identity, f)
     data = source.directory
-    if source.options:
-      data = readers.load(data, **source.options)
     return building.build_index(
-        data,
+        readers.load(data, **source.options) if source.options else data,
         folder,
         source.split,
         prepare=source.map_episodes,
         num_processes=num_processes,
     )
   with open(path, encoding='utf-8') as f:
-    known = {'options': {}, **json.load(f)}  # Older indexes have none.
+    known = json.load(f)
   if known != identity:
     differing = [key for key in identity if identity[key] != known.get(key)]
-    missing = ''
-    directory = identity['directory']
-    if 'directory' in differing and not os.path.exists(directory):
-      missing = f' {directory} is not a path on this machine.'
     raise ValueError(
         f'{folder} has an index that was made with another'
-        f' {", ".join(differing)}: {known}. Remove it, or choose another'
-        f' folder.{missing}'
+        f' {", ".join(differing)}: {known}, and not {identity}. Remove it, or'
+        ' choose another folder.'
     )
   return index_lib.Index(folder)

@@ -8,7 +8,7 @@ with a short string in the place of each, and then parsed quickly.
 import collections
 from concurrent import futures
 import multiprocessing
-from typing import Any, Deque, Iterator, List, NamedTuple, Sequence
+from typing import Any, Deque, Iterator, List, Sequence
 
 from google.protobuf import message
 import numpy as np
@@ -26,30 +26,19 @@ _RECORDS_AHEAD = 16
 _MAX_BUFFER_BYTES = 1 << 18
 
 _HEADER_BYTES = 12
+_DAMAGES = tf.errors.OpError, StopIteration, ValueError, message.DecodeError
 # The first bytes of an image, by which it is found in its record.
 _SEARCHED_BYTES = 64
 
 
-class Images(NamedTuple):
-  """The images of records, and the references that replace them.
-
-  Attributes:
-    names: the keys of their features.
-    mark: the first bytes of references.
-  """
-
-  names: Sequence[str]
-  mark: bytes
-
-
 def read(
-    records: record_places.Records, images: Images, num_processes: int
+    records: record_places.Records, images: Sequence[str], num_processes: int
 ) -> Iterator[List[bytes]]:
   """Yields records, some at a time, with references in place of images.
 
   Args:
     records: the records.
-    images: the images to replace.
+    images: the keys of the features that are images.
     num_processes: how many processes read.
 
   Raises:
@@ -77,64 +66,57 @@ def read(
       while waiting:
         yield waiting.popleft().result()
     finally:
-      for future in waiting:
-        future.cancel()
+      executor.shutdown(cancel_futures=True)
 
 
-def _walk_one(task: record_places.Records, images: Images) -> List[bytes]:
+def _walk_one(
+    task: record_places.Records, images: Sequence[str]
+) -> List[bytes]:
   [part] = _walk([task], images)
   return part
 
 
 def _walk(
-    tasks: Sequence[record_places.Records], images: Images
+    tasks: Sequence[record_places.Records], images: Sequence[str]
 ) -> Iterator[List[bytes]]:
   """Yields the records of each task; TensorFlow reads and checks them."""
   if not tasks:
     return
   records = _checked(tasks).as_numpy_iterator()
   for task in tasks:
-    part = []
-    for number, (file, offset, length) in enumerate(
-        zip(*map(np.ndarray.tolist, task[2:]))
-    ):
+    part: List[bytes] = []
+    for file, offset, length in zip(*map(np.ndarray.tolist, task[2:])):
       try:
         record = next(records)
         if len(record) != length:
           raise ValueError(f'it has {len(record)} bytes instead of {length}')
-        part.append(
-            _replace_images(record, images, file, offset + _HEADER_BYTES)
-        )
-      except (
-          tf.errors.OpError,
-          StopIteration,
-          ValueError,
-          message.DecodeError,
-      ) as e:
+        begin = offset + _HEADER_BYTES
+        part.append(_replace_images(record, images, file, begin))
+      except _DAMAGES as e:
         is_of_tf = isinstance(e, tf.errors.OpError)
         raise OSError(
-            f'{task.path(number)} is damaged: the record at byte {offset}'
+            f'{task.path(len(part))} is damaged: the record at byte {offset}'
             f' cannot be read: {tf_errors.message_of(e) if is_of_tf else e}'
         ) from e
     yield part
 
 
 def _replace_images(
-    record: bytes, images: Images, file: int, begin: int
+    record: bytes, images: Sequence[str], file: int, begin: int
 ) -> bytes:
   """Returns a record with references in the place of images.
 
   Args:
     record: a serialized `tf.train.Example`.
-    images: the images.
+    images: the keys of the features that are images.
     file: the number of its file.
     begin: where in the file it begins.
   """
-  if not images.names:
+  if not images:
     return record
   example = tf.train.Example.FromString(record)
   features: Any = example.features.feature
-  for name in set(images.names) & set(features):
+  for name in set(images) & set(features):
     values = features[name].bytes_list.value
     place = 0
     for number, value in enumerate(values):
@@ -143,9 +125,7 @@ def _replace_images(
       place = record.index(head, place)
       while record[place : place + len(value)] != value:
         place = record.index(head, place + 1)
-      values[number] = strings.reference(
-          images.mark, file, begin + place, value
-      )
+      values[number] = strings.reference(file, begin + place, value)
       place += len(value)
   return example.SerializeToString()
 

@@ -83,8 +83,6 @@ class BatchIterator:
     position: the number of the next batch.
   """
 
-  _executor: Optional[futures.ThreadPoolExecutor] = None
-
   def __init__(
       self, batches: Batches, start: int, num_threads: int, num_ahead: int
   ):
@@ -96,23 +94,30 @@ class BatchIterator:
     self._num_threads, self._num_ahead = num_threads, num_ahead
     # Batches that were read; or where there are threads, what will have one.
     self._ahead: Deque[Any] = collections.deque()
+    self._executor: Optional[futures.ThreadPoolExecutor] = None
 
   def __iter__(self):
     return self
 
   def __next__(self) -> Any:
     """Returns the next batch."""
-    if self._num_threads:
-      batch = self._next_of_threads()
+    ahead, read = self._ahead, self._batches.read
+    if not self._num_threads:
+      if not ahead:
+        ahead.extend(read(self.position, self._batches.group_size))
+      found = [ahead.popleft()] if ahead else []
     else:
-      if not self._ahead:
-        group_size = self._batches.group_size
-        self._ahead.extend(self._batches.read(self.position, group_size))
-      batch = self._ahead.popleft() if self._ahead else None
-    if batch is None:
+      if self._executor is None:
+        # Threads do not survive a fork, so they are made as late as possible.
+        self._executor = futures.ThreadPoolExecutor(self._num_threads)
+      while len(ahead) < self._num_ahead:
+        number = self.position + len(ahead)
+        ahead.append(self._executor.submit(read, number, 1))
+      found = ahead.popleft().result()
+    if not found:
       raise StopIteration
     self.position += 1
-    return batch
+    return found[0]
 
   def state_dict(self) -> Dict[str, Any]:
     """Returns the position, for `load_state_dict`."""
@@ -136,7 +141,9 @@ class BatchIterator:
 
   def close(self) -> None:
     """Stops the threads, and drops batches that were read in advance."""
-    self._shut_down(wait=True)
+    if self._executor is not None:
+      self._executor.shutdown(cancel_futures=True)
+      self._executor = None
     self._ahead.clear()
 
   def __enter__(self):
@@ -144,21 +151,3 @@ class BatchIterator:
 
   def __exit__(self, *unused):
     self.close()
-
-  def __del__(self):
-    self._shut_down(wait=False)
-
-  def _shut_down(self, wait: bool) -> None:
-    if self._executor is not None:
-      self._executor.shutdown(wait, cancel_futures=True)
-      self._executor = None
-
-  def _next_of_threads(self) -> Any:
-    if self._executor is None:
-      # Threads do not survive a fork, so they are made as late as possible.
-      self._executor = futures.ThreadPoolExecutor(self._num_threads)
-    read = self._batches.read
-    while len(self._ahead) < self._num_ahead:
-      number = self.position + len(self._ahead)
-      self._ahead.append(self._executor.submit(read, number, 1))
-    return next(iter(self._ahead.popleft().result()), None)

@@ -9,7 +9,6 @@ strings.bin    all strings, one after the other
 
 import json
 import math
-import mmap
 import os
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence
 import zlib
@@ -19,55 +18,40 @@ import numpy as np
 # This file is written last: where it is, the others are whole.
 MARKER = 'store.json'
 ARRAYS = 'arrays.npz'
-VERSION = 4
+VERSION = 5
 _OLD_MARKERS = ('prepared_frames.json', 'random_access.json')
 # A file has a checksum for each block of this many bytes.
 BLOCK_BYTES = 1 << 20
-# Python 3.13 has this flag of mmap. Without it, Linux would reserve as much
-# memory as the file is large, though the file is only read.
-_MAP_NORESERVE = getattr(mmap, 'MAP_NORESERVE', 0x4000)
 
 
 class ChecksummedFile:
   """A new file, and the checksums of its blocks.
 
   Attributes:
-    path: where it can be read.
+    path: where it can be read while it is open.
     size: the number of bytes so far.
+    checksums: the checksum of each block of them.
   """
 
   def __init__(self, name: str, folder: Optional[str]):
     """Creates the file in a folder, or in memory if `folder` is None."""
-    self._file: BinaryIO
-    if folder is None:
-      self._file = open(os.memfd_create(name), 'w+b')
-      self.path = f'/proc/self/fd/{self._file.fileno()}'
-    else:
-      self.path = os.path.join(folder, name)
-      self._file = open(self.path, 'x+b')
+    target: Any = folder and os.path.join(folder, name)
+    target = target or os.memfd_create(name)
+    self.file: BinaryIO = open(target, 'wb')
+    self.path = f'/proc/self/fd/{self.file.fileno()}'
     self.size = 0
-    self._checksums: List[int] = []
+    self.checksums: List[int] = []
 
   def write(self, data: Any) -> None:
-    """Appends bytes, or an array of them."""
+    """Appends bytes, or a flat array of them."""
+    self.file.write(data)
     rest = memoryview(data)
-    rest = rest.cast('B') if rest.nbytes else rest[:0]
-    self._file.write(rest)
-    while rest.nbytes:
+    while rest:
       begin = self.size % BLOCK_BYTES
       part, rest = rest[: BLOCK_BYTES - begin], rest[BLOCK_BYTES - begin :]
-      before = self._checksums.pop() if begin else 0
-      self._checksums.append(zlib.crc32(part, before))
+      before = self.checksums.pop() if begin else 0
+      self.checksums.append(zlib.crc32(part, before))
       self.size += len(part)
-
-  def finish(self) -> List[int]:
-    """Writes the rest, and returns the checksums of the blocks."""
-    self._file.flush()
-    return self._checksums
-
-  def close(self) -> None:
-    """Closes the file. What was mapped stays."""
-    self._file.close()
 
 
 def write_marker(folder: str, content: Dict[str, Any]) -> None:
@@ -104,7 +88,7 @@ def read_marker(folder: str) -> Optional[Dict[str, Any]]:
       return None
     version = 'an older one'
   except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise damaged(path, str(e)) from e
+    raise _damaged(path, str(e)) from e
   raise OSError(
       f'{path} is of version {version}, and this is version {VERSION}. Remove'
       ' its folder, and make it again.'
@@ -129,9 +113,9 @@ def check_files(
     path = os.path.join(folder, name)
     found = os.path.getsize(path) if os.path.isfile(path) else None
     if found is None:
-      raise damaged(path, 'it is missing')
+      raise _damaged(path, 'it is missing')
     if found != size:
-      raise damaged(path, f'it has {found} bytes instead of {size}')
+      raise _damaged(path, f'it has {found} bytes instead of {size}')
     some = np.arange(len(checksums))
     if blocks is not None and len(some) > blocks:
       some = np.linspace(0, len(some) - 1, blocks).astype(int)
@@ -139,10 +123,10 @@ def check_files(
       for block in some.tolist():
         f.seek(block * BLOCK_BYTES)
         if zlib.crc32(f.read(BLOCK_BYTES)) != checksums[block]:
-          raise damaged(path, f'the checksum of MB {block} is wrong')
+          raise _damaged(path, f'the checksum of MB {block} is wrong')
 
 
-def damaged(path: str, problem: str) -> OSError:
+def _damaged(path: str, problem: str) -> OSError:
   """Returns the error of a damaged file."""
   return OSError(
       f'{path} is damaged: {problem}. Remove its folder, and make it again.'
@@ -156,14 +140,6 @@ def map_file(path: str, shape: Sequence[int]) -> np.ndarray:
     path: the file.
     shape: the shape of the array, of as many bytes as the file has.
   """
-  size = math.prod(shape)
-  if not size:
+  if not math.prod(shape):
     return np.zeros(shape, np.uint8)
-  with open(path, 'rb') as f:
-    mapped = mmap.mmap(
-        f.fileno(),
-        size,
-        mmap.MAP_PRIVATE | _MAP_NORESERVE,
-        mmap.PROT_READ | mmap.PROT_WRITE,
-    )
-  return np.frombuffer(mapped, np.uint8).reshape(shape)
+  return np.asarray(np.memmap(path, np.uint8, 'r', shape=tuple(shape)))

@@ -83,7 +83,7 @@ class ItemIndex:
     # The numbers, among all episodes, of those that have items.
     self._numbers = np.flatnonzero(episodes.num_items)
     self.episodes = Episodes(
-        *[None if v is None else np.asarray(v)[self._numbers] for v in episodes]
+        *[each[self._numbers] for each in episodes if each is not None]
     )
     first_row, num_rows, counts, _ = self.episodes
     self.first_item = np.concatenate([[0], np.cumsum(counts)])
@@ -107,15 +107,6 @@ class ItemIndex:
         for each in (begins, last_of)
     )
     self._steps = int((last - self._of_block).max(initial=0))
-
-  def alive(self, items: np.ndarray) -> np.ndarray:
-    """Returns whether items can still be drawn, bool `[N]`.
-
-    Raises:
-      SamplingError: if there never was such an item.
-    """
-    check_items(items, self.num_items)
-    return np.ones(len(items), bool)
 
   def find(self, items: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the episode of each item, among `episodes`, and its first row."""
@@ -183,7 +174,7 @@ class ItemIndex:
 def find_episodes(
     lengths: np.ndarray,
     windows: Optional[windows_lib.Windows],
-    returns: Any = None,
+    returns: Any = np.nan,
     is_open: bool = False,
 ) -> Episodes:
   """Returns consecutive episodes, with the numbers of their items.
@@ -194,9 +185,9 @@ def find_episodes(
     returns: the undiscounted return of each.
     is_open: whether the data ends before the last episode does.
   """
+  returns = np.broadcast_to(returns, lengths.shape)
   if windows is not None and windows.crosses_episodes:
-    lengths = np.array([lengths.sum()], np.int64)
-    returns = None if returns is None else np.array([returns.sum()])
+    lengths, returns = lengths.sum(keepdims=True), returns.sum(keepdims=True)
   is_end = np.full(len(lengths), True)
   is_end[-1:] = not is_open
   counts = (is_end & (lengths > 0)).astype(np.int64)
@@ -205,15 +196,25 @@ def find_episodes(
   return Episodes(np.cumsum(lengths) - lengths, lengths, counts, returns)
 
 
-def check_items(items: np.ndarray, num_items: int) -> None:
-  """Raises a SamplingError if there never was an item of one of the numbers."""
-  if len(items) and not (items.min() >= 0 and items.max() < num_items):
+def alive(index: Any, items: np.ndarray) -> np.ndarray:
+  """Returns whether items can still be drawn, bool `[N]`.
+
+  Args:
+    index: an `ItemIndex` or a `FrameRing`.
+    items: their numbers.
+
+  Raises:
+    SamplingError: if there never was such an item.
+  """
+  count = index.first + index.num_items
+  wrong = items[(items < 0) | (items >= count)]
+  if len(wrong):
     raise SamplingError(
         'There is no item of this key. Keys are those of the SampleInfo that'
         ' came with a batch of this replay buffer. Found:'
-        f' {items[(items < 0) | (items >= num_items)][:16].tolist()} of'
-        f' {num_items} items.'
+        f' {wrong[:16].tolist()} of {count} items.'
     )
+  return items >= index.first
 
 
 def check_drawable(is_drawable: Any, num_items: int) -> None:

@@ -110,6 +110,11 @@ class RowLayout:
     )
 
   @classmethod
+  def of_json(cls, columns: Any) -> 'RowLayout':
+    """Returns the layout whose `columns` went through JSON."""
+    return cls([Column(tuple(keys), *rest) for keys, *rest in columns])
+
+  @classmethod
   def of_spec(cls, spec: Any, advice: str) -> 'RowLayout':
     """Returns the layout of frames or steps.
 
@@ -170,15 +175,6 @@ class RowLayout:
       leaf = leaf.reshape([length, math.prod(column.shape)]).view(np.uint8)
       rows[place.group][:, place.begin : place.begin + place.size] = leaf
     return rows
-
-  def to_json(self) -> Any:
-    """Returns the layout as JSON values, for `from_json`."""
-    return {'columns': [column._asdict() for column in self.columns]}
-
-  @classmethod
-  def from_json(cls, value: Any) -> 'RowLayout':
-    columns = [Column(**column) for column in value['columns']]
-    return cls([one._replace(keys=tuple(one.keys)) for one in columns])
 
 
 def numpy_dtype(name: str) -> np.dtype:

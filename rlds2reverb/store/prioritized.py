@@ -140,7 +140,7 @@ class Prioritized(samplers.Sampler):
           f' {priorities[wrong][:16].tolist()}.'
       )
     with self._items.lock:
-      alive = self._items.alive(items)
+      alive = items_lib.alive(self._items, items)
       if not alive.all():
         items, priorities = items[alive], priorities[alive]
         highest = priorities.max(initial=0.0)

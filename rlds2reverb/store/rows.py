@@ -12,6 +12,8 @@ from rlds2reverb.store import folders
 from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import strings as strings_lib
 
+# What a folder of rows holds.
+FRAMES, INDEX = 'prepared frames', 'index for random access'
 # This many bytes of rows stay in a processor's cache while their columns are
 # copied out.
 _CACHED_BYTES = 1 << 18
@@ -129,15 +131,16 @@ class RowStore:
     Raises:
       OSError: if strings are not those that were indexed.
     """
-    found = list(leaves)
-    if self.layout.has_strings:
-      for number, leaf in enumerate(found):
-        if leaf.dtype == strings_lib.CELL:
-          found[number] = np.empty(leaf.shape, object)
-          found[number].ravel()[:] = list(
-              map(self.string, leaf.ravel().tolist())
-          )
-    return found
+    if not self.layout.has_strings:
+      return list(leaves)
+    return [
+        np.array([*map(self.string, leaf.ravel().tolist())], object).reshape(
+            leaf.shape
+        )
+        if leaf.dtype == strings_lib.CELL
+        else leaf
+        for leaf in leaves
+    ]
 
   def string(self, cell: Any) -> bytes:
     """Returns one string, given a cell as `CELL.item()` returns it."""
@@ -151,12 +154,14 @@ class RowStore:
     file, length, offset, _ = cell
     path = os.path.join(self.folder, self.layout.file_names[-1])
     if file != strings_lib.OWN_FILE and self.files is not None:
-      path = self.files.path(file)
+      path = self.files.paths[file]
     return f'at byte {offset} of {path}, {length} bytes'
 
 
 def open_rows(
     folder: str,
+    holds: str = FRAMES,
+    *,
     data_dir: Optional[str] = None,
     blocks: Optional[int] = None,
 ) -> RowStore:
@@ -164,6 +169,7 @@ def open_rows(
 
   Args:
     folder: the folder.
+    holds: what must be in it, `FRAMES` or `INDEX`.
     data_dir: the folder of the data set that has strings, if it has moved.
     blocks: how many MB of each file are checked; None for all.
 
@@ -174,13 +180,11 @@ def open_rows(
       data set.
   """
   content = folders.read_marker(folder)
-  if content is None:
-    raise FileNotFoundError(
-        f'{folder} holds no prepared frames and no index: it has no'
-        f' {folders.MARKER}.'
-    )
+  if content is None or content['holds'] != holds:
+    found = f'no {folders.MARKER}' if content is None else content['holds']
+    raise FileNotFoundError(f'{folder} holds no {holds}: it has {found}.')
   folders.check_files(folder, content['files'], blocks)
-  layout = layout_lib.RowLayout.from_json(content['layout'])
+  layout = layout_lib.RowLayout.of_json(content['layout'])
   paths = [os.path.join(folder, name) for name in layout.file_names]
   num_bytes, _ = content['files'][layout.file_names[-1]]
   facts = [strings_lib.FileFacts(*each) for each in content['data_files']]
@@ -206,21 +210,15 @@ class StoreWriter:
   """
 
   def __init__(
-      self,
-      layout: layout_lib.RowLayout,
-      folder: Optional[str] = None,
-      mark: Optional[bytes] = None,
+      self, layout: layout_lib.RowLayout, folder: Optional[str] = None
   ):
     """Creates the writer.
 
     Args:
       layout: how a frame is stored.
       folder: an empty folder for the files, or None for memory.
-      mark: the first bytes of references to strings elsewhere.
     """
-    self.layout = layout
-    self.num_rows = 0
-    self._folder, self._mark = folder, mark
+    self.layout, self.num_rows, self._folder = layout, 0, folder
     self._files = {
         name: folders.ChecksummedFile(name, folder)
         for name in (folders.ARRAYS, *layout.file_names)
@@ -233,25 +231,23 @@ class StoreWriter:
     self._known.clear()
     rows = self.layout.encode(leaves, self._cells_of)
     for name, group in zip(self.layout.file_names, rows):
-      self._files[name].write(group)
+      self._files[name].write(group.ravel())
     self.num_rows += len(rows[0])
 
   def rows(self, **attributes: Any) -> RowStore:
     """Returns what was written so far, with further attributes."""
-    for file in self._files.values():
-      file.finish()
     files = [self._files[name] for name in self.layout.file_names]
-    paths = [file.path for file in files]
-    return RowStore(
-        self.layout,
-        *_mapped(self.layout, paths, self.num_rows, files[-1].size),
-        **attributes,
-    )
+    for each in files:
+      each.file.flush()
+    paths = [each.path for each in files]
+    mapped = _mapped(self.layout, paths, self.num_rows, files[-1].size)
+    return RowStore(self.layout, *mapped, **attributes)
 
   def finish(
       self,
       meta: Dict[str, Any],
       arrays: Dict[str, np.ndarray],
+      holds: str = FRAMES,
       data_dir: str = '',
       facts: Sequence[strings_lib.FileFacts] = (),
   ) -> RowStore:
@@ -260,6 +256,7 @@ class StoreWriter:
     Args:
       meta: what to know of them, JSON values.
       arrays: more of it, arrays.
+      holds: what the rows are, `FRAMES` or `INDEX`.
       data_dir: the folder of the data set that references name.
       facts: the facts of its files.
     """
@@ -267,32 +264,31 @@ class StoreWriter:
     np.savez(packed, **arrays)
     self._files[folders.ARRAYS].write(packed.getvalue())
     files = {
-        name: [file.size, file.finish()] for name, file in self._files.items()
+        name: [each.size, each.checksums] for name, each in self._files.items()
     }
-    columns = [column[:3] for column in self.layout.columns]
-    digest = hashlib.sha256()
-    for part in columns, meta, files, facts:
-      digest.update(repr(part).encode())
-    fingerprint = digest.hexdigest()[:16]
+    columns = [tuple(column) for column in self.layout.columns]
+    known = ''.join(map(repr, (columns, meta, files, facts)))
+    fingerprint = hashlib.sha256(known.encode()).hexdigest()[:16]
+    store = self.rows(arrays=arrays, meta=meta, fingerprint=fingerprint)
+    self.close()
     if self._folder is not None:
       content = {
-          'layout': self.layout.to_json(),
+          'holds': holds,
+          'layout': columns,
           'num_rows': self.num_rows,
           'meta': meta,
           'fingerprint': fingerprint,
           'data_dir': data_dir,
-          'data_files': [list(each) for each in facts],
+          'data_files': facts,
           'files': files,
       }
       folders.write_marker(self._folder, content)
-    store = self.rows(arrays=arrays, meta=meta, fingerprint=fingerprint)
-    self.close()
     return store
 
   def close(self) -> None:
     """Closes the files. What was mapped stays."""
-    for file in self._files.values():
-      file.close()
+    for each in self._files.values():
+      each.file.close()
 
   def _cells_of(self, values: np.ndarray) -> np.ndarray:
     """Returns the cells of strings, objects of any shape, and keeps these."""
@@ -300,7 +296,7 @@ class StoreWriter:
     own = self._files[self.layout.file_names[-1]]
     for value in values.ravel():
       value = value if isinstance(value, bytes) else str(value).encode()
-      cell = strings_lib.referred(value, self._mark)
+      cell = strings_lib.referred(value)
       if cell is None:
         if value not in self._known:
           self._known[value] = own.size

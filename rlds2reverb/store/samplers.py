@@ -157,7 +157,7 @@ class InOrder(Sampler):
 
     def draw(*numbers):
       found = first_item + process.share(*numbers, own)
-      if not items.alive(found.ravel()).all():
+      if not items_lib.alive(items, found.ravel()).all():
         raise items_lib.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
             ' of which have made room for newer ones. Make a new data set for'

@@ -5,11 +5,10 @@ encoded image: 16 bytes that no data has by chance, and a cell. In the index,
 the cell is in the row of its step.
 """
 
-import hashlib
+import functools
 import os
 import struct
-import threading
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 import weakref
 import zlib
 
@@ -28,33 +27,24 @@ CELL = np.dtype(
     ]
 )
 _PACKED = struct.Struct('<iIqI')  # A `CELL`.
-_MARK_BYTES = 16
+_MARK = bytes.fromhex('6b0c9e51d2f84a37b1e6c5087f93ad24')
 
 # The number of bytes at both ends of a file that tell whether it is the one
 # that was indexed. A string has a checksum of its own.
 _END_BYTES = 4096
-# If there are more files, each is opened whenever it is read.
+# If there are more files, those that were read last are open.
 _MAX_OPEN = 512
 
 
-def new_mark(identity: str) -> bytes:
-  """Returns the first bytes of the references of one index.
-
-  Args:
-    identity: a string that differs for any other data.
-  """
-  return hashlib.sha256(identity.encode()).digest()[:_MARK_BYTES]
-
-
-def reference(mark: bytes, file: int, offset: int, value: bytes) -> bytes:
+def reference(file: int, offset: int, value: bytes) -> bytes:
   """Returns the reference to a string that begins at a byte of a file."""
-  return mark + _PACKED.pack(file, len(value), offset, zlib.crc32(value))
+  return _MARK + _PACKED.pack(file, len(value), offset, zlib.crc32(value))
 
 
-def referred(value: bytes, mark: Optional[bytes]) -> Optional[Tuple[int, ...]]:
+def referred(value: bytes) -> Optional[Tuple[int, ...]]:
   """Returns the cell of a reference; None for any other string."""
-  if mark and value.startswith(mark) and len(value) == len(mark) + _PACKED.size:
-    return _PACKED.unpack_from(value, len(mark))
+  if len(value) == len(_MARK) + _PACKED.size and value.startswith(_MARK):
+    return _PACKED.unpack_from(value, len(_MARK))
   return None
 
 
@@ -75,7 +65,7 @@ class FileFacts(NamedTuple):
 def facts_of(folder: str, name: str) -> FileFacts:
   """Returns the facts by which an index knows a file."""
   with open(os.path.join(folder, name), 'rb') as f:
-    return _facts(name, f.fileno())
+    return _facts_of(f.fileno(), name)
 
 
 class DataFiles:
@@ -96,13 +86,10 @@ class DataFiles:
       FileNotFoundError: if a file is not there.
       OSError: if a file has another size.
     """
-    self.folder, self.facts = folder, list(facts)
-    self._open: Dict[int, int] = {}
-    # This also closes them when Python ends, while `os` is still there.
-    weakref.finalize(self, _close_all, self._open)
-    self._lock = threading.Lock()
-    for number, known in enumerate(self.facts):
-      path = self.path(number)
+    self.folder, self._facts = folder, facts
+    self.paths = [os.path.join(folder, known.name) for known in facts]
+    self._open = functools.lru_cache(_MAX_OPEN)(_OpenFile)
+    for path, known in zip(self.paths, facts):
       try:
         size = os.path.getsize(path)
       except FileNotFoundError as e:
@@ -111,11 +98,7 @@ class DataFiles:
             ' has moved, open the index with data_dir= its folder.'
         ) from e
       if size != known.size:
-        raise self._changed(number, f'has {size} bytes, but had {known.size}')
-
-  def path(self, number: int) -> str:
-    """Returns the path of a file."""
-    return os.path.join(self.folder, self.facts[number].name)
+        raise _changed(path, f'has {size} bytes, but had {known.size}')
 
   def read(self, cell: Any) -> bytes:
     """Returns a string.
@@ -127,49 +110,37 @@ class DataFiles:
       OSError: if these are not the bytes that were indexed.
     """
     number, length, offset, checksum = cell
-    file = self._open.get(number)
-    if file is None:
-      file = self._checked(number)
-    try:
-      value = os.pread(file, length, offset)
-    finally:
-      if number not in self._open:
-        os.close(file)
+    file = self._open(self.paths[number], self._facts[number])
+    value = os.pread(file.number, length, offset)
     if len(value) != length or zlib.crc32(value) != checksum:
-      raise self._changed(
-          number,
-          f'has other bytes than it had, at byte {offset} ({length} bytes'
-          ' of an image)',
+      raise _changed(
+          self.paths[number],
+          f'has other bytes than it had, at byte {offset} ({length} bytes of an'
+          ' image)',
       )
     return value
 
-  def _checked(self, number: int) -> int:
-    """Opens a file, and checks whether it is the one that was indexed."""
-    with self._lock:
-      if number in self._open:
-        return self._open[number]
-      file = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
-      if _facts(self.facts[number].name, file) != self.facts[number]:
-        os.close(file)
-        raise self._changed(number, 'is another file than it was')
-      if len(self._open) < _MAX_OPEN:
-        self._open[number] = file
-      return file
 
-  def _changed(self, number: int, how: str) -> OSError:
-    return OSError(
-        f'{self.path(number)} {how} when the index was made. The index does not'
-        ' fit the data any more: remove its folder, and make it again.'
-    )
+class _OpenFile:
+  """A file that is open, and is the one that was indexed."""
+
+  def __init__(self, path: str, known: FileFacts):
+    self.number = os.open(path, os.O_RDONLY)
+    # This also closes it when Python ends, while `os` is still there.
+    weakref.finalize(self, os.close, self.number)
+    if _facts_of(self.number, known.name) != known:
+      raise _changed(path, 'is another file than it was')
 
 
-def _facts(name: str, file: int) -> FileFacts:
+def _facts_of(file: int, name: str) -> FileFacts:
   size = os.fstat(file).st_size
   ends = os.pread(file, _END_BYTES, 0)
   ends += os.pread(file, _END_BYTES, max(size - _END_BYTES, 0))
   return FileFacts(name, size, zlib.crc32(ends))
 
 
-def _close_all(files: Dict[int, int]) -> None:
-  for file in files.values():
-    os.close(file)
+def _changed(path: str, how: str) -> OSError:
+  return OSError(
+      f'{path} {how} when the index was made. The index does not fit the data'
+      ' any more: remove its folder, and make it again.'
+  )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import types
 from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
@@ -40,26 +41,22 @@ class Weighted(samplers.Sampler):
     if weights is None:
       return samplers.Uniform().bind(items, process)
     name = 'priorities' if self.weights is None else 'weights'
-    weights = _checked(weights, (items.num_items,), name, 'item')
-    sums = np.cumsum(weights)
-    [seed] = process.seeds(1)
-
-    def draw(*numbers):
-      found = draws_lib.search(sums, samplers.fractions(seed, *numbers))
-      return samplers.Draws(found, weights[found] / sums[-1])
-
-    return draw
+    weights = _checked(weights, items.num_items, name, 'item')
+    ones = np.ones(len(weights), np.int64)
+    return _by_groups(process, weights, ones, weights / np.cumsum(weights)[-1])
 
   def identity(self):
+    named = (
+        self.weights
+        if isinstance(self.weights, Mapping)
+        else {'': self.weights}
+    )
     parts = [self.by]
-    weights = self.weights
-    if not isinstance(weights, Mapping):
-      weights = {} if weights is None else {'': weights}
-    for name, values in weights.items():
+    for name, weights in named.items():
       digest = 'function'
-      if not callable(values):
-        values = np.asarray(values, np.float64)
-        digest = hashlib.sha256(values.tobytes()).hexdigest()[:16]
+      if not callable(weights):
+        values = np.asarray(weights, np.float64).tobytes()
+        digest = hashlib.sha256(values).hexdigest()[:16]
       parts.append(f'{name}: {digest}')
     return f'Weighted({", ".join(parts)})'
 
@@ -69,7 +66,7 @@ def _by_groups(
     weights: np.ndarray,
     counts: np.ndarray,
     probability: np.ndarray,
-    within: Mapping[int, np.ndarray],
+    within: Mapping[int, np.ndarray] = types.MappingProxyType({}),
 ) -> samplers.DrawFn:
   """Returns a function that draws a group, and then one of its items.
 
@@ -106,39 +103,32 @@ def _of_episodes(items, weights) -> Tuple[Any, ...]:
   if callable(weights):
     weights = weights(items.episodes)
   weights = np.ones(len(counts)) if weights is None else weights
-  weights = _checked(weights, counts.shape, 'weights', 'episode')
-  return weights, counts, weights / weights.sum() / counts, {}
+  weights = _checked(weights, len(counts), 'weights', 'episode')
+  return weights, counts, weights / weights.sum() / counts
 
 
 def _of_sources(items, weights) -> Tuple[Any, ...]:
   """Returns the groups of `_by_groups`."""
-  totals = {name: np.sum(weights[name]) for name in weights}
+  totals = {name: np.sum(each) for name, each in weights.items()}
   checks.check_weights(totals, items.sources)
   within: Dict[int, np.ndarray] = {}
   for number, (name, count) in enumerate(zip(items.sources, items.counts)):
-    values = np.asarray(weights[name], np.float64)
-    if values.shape not in ((), (count,)):
-      raise ValueError(
-          f'The weight of {name} must be a number, or one for each of its'
-          f' {count} items, but has the shape {values.shape}.'
-      )
-    if values.any():
-      checks.check_weights(values.ravel(), name=f'weights of {name}', of='item')
     if totals[name] and not count:
       raise ValueError(f'{name} has a weight, but no items to draw.')
-    if values.shape and totals[name]:
-      within[number] = np.cumsum(values)
+    if np.ndim(weights[name]) and np.any(weights[name]):
+      of = f'weights of {name}'
+      within[number] = np.cumsum(_checked(weights[name], count, of, 'item'))
   totals = np.array([totals[name] for name in items.sources])
   return totals, items.counts, np.full(len(totals), np.nan), within
 
 
-def _checked(weights, shape, name, of) -> np.ndarray:
+def _checked(weights, count, name, of) -> np.ndarray:
   """Returns weights, or raises a ValueError if nothing can be drawn by them."""
   weights = np.asarray(weights, np.float64)
-  if weights.shape != shape:
+  if weights.shape != (count,):
     raise ValueError(
-        f'There must be a weight for each of the {shape[0]} {of}s that there'
-        f' are, but the {name} have the shape {weights.shape}.'
+        f'There must be a weight for each of the {count} {of}s that there are,'
+        f' but the {name} have the shape {weights.shape}.'
     )
   checks.check_weights(weights, name=name, of=of)
   return weights

@@ -236,7 +236,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         self.batches(4, **kwargs)
     with self.assertRaisesRegex(ValueError, 'nothing would be left'):
       self.batches(100, replacement=False)
-    with self.assertRaisesRegex(ValueError, 'a number, or one for each of'):
+    with self.assertRaisesRegex(ValueError, 'each of the 12 items'):
       self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
     with self.assertRaisesRegex(ValueError, 'id is int64 .*only decoded'):
       self.batches(4, augment={'id': random_access.Augmentation.OCTO})

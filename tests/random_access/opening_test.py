@@ -202,7 +202,7 @@ class OpenBatchesTest(tf.test.TestCase):
     self.open()
     self.directories['one'] = missing
     with self.assertRaisesRegex(
-        ValueError, f'another directory.* {missing} is not a path on this'
+        ValueError, f'another directory.*, and not .*{missing}'
     ):
       self.open()
 

@@ -38,7 +38,9 @@ class FoldersTest(absltest.TestCase):
     for begin, end in ((0, 2), (2, 7)):
       numbers = np.arange(begin, end) + base
       writer.append([numbers, np.array([b'%d' % n for n in numbers], object)])
-    return writer.finish({'a': [1, None]}, {'lengths': np.array([3, 4])})
+    return writer.finish(
+        {'a': [1, None]}, {'lengths': np.array([3, 4])}, rows.INDEX
+    )
 
   def shown(self, store):
     leaves = store.with_strings(store.read(np.array([5, 0]), 2))
@@ -52,7 +54,7 @@ class FoldersTest(absltest.TestCase):
     in_memory, written = self.write(None), self.write(folder)
     for name in os.listdir(folder):
       os.chmod(os.path.join(folder, name), 0o444)
-    for store in in_memory, written, rows.open_rows(folder):
+    for store in in_memory, written, rows.open_rows(folder, rows.INDEX):
       self.assertEqual(self.shown(store), expected)
       self.assertEqual(store.fingerprint, written.fingerprint)
     # Of one size, but not the same.
@@ -61,22 +63,24 @@ class FoldersTest(absltest.TestCase):
     shutil.rmtree(folder)
     os.mkdir(folder)
     self.write(folder, 1)
-    self.assertEqual(self.shown(rows.open_rows(folder))[0][1], [1, 2])
+    self.assertEqual(
+        self.shown(rows.open_rows(folder, rows.INDEX))[0][1], [1, 2]
+    )
 
   def test_folders_that_are_refused(self):
     folder = self.create_tempdir().full_path
     for path in folder, os.path.join(folder, 'none'):
       self.assertIsNone(folders.read_marker(path))
-      with self.assertRaisesRegex(FileNotFoundError, 'no prepared frames'):
+      with self.assertRaisesRegex(FileNotFoundError, 'holds no'):
         rows.open_rows(path)
     self.write(folder)
-    with self.assertRaisesRegex(FileNotFoundError, 'no prepared frames'):
+    with self.assertRaisesRegex(FileNotFoundError, 'holds no'):
       loading.open_frames(folder)  # It is an index, or something else.
     path = os.path.join(folder, folders.MARKER)
     with open(path, encoding='utf-8') as f:
       marker = json.load(f)
     for change, message in (
-        (dict(version=9), 'of version 9, and this is version 4'),
+        (dict(version=9), 'of version 9, and this is version 5'),
         (dict(checksum=0), 'damaged: its checksum is wrong'),
     ):
       with open(path, 'w', encoding='utf-8') as f:
@@ -99,14 +103,14 @@ class FoldersTest(absltest.TestCase):
     ):
       change()
       with self.assertRaisesRegex(OSError, f'rows-0.bin is damaged: {message}'):
-        rows.open_rows(folder)
+        rows.open_rows(folder, rows.INDEX)
 
   def test_what_goes_wrong_elsewhere_is_no_damage(self):
     folder = self.create_tempdir().full_path
     self.write(folder)
     with mock.patch.object(np, 'load', side_effect=MemoryError):
       with self.assertRaises(MemoryError):
-        rows.open_rows(folder)
+        rows.open_rows(folder, rows.INDEX)
 
   @mock.patch.object(folders, 'BLOCK_BYTES', 4096)
   def test_a_file_of_many_blocks(self):
@@ -115,16 +119,16 @@ class FoldersTest(absltest.TestCase):
     writer = rows.StoreWriter(layout.RowLayout([column]), folder)
     for k in range(70):
       writer.append([np.full([1, 4096], k, np.uint8)])
-    writer.finish({}, {})
+    writer.finish({}, {}, rows.INDEX)
     path = os.path.join(folder, 'rows-1.bin')
-    rows.open_rows(folder)
+    rows.open_rows(folder, rows.INDEX)
     damaged = []
     for block in range(70):
       _flip(path, block * 4096 + 471)
       with self.assertRaisesRegex(OSError, f'{path}.*MB {block} is wrong'):
-        rows.open_rows(folder)
+        rows.open_rows(folder, rows.INDEX)
       try:
-        rows.open_rows(folder, blocks=32)
+        rows.open_rows(folder, rows.INDEX, blocks=32)
       except OSError:
         damaged.append(block)
       _flip(path, block * 4096 + 471)

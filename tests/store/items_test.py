@@ -78,12 +78,14 @@ class ItemIndexTest(parameterized.TestCase):
     index = items.ItemIndex(
         items.find_episodes(np.array([3]), windows), windows
     )
-    self.assertEqual(index.alive(np.array([0, 2, 2])).tolist(), [True] * 3)
+    self.assertEqual(
+        items.alive(index, np.array([0, 2, 2])).tolist(), [True] * 3
+    )
     for wrong in -1, 3:
       with self.assertRaisesRegex(
           ValueError, rf'no item of this key.*\[{wrong}\] of 3'
       ):
-        index.alive(np.array([0, wrong]))
+        items.alive(index, np.array([0, wrong]))
 
 
 if __name__ == '__main__':

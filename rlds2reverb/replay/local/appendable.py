@@ -95,7 +95,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
   def _add_batch(self, items):
     checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
     leaves = tf.nest.flatten(checked)
-    return dataset.call(self._items, 'append_leaves', leaves)
+    return dataset.call(self._items, 'append', leaves)
 
   def _clear(self):
     self._items.clear()

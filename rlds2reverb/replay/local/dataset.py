@@ -3,45 +3,41 @@
 runs of iterators | groups of batches, read by NumPy | batches, counted
 """
 
-import itertools
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 import weakref
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import graphs
-from rlds2reverb.replay.local import batches as batches_lib
 from rlds2reverb.replay.local import position as position_lib
 
 
 def make_dataset(
-    batches: batches_lib.FrameBatches,
     streams: position_lib.Streams,
     sequence_fn: Optional[Callable[[Any], Any]] = None,
 ) -> tf.data.Dataset:
   """Returns a data set whose iterators have a stream each.
 
   Args:
-    batches: the batches of any stream.
-    streams: where each iterator begins, and its batches are counted.
+    streams: the batches, which are read and counted there.
     sequence_fn: a function that is applied to the `Trajectory` `[L, ...]` of
       each item.
   """
-  runs = _Runs(batches, streams)
-  new_run, read = _weak_method(runs, 'new_run'), _weak_method(runs, 'read')
+  batches, read = streams.batches, _weak_method(streams, 'read')
   lead = [None] if batches.group_size > 1 else []
   number = tf.TensorSpec([], tf.int64)
-  leaves = number, number, *tf.nest.flatten(batches.element_spec)
   specs = tuple(
-      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype) for leaf in leaves
+      tf.TensorSpec([*lead, *leaf.shape], leaf.dtype)
+      for leaf in (number, number, *tf.nest.flatten(batches.element_spec))
   )
-  dtypes = [leaf.dtype for leaf in leaves]
 
   def batches_of(run):
     groups = _map_here(
         tf.data.Dataset.range(tf.int64.max),
-        lambda index: tf.numpy_function(read, [run], dtypes),
+        lambda index: tf.numpy_function(
+            read, [run], [leaf.dtype for leaf in specs]
+        ),
         specs,
     )
     if batches.in_advance:
@@ -55,7 +51,7 @@ def make_dataset(
     return leaves
 
   dataset = tf.data.Dataset.from_generator(
-      new_run, output_signature=number
+      _weak_method(streams, 'new_run'), output_signature=number
   ).flat_map(graphs.no_autograph(batches_of))
   options = tf.data.Options()
   options.deterministic = True
@@ -64,53 +60,13 @@ def make_dataset(
   options.experimental_optimization.apply_default_optimizations = False
   dataset = _map_here(dataset, count, batches.element_spec)
   dataset = dataset.with_options(options)
-  dataset.must_live = runs
-  return dataset if sequence_fn is None else _mapped(dataset, sequence_fn)
-
-
-class _Runs:
-  """The batches of iterators, each known by a number."""
-
-  def __init__(self, batches, streams):
-    self._batches, self._streams = batches, streams
-    self._numbers = itertools.count()
-    # The batches of a run, and the numbers of its stream and its next batch.
-    self._runs: Dict[int, List[Any]] = {}
-
-  def new_run(self) -> Iterator[np.int64]:
-    """Yields the number of a new run, which ends with the iterator."""
-    number = next(self._numbers)
-    with self._streams.taken() as (stream, begin):
-      batches = self._batches.of_stream(self._streams.number, stream)
-      self._runs[number] = [batches, stream, begin]
-      try:
-        yield np.int64(number)
-      finally:
-        del self._runs[number]
-
-  def read(self, number: int) -> List[np.ndarray]:
-    """Reads the next group of a run.
-
-    Args:
-      number: the number of the run.
-
-    Returns:
-      The number of the stream, and how many of its batches have been handed out
-      with each batch, int64 `[k]`; and the leaves of the batches `[k, ...]`.
-      Where groups are of one batch, they have no axis `k`.
-
-    Raises:
-      StopIteration: at the end of the data set.
-    """
-    run = self._runs[int(number)]
-    batches, stream, first = run
-    leaves = batches.read_leaves(first, batches.group_size)
-    if not leaves:
-      raise StopIteration
-    run[2] += len(leaves[-1])
-    positions = np.arange(first, run[2]) + 1
-    group = [np.full_like(positions, stream), positions, *leaves]
-    return group if batches.group_size > 1 else [leaf[0] for leaf in group]
+  dataset.must_live = streams
+  if sequence_fn is None:
+    return dataset
+  if batches.element_spec[1].key.shape.rank == 2:
+    item_fn = sequence_fn
+    sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
+  return dataset.map(lambda frames, info: (sequence_fn(frames), info))
 
 
 def _map_here(
@@ -143,19 +99,6 @@ def _map_here(
   mapped = tf.data.experimental.from_variant(variant, spec)
   mapped.must_live = dataset, traced
   return mapped
-
-
-def _mapped(dataset, sequence_fn) -> tf.data.Dataset:
-  """Applies a function to the `Trajectory` of every item of batches."""
-  if dataset.element_spec[1].key.shape.rank == 1:
-    return dataset.map(lambda frames, info: (sequence_fn(frames), info))
-
-  def map_items(frames, info):
-    items = tf.data.Dataset.from_tensor_slices(frames).map(sequence_fn)
-    size = info.key.shape[0] or tf.shape(info.key, tf.int64)[0]
-    return items.batch(size, True).get_single_element(), info
-
-  return dataset.map(map_items)
 
 
 def call(

@@ -196,26 +196,21 @@ def open_frames(directory: files.PathLike) -> FrameStore:
     OSError: if it is damaged, or of another version.
   """
   folder = files.expand_local(directory, _FOLDER)
-  rows = rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING)
-  if 'spec' not in rows.meta:
-    raise FileNotFoundError(
-        f'{folder} has an index for random access, and no prepared frames.'
-    )
-  return _store(rows)
+  return _store(rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING))
 
 
 def _store(rows) -> FrameStore:
   """Returns the frames that a written store has."""
   proto = text_format.Parse(rows.meta['spec'], struct_pb2.StructuredValue())
   windows = rows.meta['windows']
-  arrays = dict(rows.arrays)
-  priorities = arrays.pop('priorities', None)
   return FrameStore(
       trajectory.Trajectory(*tensor_spec.from_proto(proto)),
       rows,
       windows and windows_lib.Windows(*windows),
-      store_items.Episodes(**arrays),
-      priorities,
+      store_items.Episodes(
+          *[rows.arrays[name] for name in store_items.Episodes._fields]
+      ),
+      rows.arrays.get('priorities'),
       rows.fingerprint,
   )
 
@@ -225,14 +220,7 @@ def _write(source, folder, made_from) -> FrameStore:
   [items] = source.tables
   spec, windows = source.spec, items.windows
   layout = layout_of(spec)
-  logging.info(
-      'Storing frames of %d bytes%s.',
-      layout.frame_bytes,
-      ' and their strings' if layout.has_strings else '',
-  )
-  lengths: List[np.ndarray] = [np.zeros(0, np.int64)]
-  returns: List[np.ndarray] = [np.zeros(0)]
-  is_open = False
+  lengths, returns, is_open = [np.zeros(0, np.int64)], [np.zeros(0)], False
   with contextlib.closing(rows_lib.StoreWriter(layout, folder)) as writer:
     for segment in source.segments():
       writer.append(tf.nest.flatten(segment.frames))

@@ -127,22 +127,12 @@ class LocalReplayBuffer(
       priorities: the new priorities, numbers from 0 up, `[B]`.
 
     Raises:
-      ValueError: if the sampler is not `Prioritized`, or if there is not one
-        priority for each key.
+      ValueError: if the sampler is not `Prioritized`; or, in a graph an
+        InvalidArgumentError, if there is not one priority for each key.
       InvalidArgumentError: if a priority is negative, NaN or infinite, or if
         there never was an item of such a key. Nothing is changed then.
     """
     self._prioritized()
-    in_graph = not tf.executing_eagerly()
-    convert = tf.convert_to_tensor if in_graph else np.asarray
-    keys, priorities = convert(keys), convert(priorities)
-    expected, found = keys.shape[:1], priorities.shape
-    fits = expected.is_compatible_with if in_graph else expected.__eq__
-    if not fits(found):
-      raise ValueError(
-          f'There must be a priority for each of the items {tuple(expected)},'
-          f' but the priorities have the shape {found}.'
-      )
     try:
       dataset.call(self, '_update', [keys, priorities])
     except store_items.SamplingError as e:
@@ -150,6 +140,11 @@ class LocalReplayBuffer(
       raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
 
   def _update(self, keys, priorities):
+    if priorities.shape != keys.shape[:1]:
+      raise ValueError(
+          f'There must be a priority for each of the items {keys.shape[:1]}, but'
+          f' the priorities have the shape {priorities.shape}.'
+      )
     items = keys[:, 0] if keys.ndim == 2 else keys
     self._prioritized().update(
         items.astype(np.int64), priorities.astype(np.float64)
@@ -185,9 +180,9 @@ class LocalReplayBuffer(
   def _as_dataset(
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
-    streams = position.Streams()
     batches = self._batches(sample_batch_size, num_steps)
-    made = dataset.make_dataset(batches, streams, sequence_preprocess_fn)
+    streams = position.Streams(batches)
+    made = dataset.make_dataset(streams, sequence_preprocess_fn)
     # What is refused must not count as a data set, or later ones would draw
     # other batches, and a checkpoint would resume those of another.
     self._position.add(streams)
@@ -197,8 +192,8 @@ class LocalReplayBuffer(
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps, samplers.InOrder())
-    streams = position.Streams(goes_on=False)
-    return dataset.make_dataset(batches, streams, sequence_preprocess_fn)
+    streams = position.Streams(batches, goes_on=False)
+    return dataset.make_dataset(streams, sequence_preprocess_fn)
 
   def _batches(
       self, batch_size, num_steps, sampler=None

@@ -9,32 +9,39 @@ goes on where that one stands, and gives it back when it ends:
     zip(dataset, dataset)              streams 0 and 1 at the same time
 """
 
-import contextlib
+import itertools
 import json
 import threading
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.replay.local import batches as batches_lib
+
 
 class Streams:
-  """How many batches of each stream of a data set have been handed out.
+  """The batches of a data set, and how many were handed out of each stream.
 
   Attributes:
+    batches: the batches of any stream.
     number: the number of the data set.
   """
 
-  def __init__(self, goes_on: bool = True):
+  def __init__(self, batches: batches_lib.FrameBatches, goes_on: bool = True):
     """Creates the streams.
 
     Args:
+      batches: the batches of any stream.
       goes_on: whether an iterator goes on where another one has ended, rather
         than at the start.
     """
-    self.number = 0
+    self.batches, self.number = batches, 0
     self._goes_on, self._lock = goes_on, threading.Lock()
     self._is_taken: List[bool] = []
+    # The batches of each iterator, its stream, and the number of the next one.
+    self._runs: Dict[int, List[Any]] = {}
+    self._new_numbers = itertools.count()
     # Operations in graphs count here, because they cannot count in Python.
     with tf.init_scope(), tf.device('cpu'):
       self._counts = tf.lookup.experimental.MutableHashTable(
@@ -50,22 +57,44 @@ class Streams:
           np.arange(len(positions)), np.array(positions, np.int64)
       )
 
-  @contextlib.contextmanager
-  def taken(self) -> Iterator[Tuple[int, int]]:
-    """Takes a stream that no other iterator has, until the body ends.
-
-    Yields:
-      The number of the stream, and that of its next batch.
-    """
+  def new_run(self) -> Iterator[np.int64]:
+    """Yields the number of a new iterator, which has a stream until it ends."""
     with self._lock:
-      taken = self._is_taken
+      taken, run = self._is_taken, next(self._new_numbers)
       stream = (taken + [False]).index(False)
       taken[stream : stream + 1] = [True]
       begin = self.positions()[stream] if self._goes_on else 0
+      batches = self.batches.of_stream(self.number, stream)
+      self._runs[run] = [batches, stream, begin]
     try:
-      yield stream, begin
+      yield np.int64(run)
     finally:
       taken[stream] = False
+      del self._runs[run]
+
+  def read(self, number: int) -> List[np.ndarray]:
+    """Reads the next group of batches of an iterator.
+
+    Args:
+      number: the number of the iterator.
+
+    Returns:
+      The number of the stream, and how many of its batches have been handed out
+      with each batch, int64 `[k]`; and the leaves of the batches `[k, ...]`.
+      Where groups are of one batch, they have no axis `k`.
+
+    Raises:
+      StopIteration: at the end of the data set.
+    """
+    run = self._runs[int(number)]
+    batches, stream, first = run
+    leaves = batches.read_leaves(first, batches.group_size)
+    if not leaves:
+      raise StopIteration
+    run[2] += len(leaves[-1])
+    positions = np.arange(first, run[2]) + 1
+    group = [np.full_like(positions, stream), positions, *leaves]
+    return group if batches.group_size > 1 else [leaf[0] for leaf in group]
 
   def count(self, stream: tf.Tensor, position: tf.Tensor) -> None:
     """Notes in a graph how many batches of a stream have been handed out."""

@@ -3,7 +3,6 @@
 from typing import Optional, Tuple, Union
 
 import tensorflow as tf
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import windows as windows_lib
@@ -33,12 +32,7 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
   @options_lib.takes_options
   def __init__(
       self,
-      rlds_data: Union[
-          tf.data.Dataset,
-          loading.FrameStore,
-          files.PathLike,
-          trajectory.Trajectory,
-      ],
+      rlds_data: Union[tf.data.Dataset, loading.FrameStore, files.PathLike],
       windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),
       *,
       priority: items_lib.Priority = 1.0,
@@ -82,11 +76,6 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
       store = rlds_data
     elif isinstance(rlds_data, tf.data.Dataset):
       store = loading.load_frames(rlds_data, items, directory, options)
-    elif isinstance(rlds_data, trajectory.Trajectory):
-      raise ValueError(
-          'A replay buffer that begins empty is an AppendableReplayBuffer, with'
-          ' a capacity.'
-      )
     else:
       store = loading.open_frames(rlds_data)
     own = samplers.Process(seed, (0, 0), *process)

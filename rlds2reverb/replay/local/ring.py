@@ -26,6 +26,13 @@ from rlds2reverb.store import rows as rows_lib
 _ROWS_AT_ONCE = 4096
 
 
+_REFUSED = {
+    end: 'Items of frames that are appended are whole: take "drop" or "cross".'
+    for end in windows_lib.EndOfEpisode
+    if windows_lib.Windows(1, end=end).pads_episodes
+}
+
+
 class FrameRing(tf.train.experimental.PythonState):
   """The last frames of a stream, and their items, whose numbers grow.
 
@@ -49,9 +56,7 @@ class FrameRing(tf.train.experimental.PythonState):
   changes = True
   priorities = None
 
-  def __init__(
-      self, spec: Any, windows: Optional[windows_lib.Windows], capacity: int
-  ):
+  def __init__(self, spec: Any, windows: windows_lib.Windows, capacity: int):
     """Creates an empty ring.
 
     Args:
@@ -69,17 +74,11 @@ class FrameRing(tf.train.experimental.PythonState):
           'Frames that are appended must have a fixed size, but there are'
           ' strings among their fields. Decode or encode them first.'
       )
-    length = None if windows is None else windows.length
-    if windows is None or windows.length > capacity:
+    windows_lib.check_windows(windows, _REFUSED)
+    if windows.length > capacity:
       raise ValueError(
           f'The windows of items must have a length of at most {capacity}, the'
-          f' capacity, but it is {length}.'
-      )
-    if windows.pads_episodes:
-      end = windows_lib.EndOfEpisode(windows.end).value
-      raise ValueError(
-          'Items of frames that are appended are whole windows: their end must'
-          f' be "drop" or "cross", but is {end!r}.'
+          f' capacity, but it is {windows.length}.'
       )
     self.spec, self.windows, self.length = spec, windows, windows.length
     self.capacity = self.num_slots = capacity
@@ -113,15 +112,6 @@ class FrameRing(tf.train.experimental.PythonState):
     """Returns the place of each frame, int64 `[N]`."""
     return np.arange(self._end - self.num_frames, self._end) % self.capacity
 
-  def alive(self, items: np.ndarray) -> np.ndarray:
-    """Returns whether items were not overwritten by newer ones, bool `[N]`.
-
-    Raises:
-      SamplingError: if there never was such an item.
-    """
-    store_items.check_items(items, self._next)
-    return items >= self.first
-
   def read(
       self, rows: rows_lib.RowStore, items: np.ndarray, boundary: Any
   ) -> Tuple[List[np.ndarray], None]:
@@ -134,20 +124,41 @@ class FrameRing(tf.train.experimental.PythonState):
     """Appends recorded frames."""
     for begin in range(0, rows.num_rows, _ROWS_AT_ONCE):
       end = min(begin + _ROWS_AT_ONCE, rows.num_rows)
-      self.append_leaves(*rows.take(np.arange(begin, end)))
+      self.append(*rows.take(np.arange(begin, end)))
 
-  def append(self, frames: Any) -> None:
-    """Appends consecutive frames, a `Trajectory` of arrays `[B, ...]`.
+  def append(self, *leaves: np.ndarray) -> None:
+    """Appends consecutive frames, given their leaves, arrays `[B, ...]`.
 
     Their items have the highest priority that any item has had so far. An
     episode ends with a frame whose step type is LAST.
     """
-    self.append_leaves(*tf.nest.flatten(frames))
-
-  def append_leaves(self, *leaves: np.ndarray) -> None:
-    """Appends frames, given their leaves; see `append`."""
     [column] = loading.boundary_of(self.rows.layout)
-    self._append(self.rows.layout.encode(leaves), leaves[column])
+    step_type, groups = leaves[column], self.rows.layout.encode(leaves)
+    count = len(step_type)
+    splits, is_end = np.array([0, count]), np.array([False])
+    if not self.windows.crosses_episodes:
+      ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
+      splits = np.unique([0, *ends, count])
+      is_end = np.isin(splits[1:], ends)
+    with self.lock:
+      splits += self._end
+      origins = np.array([self._origin, *splits[1:-1]])
+      windows = self.windows.find(
+          splits[1:] - origins, splits[:-1] - origins, is_end
+      )
+      starts = origins[windows.episode] + windows.start
+      self._origin = int(splits[-1] if is_end[-1] else origins[-1])
+      self._remove_before(self._end + count - self.capacity)
+      left_out = max(count - self.capacity, 0)
+      self._end += left_out
+      self._write([rows[left_out:] for rows in groups])
+      # Items that would begin before the frames that are kept do not exist.
+      starts = starts[starts >= max(self._end - self.capacity, self._begin)]
+      items = self._next + np.arange(len(starts))
+      self._starts[items % self.capacity] = starts
+      if self.listener is not None and len(items):
+        self.listener.add(items)
+      self._next += len(items)
 
   def clear(self) -> None:
     """Removes all frames."""
@@ -189,34 +200,6 @@ class FrameRing(tf.train.experimental.PythonState):
       self._origin = end
       self.first, self._next = first, first + len(starts)
       self._starts[np.arange(first, self._next) % capacity] = starts
-
-  def _append(self, groups, step_type) -> None:
-    """Appends rows and their items."""
-    count = len(step_type)
-    splits, is_end = np.array([0, count]), np.array([False])
-    if not self.windows.crosses_episodes:
-      ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
-      splits = np.unique([0, *ends, count])
-      is_end = np.isin(splits[1:], ends)
-    with self.lock:
-      splits += self._end
-      origins = np.array([self._origin, *splits[1:-1]])
-      windows = self.windows.find(
-          splits[1:] - origins, splits[:-1] - origins, is_end
-      )
-      starts = origins[windows.episode] + windows.start
-      self._origin = int(splits[-1] if is_end[-1] else origins[-1])
-      self._remove_before(self._end + count - self.capacity)
-      left_out = max(count - self.capacity, 0)
-      self._end += left_out
-      self._write([rows[left_out:] for rows in groups])
-      # Items that would begin before the frames that are kept do not exist.
-      starts = starts[starts >= max(self._end - self.capacity, self._begin)]
-      items = self._next + np.arange(len(starts))
-      self._starts[items % self.capacity] = starts
-      if self.listener is not None and len(items):
-        self.listener.add(items)
-      self._next += len(items)
 
   def _write(self, groups) -> None:
     rows = np.arange(self._end, self._end + len(groups[0])) % self.capacity

@@ -135,6 +135,11 @@ def make_frames(
   )
 
 
+def leaves(*args: Any) -> List[np.ndarray]:
+  """Returns the leaves of frames; see `make_frames`."""
+  return tf.nest.flatten(make_frames(*args))
+
+
 def make_store(
     num_items: Sequence[int],
     priorities: Optional[Sequence[float]] = None,

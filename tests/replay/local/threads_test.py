@@ -69,7 +69,7 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
       count[0] += size
       frames = cuts.make_frames(begin, begin + size)
       action = np.repeat(frames.observation[:, np.newaxis], 400, 1)
-      buffer._items.append(frames._replace(action=action))  # pylint: disable=protected-access
+      buffer._items.append(*tf.nest.flatten(frames._replace(action=action)))  # pylint: disable=protected-access
 
     add(400)
 
@@ -131,14 +131,14 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
         cuts.frame_spec(), 4, sampler=prioritized.Prioritized()
     )
     ring = buffer._items  # pylint: disable=protected-access
-    ring.append(cuts.make_frames(0, 4))
+    ring.append(*cuts.leaves(0, 4))
     keys = np.arange(3, dtype=np.uint64)
     with ring.lock:
       update = threading.Thread(
           target=buffer.update_priorities, args=(keys, np.full(3, 9.0))
       )
       update.start()
-      ring.append(cuts.make_frames(4, 6))
+      ring.append(*cuts.leaves(4, 6))
     update.join()
     # Items 0 and 1 are gone, and 2 has been updated; 3 and 4 are new.
     drawn = [
