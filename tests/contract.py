@@ -3,7 +3,7 @@
 What a function returns is compared with plain numpy loops on `transitions`.
 """
 
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -104,41 +104,93 @@ def stack(rows: Sequence[Any]) -> Any:
   return tree.map_structure(stack_leaves, *rows)
 
 
+def window_starts(count: int, length: int, stride: int, end: str) -> List[int]:
+  """Returns the starts of the windows of an episode, as `Windows` draws them.
+
+  Args:
+    count: the number of its rows; of all episodes if windows cross them.
+    length: the number of rows of a window.
+    stride: the number of rows from one start to the next.
+    end: the string of an `EndOfEpisode`.
+  """
+  starts = [s for s in range(0, count, stride) if s + length <= count]
+  covered = starts[-1] + length if starts else 0
+  following = len(starts) * stride
+  if end == 'tile':
+    return list(range(0, count, stride))
+  if end == 'pad' and 0 < count < length:
+    return [0]
+  if end in ('zero_pad', 'repeat_last', 'overlap'):
+    if covered < count and following < count:
+      is_earlier = end == 'overlap'
+      starts.append(max(count - length, 0) if is_earlier else following)
+  return starts
+
+
+def row_at(rows: Sequence[Any], at: int, before: Any, after: Any) -> Any:
+  """Returns a row, or what stands for it where there is none.
+
+  Args:
+    rows: nests of numpy values.
+    at: which of them.
+    before: before the first row: "zeros", "repeat", a number, or a nest.
+    after: the same, after the last row.
+  """
+  if 0 <= at < len(rows):
+    return rows[at]
+  fill = before if at < 0 else after
+  if fill == 'repeat':
+    return rows[0 if at < 0 else -1]
+  if fill == 'zeros' or isinstance(fill, int):
+    value = 0 if fill == 'zeros' else fill
+    return tree.map_structure(
+        lambda leaf: leaf
+        if isinstance(leaf, bytes)
+        else leaf + leaf.dtype.type(value),
+        zero_like(rows[0]),
+    )
+  return fill
+
+
+def window(
+    rows: Sequence[Any], places: Iterable[int], before: Any, after: Any
+) -> Any:
+  """Returns the stacked rows at some places; see `row_at`."""
+  return stack([row_at(rows, at, before, after) for at in places])
+
+
 def check_everywhere(
     test: tf.test.TestCase,
     function: Callable[[Any], Any],
+    expected: Callable[[golden.Episode], Sequence[Any]],
     episodes: List[golden.Episode],
-    check: Callable[[golden.Episode, Any], None],
-) -> Any:
-  """Checks a function of steps eagerly and in `map`, on steps of both forms.
+    form: Callable[..., tf.data.Dataset] = golden.stacked,
+    *,
+    tolerance: float = 0,
+) -> None:
+  """Compares a function of steps with numpy, in `map` and eagerly.
 
   Args:
     test: what fails.
-    function: takes the steps of an episode, and returns tensors.
-    episodes: the steps to call it on, all of the same spec.
-    check: called with the steps and what the function returned, in numpy.
-
-  Returns:
-    The element spec that `map` gives.
+    function: takes the steps of an episode, and returns a nest of tensors
+      `[N, ...]`, whose other dimensions must be known in `map`.
+    expected: takes the same steps in numpy, and returns the `N` rows.
+    episodes: the steps to call them on, all of the same spec. The function is
+      called eagerly on the last of them.
+    form: the form of the steps in `map`.
+    tolerance: by how much floats may differ.
   """
-  test.assertNotEmpty(episodes)
-  for steps in episodes:
-    with test.subTest(f'eagerly, {golden.length_of(steps) - 1} transitions'):
-      check(
-          steps,
-          tf.nest.map_structure(
-              lambda leaf: leaf.numpy(),
-              function(tf.nest.map_structure(tf.constant, steps)),
-          ),
-      )
-  for name, form in golden.FORMS.items():
-    mapped = form(episodes).map(lambda episode: function(episode['steps']))
-    results = list(mapped.as_numpy_iterator())
-    test.assertLen(results, len(episodes))
-    for steps, result in zip(episodes, results):
-      with test.subTest(f'{name}, {golden.length_of(steps) - 1} transitions'):
-        check(steps, result)
-  return mapped.element_spec
+  mapped = form(episodes).map(lambda episode: function(episode['steps']))
+  for spec in tf.nest.flatten(mapped.element_spec):
+    test.assertTrue(spec.shape[1:].is_fully_defined(), spec)
+  eagerly = tf.nest.map_structure(
+      lambda leaf: leaf.numpy(),
+      function(tf.nest.map_structure(tf.constant, episodes[-1])),
+  )
+  found = [*mapped.as_numpy_iterator(), eagerly]
+  test.assertLen(found, len(episodes) + 1)
+  for steps, result in zip([*episodes, episodes[-1]], found):
+    assert_rows(test, result, expected(steps), tolerance)
 
 
 def assert_equal(test: tf.test.TestCase, actual: Any, expected: Any) -> None:
@@ -147,11 +199,16 @@ def assert_equal(test: tf.test.TestCase, actual: Any, expected: Any) -> None:
 
 
 def assert_rows(
-    test: tf.test.TestCase, actual: Any, expected: Sequence[Any]
+    test: tf.test.TestCase,
+    actual: Any,
+    expected: Sequence[Any],
+    tolerance: float = 0,
 ) -> None:
   """Asserts that `actual`, stacked, has just the rows `expected`."""
   if expected:
-    assert_equal(test, actual, stack(expected))
+    golden.assert_frames_equal(
+        test, [actual], [stack(expected)], tolerance=tolerance
+    )
   else:
     leaves = tree.flatten(actual)
     test.assertNotEmpty(leaves)

@@ -577,6 +577,7 @@ def assert_frames_equal(
     expected: Sequence[Any],
     *,
     may_be_empty: bool = False,
+    tolerance: float = 0,
 ) -> None:
   """Asserts that two lists of nests are equal in structure, dtype and value.
 
@@ -586,6 +587,7 @@ def assert_frames_equal(
     expected: the nests expected.
     may_be_empty: whether `expected` may be empty. Otherwise that fails, because
       nothing would be compared.
+    tolerance: by how much floats may differ, absolutely and relatively.
   """
   if not may_be_empty:
     test.assertNotEmpty(expected, 'There is nothing to compare with.')
@@ -597,7 +599,12 @@ def assert_frames_equal(
       name = f'frame {index}, {"/".join(map(str, path))}'
       leaf, expected_leaf = _as_array(leaf), _as_array(expected_leaf)
       test.assertEqual(leaf.dtype, expected_leaf.dtype, name)
-      np.testing.assert_array_equal(leaf, expected_leaf, name)
+      if tolerance and leaf.dtype.kind == 'f':
+        np.testing.assert_allclose(
+            leaf, expected_leaf, tolerance, tolerance, err_msg=name
+        )
+      else:
+        np.testing.assert_array_equal(leaf, expected_leaf, name)
 
 
 def _as_array(leaf):

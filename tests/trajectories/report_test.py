@@ -1,191 +1,402 @@
-"""Tests of what a conversion reports."""
+"""Tests of what a conversion reports, against NumPy, and of its options."""
 
+import operator
+
+from absl.testing import parameterized
+import gin
 import numpy as np
 import tensorflow as tf
+import tree
 
-from rlds2reverb.episodes import faults as faults_lib
-from rlds2reverb.trajectories import conversion
-from rlds2reverb.trajectories import frame_blocks
-from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import report as report_lib
+import rlds2reverb
 from tests import golden
 
-
-def _block(episodes, step, reward, ends=(), splits=None):
-  """Returns the first arguments of `add_block`."""
-  is_last = np.zeros(len(reward), bool)
-  is_last[list(ends)] = True
-  block = frame_blocks.FrameBlock(
-      (),
-      episode_ids=tf.constant(np.atleast_1d(episodes), tf.int64),
-      row_splits=tf.constant(splits or [0, len(reward)], tf.int64),
-      step=tf.constant(step, tf.int64),
-      steps={'reward': tf.constant(reward), 'action': tf.zeros([2], tf.int32)},
-  )
-  return block, tf.constant(is_last)
+_FORMS = golden.FORMS_AND_BATCHES
+_USED = ('observation', 'action', 'reward', 'discount')
+_RULES = rlds2reverb.ConversionRules()
 
 
-def _add_skipped(tables, episode, fault):
-  tables.add_skipped(
-      tf.constant([episode], tf.int64),
-      tf.nest.map_structure(lambda leaf: leaf[tf.newaxis], fault.tensors()),
+def _convert(data, report=None, *, block_length=None, **rules):
+  return rlds2reverb.convert_rlds_to_trajectories(
+      data,
+      options=rlds2reverb.ConversionOptions(
+          rules=rlds2reverb.ConversionRules(**rules), report=report
+      ),
+      block_length=block_length,
+      batched=True,
   )
 
 
-class ConversionReportTest(tf.test.TestCase):
+def _episodes(nested_fields):
+  """Random episodes with NaN, zeros of discounts and rewards of last steps."""
+  rng = np.random.default_rng(12)
+  episodes = golden.random_episodes(rng, 30, nested_fields=nested_fields)
+  for episode in episodes:
+    episode['unused'] = np.full(golden.length_of(episode), np.nan)
+    for leaf in tf.nest.flatten([episode['observation'], episode['action']]):
+      if leaf.dtype.kind == 'f':
+        leaf[rng.random(leaf.shape) < 0.02] = np.nan
+    episode['reward'][rng.random(len(episode['reward'])) < 0.1] = np.nan
+    last = rng.integers(3)
+    episode['reward'][-1] = [0, np.nan, 2.5][last]
+    episode['discount'][rng.random(len(episode['discount'])) < 0.3] = 0
+  return episodes
 
-  def test_empty(self):
-    report = report_lib.ConversionReport()
-    self.assertEqual(report.skipped_episodes, [])
-    self.assertEqual(report.bootstrapped_terminals, [])
+
+def _nans(episode):
+  """Returns the NaNs of each step, `[T]`, by the paths of fields."""
+  used = {name: episode[name] for name in _USED}
+  return {
+      '/'.join(map(str, path)): np.isnan(leaf.reshape(len(leaf), -1)).sum(1)
+      for path, leaf in tree.flatten_with_path(used)
+      if leaf.dtype.kind == 'f'
+  }
+
+
+class ReportTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('stacked', False, 1, 'step'),
+      ('nested', True, None, 'transition'),
+      ('batched', True, 2, 'step'),
+      ('batched', False, None, 'step'),
+  )
+  def test_what_looks_wrong(self, form, nested_fields, length, at):
+    episodes = _episodes(nested_fields)
+    nans = {}
+    bootstraps, last_rewards = [], {}
+    for index, episode in enumerate(episodes):
+      for field, count in _nans(episode).items():
+        nans[field] = nans.get(field, 0) + int(count.sum())
+      if np.nan_to_num(episode['reward'][-1]):
+        last_rewards[index] = float(episode['reward'][-1])
+      into_end = episode['discount'][-2:-1].any() and at == 'step'
+      if episode['is_terminal'][-1] and into_end:
+        bootstraps.append(index)
+    report = rlds2reverb.ConversionReport()
+    frames = _convert(
+        _FORMS[form](episodes),
+        report,
+        block_length=length,
+        terminal_discount=at,
+    )
+    for _ in range(2):  # A second pass counts nothing twice.
+      golden.assert_frames_equal(
+          self,
+          golden.rows_of_blocks(frames),
+          golden.expected_frames(episodes, at),
+      )
+      self.assertEqual(
+          report.nan_counts, {field: n for field, n in nans.items() if n}
+      )
+      self.assertEqual(report.last_rewards, last_rewards)
+      self.assertEqual(report.bootstrapped_terminals, bootstraps)
+      self.assertEmpty(report.skipped_episodes)
+    self.assertLen(report.warnings, 3 if at == 'step' else 2)
+
+  @parameterized.parameters(
+      ('stacked', False, 1), ('nested', True, None), ('batched', True, None)
+  )
+  def test_nan_is_invalid(self, form, nested_fields, length):
+    episodes = _episodes(nested_fields)
+    expected = []
+    for index, episode in enumerate(episodes):
+      nans = _nans(episode)
+      steps = np.flatnonzero(sum(nans.values()))
+      if len(steps):
+        field = next(name for name, count in nans.items() if count[steps[0]])
+        expected.append((index, golden.NAN, steps[0], field))
+    self.assertBetween(len(expected), 8, 28)
+    report = rlds2reverb.ConversionReport()
+    data = _FORMS[form](episodes)
+    frames = _convert(
+        data,
+        report,
+        block_length=length,
+        nan='invalid',
+        invalid_episodes='skip',
+    )
+    skipped = [index for index, *_ in expected]
+    golden.assert_frames_equal(
+        self,
+        golden.rows_of_blocks(frames),
+        golden.expected_frames(
+            [e for index, e in enumerate(episodes) if index not in skipped]
+        ),
+    )
+    self.assertEqual(
+        [
+            (one.episode, one.fault.rule, one.fault.step, one.fault.field)
+            for one in report.skipped_episodes
+        ],
+        expected,
+    )
+    index, _, step, field = expected[0]
+    message = rf'episode {index}, step {step}: .*, NaN in {field}\.'
+    self.assertRegex(report.skipped_episodes[0].reason, message)
     self.assertEqual(report.nan_counts, {})
-    self.assertEqual(report.inserted_items, {})
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+      list(_convert(data, nan='invalid'))
+
+  def test_rewards_of_several_numbers(self):
+    # Rewards that cancel out are there.
+    reward = np.float32([[0, 0], [1, 1], [0, 0], [1, -1]])
+    report = rlds2reverb.ConversionReport()
+    list(
+        _convert(
+            golden.stacked([{**golden.COMPLETE, 'reward': reward}]), report
+        )
+    )
+    self.assertEqual(report.last_rewards, {0: 2.0})
+
+  def test_no_float_fields(self):
+    episode = {
+        **golden.COMPLETE,
+        'observation': np.zeros(4, np.uint8),
+        'reward': np.zeros(4, np.int64),
+        'discount': np.ones(4, np.int32),
+    }
+    report = rlds2reverb.ConversionReport()
+    (frames,) = _convert(golden.stacked([episode]), report, nan='invalid')
+    self.assertLen(frames.reward, 4)
+    self.assertEqual(report.nan_counts, {})
+
+  def test_it_is_printed(self):
+    report = rlds2reverb.ConversionReport()
     self.assertEqual(
         str(report), 'No episode was skipped, and nothing looks wrong.'
     )
-
-  def test_it_prints_what_was_skipped_and_looks_wrong(self):
-    report = report_lib.ConversionReport()
-    tables = report.attach(['reward'])
-    tables.add_block(*_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
-    fault = faults_lib.Fault('A rule.')
-    for episode in range(2, 14):
-      _add_skipped(tables, episode, fault)
+    self.assertEqual(
+        (report.skipped_episodes, report.bootstrapped_terminals),
+        ([], []),
+    )
+    self.assertEqual(
+        (report.last_rewards, report.nan_counts, report.inserted_items),
+        ({}, {}, {}),
+    )
+    last = golden.make_episode([1, 1], terminal=True, base=2)
+    nan = {**golden.COMPLETE, 'reward': np.float32([np.nan, np.nan, 0, 0])}
+    empty = golden.INVALID_CASES['empty'].episode
+    list(
+        _convert(
+            golden.stacked([last, nan, *[empty] * 12]),
+            report,
+            invalid_episodes='skip',
+        )
+    )
     self.assertEqual(
         str(report).splitlines(),
         [
-            'In 1 terminal episodes (the first is episode 1) the last'
+            'In 2 terminal episodes (the first is episode 0) the last'
             ' transition has a discount other than 0, so a learner bootstraps'
             ' through the terminal state. Pass'
             ' options=rlds2reverb.ConversionOptions(rules='
             'rlds2reverb.ConversionRules(terminal_discount="transition")), or'
             ' to rlds2reverb-convert --terminal_discount=transition, which'
             ' makes it 0.',
+            'In 1 episodes (the first is episode 0) the last step has a reward,'
+            ' 30 in all. No transition has it, so no learner sees it.'
+            ' StepMapping(last_reward="transition") moves it onto the'
+            ' transition into that step.',
             'The data holds NaN: 2 in reward. ConversionRules(nan="invalid")'
             ' makes that an error.',
-            'Skipped 12 invalid episodes. The first: A rule. Found at episode'
-            ' 2.',
-            *(f'  A rule. Found at episode {n}.' for n in range(3, 12)),
+            'Skipped 12 invalid episodes. The first: An episode must have a'
+            ' step. Found at episode 2: it has none.',
+            *(
+                f'  An episode must have a step. Found at episode {n}: it has'
+                ' none.'
+                for n in range(3, 12)
+            ),
             '  and 2 more',
         ],
     )
 
-  def test_skipped_episodes_come_in_order_and_once(self):
-    report = report_lib.ConversionReport()
-    tables = report.attach([])
-    faults = {
-        2: faults_lib.Fault('A rule.', 3, 'reward', 'NaN', 'record 2 of F'),
-        5: faults_lib.Fault('Another.', advice='Mend it.'),
-    }
-    for episode in (5, 2, 5):
-      _add_skipped(tables, episode, faults[episode])
-    self.assertEqual(
-        report.skipped_episodes,
-        [
-            report_lib.SkippedEpisode(
-                2,
-                'A rule. Found at episode 2, step 3, record 2 of F: NaN.',
-                faults[2],
-            ),
-            report_lib.SkippedEpisode(
-                5, 'Another. Found at episode 5. Mend it.', faults[5]
-            ),
-        ],
-    )
-
-  def test_blocks_are_counted_once(self):
-    report = report_lib.ConversionReport()
-    tables = report.attach(['reward'])
-    for _ in range(2):
-      tables.add_block(*_block(1, 0, [np.nan, 1.0]), tf.constant([False] * 2))
-      tables.add_block(*_block(1, 2, [np.nan] * 2), tf.constant([True, False]))
-      tables.add_block(*_block(3, 0, [0.0, 1.0]), tf.constant([True, False]))
-      tables.add_block(*_block(4, 0, [0.0, 1.0]), tf.constant([False] * 2))
-    self.assertEqual(report.nan_counts, {'reward': 3})
-    self.assertEqual(report.bootstrapped_terminals, [1, 3])
-
-  def test_episodes_of_a_block_are_told_apart(self):
-    report = report_lib.ConversionReport()
-    tables = report.attach(['reward'])
-    # Episodes 5, 6 and 7 have 2, 1 and 3 steps; the first and the last of them
-    # bootstrap.
-    rewards = [0.0, np.nan, 1.0, np.nan, np.nan, 1.0]
-    block = _block([5, 6, 7], 0, rewards, splits=[0, 2, 3, 6])
-    tables.add_block(
-        *block, tf.constant([True, False, False, False, True, False])
-    )
-    self.assertEqual(report.nan_counts, {'reward': 3})
-    self.assertEqual(report.bootstrapped_terminals, [5, 7])
-
-  def test_a_reward_of_another_length_breaks_its_rule(self):
-    steps = dict(golden.COMPLETE)
-    steps['reward'] = steps['reward'][:-1]
-    spec = tf.nest.map_structure(
-        lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype),
-        {'steps': steps},
-    )
-    episodes = tf.data.Dataset.from_generator(
-        lambda: iter([{'steps': steps}]), output_signature=spec
-    )
-    converted = conversion.convert_rlds_to_trajectories(
-        episodes,
-        options=options_lib.ConversionOptions(
-            report=report_lib.ConversionReport()
-        ),
-        batched=True,
-    )
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'fields must have a row for every step'
+  def test_it_serves_one_conversion_that_was_built(self):
+    data = golden.stacked([golden.COMPLETE])
+    report = rlds2reverb.ConversionReport()
+    options = rlds2reverb.ConversionOptions(report=report)
+    for windows, kwargs in (
+        (2, {}),
+        (rlds2reverb.Windows(2), {'max_batch_size': 0}),
     ):
-      list(converted)
+      with self.assertRaises(ValueError):
+        rlds2reverb.convert_rlds_to_sequences(
+            data, windows, options=options, **kwargs
+        )
+    frames = _convert(data, report)
+    for _ in range(2):  # A call that is refused the report does not free it.
+      with self.assertRaisesRegex(ValueError, 'Create a new report'):
+        _convert(data, report)
+    list(frames)
+    self.assertEqual(report.bootstrapped_terminals, [0])
 
-  def test_rewards_of_last_steps(self):
-    report = report_lib.ConversionReport()
-    self.assertEqual(report.last_rewards, {})
-    tables = report.attach(['reward'])
-    none = tf.constant([False] * 4)
-    # Episodes 0, 1 and 2 have 2, 1 and 1 steps.
-    block = _block(
-        [0, 1, 2], 0, [3.0, 1.0, np.nan, -0.5], [1, 2, 3], [0, 2, 3, 4]
+
+_WINDOWS = rlds2reverb.Windows(2)
+# What takes options, and what it takes before them.
+_TAKE_OPTIONS = {
+    'convert_rlds_to_trajectories': (),
+    'convert_rlds_to_sequences': (_WINDOWS,),
+    'push_rlds_to_reverb': (print,),
+    'write_rlds_to_reverb': ('localhost:1', rlds2reverb.TableItems('t')),
+    'write_reverb_checkpoint': ('/proc/no', rlds2reverb.TableItems('t')),
+    'open_replay_buffer': (),
+    'EpisodesReplayBuffer': (),
+    'replay.local.AppendableReplayBuffer': (8,),
+}
+_OPTIONS = r'Write options=rlds2reverb.ConversionOptions\('
+_PASSED = r"got an unexpected keyword argument '{}'. " + _OPTIONS
+_call = rlds2reverb.convert_rlds_to_trajectories
+
+
+def _cut(*args, **kwargs):
+  data = golden.stacked([golden.COMPLETE])
+  return rlds2reverb.convert_rlds_to_sequences(data, *args, **kwargs)
+
+
+def _options(**kwargs):
+  return rlds2reverb.ConversionOptions(**kwargs)
+
+
+# The error, what it says, and the call, of a data set of one episode.
+_ERRORS = [
+    *(
+        (
+            TypeError,
+            'is no ConversionOptions. Write',
+            lambda data, f=call, o=wrong: f(data, options=o),
+        )
+        for call in (
+            rlds2reverb.convert_rlds_to_trajectories,
+            rlds2reverb.open_replay_buffer,
+        )
+        for wrong in (_RULES, {'rules': _RULES}, 'skip', {}, False)
+    ),
+    (
+        TypeError,
+        r'is no ConversionRules\. ' + _OPTIONS + 'rules=rlds2reverb.Conv',
+        lambda data: _options(rules=rlds2reverb.ConversionReport()),
+    ),
+    *(
+        (
+            TypeError,
+            r'policy_info_fn must be .* is Conversion.*\. Rules of a conv',
+            lambda data, f=call, w=wrong: f(data, w),
+        )
+        for call in (
+            rlds2reverb.convert_rlds_to_trajectories,
+            rlds2reverb.create_trajectory_data_spec,
+            lambda data, wrong: rlds2reverb.push_rlds_to_reverb(
+                data, print, wrong
+            ),
+        )
+        for wrong in (_RULES, _options())
+    ),
+    (TypeError, "but is 'reward'", lambda data: _call(data, 'reward')),
+    (
+        ValueError,
+        'they differ. Pass it in one',
+        lambda data: _call(
+            data, print, options=_options(policy_info_fn=lambda a, b: ())
+        ),
+    ),
+    (ValueError, 'but is 0', lambda data: _call(data, block_length=0)),
+    (ValueError, 'but is -1', lambda data: _call(data, block_length=-1)),
+    (
+        ValueError,
+        'max_batch_size must be a pos',
+        lambda data: _cut(_WINDOWS, max_batch_size=0),
+    ),
+    (
+        ValueError,
+        r'must be Windows\(length, stride, end\), but are 2',
+        lambda data: _cut(2),
+    ),
+    (
+        ValueError,
+        'need validation="strict"',
+        lambda data: _cut(
+            _WINDOWS,
+            options=_options(
+                rules=rlds2reverb.ConversionRules(validation='tf_agents')
+            ),
+        ),
+    ),
+    (
+        ValueError,
+        'episode_id must be a field of the episodes, but is .missing',
+        lambda data: _cut(_WINDOWS, options=_options(episode_id='missing')),
+    ),
+    (
+        ValueError,
+        'episode_id must be one integer or string',
+        lambda data: _call(
+            data.map(lambda e: {**e, 'episode_id': 0.5}),
+            options=_options(episode_id='episode_id'),
+        ),
+    ),
+    (
+        ValueError,
+        'words must be a dense tensor',
+        lambda data: _call(
+            golden.with_unused_fields(data),
+            lambda current, following: current['words'].to_tensor(),
+        ),
+    ),
+    *(
+        (
+            ValueError,
+            f'{name} must be one of.*{words}',
+            lambda data, n=name, v=value: rlds2reverb.ConversionRules(**{n: v}),
+        )
+        for name, value, words in (
+            ('validation', 'lax', "'strict', 'tf_agents'"),
+            ('terminal_discount', 'stp', 'Did you mean step'),
+            ('invalid_episodes', 'drop', "'raise', 'skip'"),
+            ('nan', True, "'report', 'invalid'"),
+        )
+    ),
+    (
+        ValueError,
+        'no episode can be skipped',
+        lambda data: rlds2reverb.ConversionRules('tf_agents', 'step', 'skip'),
+    ),
+]
+
+
+class OptionsTest(tf.test.TestCase, parameterized.TestCase):
+
+  def test_errors(self):
+    data = golden.stacked([golden.COMPLETE])
+    for error, message, call in _ERRORS:
+      with self.subTest(message), self.assertRaisesRegex(error, message):
+        call(data)
+
+  @parameterized.parameters(
+      ('rules', r'rules=rlds2reverb.ConversionRules\(...\)\).'),
+      ('nan', r'rules=rlds2reverb.ConversionRules\(nan=...\)\).'),
+      ('identity', r'identity=...\).'),
+  )
+  def test_attributes_are_no_arguments(self, argument, written):
+    data = golden.stacked([golden.COMPLETE])
+    for path, before in _TAKE_OPTIONS.items():
+      name = path.split('.')[-1]
+      message = rf'{name}\(\) ' + _PASSED.format(argument) + written
+      with self.subTest(name), self.assertRaisesRegex(TypeError, message):
+        operator.attrgetter(path)(rlds2reverb)(
+            data, *before, **{argument: None}
+        )
+
+  def test_rules_left_out_are_those_that_gin_configures(self):
+    self.assertEqual(
+        _RULES, rlds2reverb.ConversionRules('strict', 'step', 'raise', 'report')
     )
-    for _ in range(2):
-      tables.add_block(*block, none)
-      # One that bootstraps in one block, and ends in the next.
-      tables.add_block(*_block(7, 0, [1.0, 1.0]), tf.constant([False, True]))
-      tables.add_block(*_block(7, 2, [2.0], [0]), tf.constant([False]))
-      # Rewards that cancel out are there.
-      tables.add_block(*_block(8, 0, [[1.0, -1.0]], [0]), tf.constant([False]))
-    self.assertEqual(report.last_rewards, {0: 1.0, 2: -0.5, 7: 2.0, 8: 2.0})
-    self.assertEqual(report.bootstrapped_terminals, [7])
-    self.assertEqual(report.nan_counts, {'reward': 1})
-
-  def test_serves_one_conversion(self):
-    report = report_lib.ConversionReport()
-    report.attach([])
-    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
-      report.attach([])
-
-  def test_a_call_that_fails_frees_the_report_that_it_took(self):
-
-    @options_lib.takes_options
-    def fail(*, options=None):
-      if options:
-        options.report.attach([])
-      raise KeyError('no')
-
-    report = report_lib.ConversionReport()
-    options = options_lib.ConversionOptions(report=report)
-    for _ in range(2):
-      with self.assertRaises(KeyError):
-        fail(options=options)
-    with self.assertRaises(KeyError):
-      fail()
-    report.attach([])
-    # A report that another call has taken is not freed.
-    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
-      fail(options=options)
-    with self.assertRaisesRegex(ValueError, 'serves one conversion'):
-      report.attach([])
+    self.addCleanup(gin.clear_config)
+    gin.parse_config("rlds2reverb.ConversionRules.invalid_episodes = 'skip'")
+    bad = golden.INVALID_CASES['stops_at_mid'].episode
+    data = golden.stacked([bad, golden.COMPLETE])
+    self.assertLen(list(rlds2reverb.convert_rlds_to_trajectories(data)), 4)
+    with self.assertRaises(tf.errors.InvalidArgumentError):
+      list(_convert(data, invalid_episodes='raise'))
 
 
 if __name__ == '__main__':

@@ -1,0 +1,210 @@
+"""Tests of random slices and steps, and of rows of many trajectories."""
+
+from absl.testing import parameterized
+import numpy as np
+import tensorflow as tf
+
+from rlds2reverb import windows
+from rlds2reverb.windows import presence
+from tests import contract
+from tests import golden
+from tests import testing
+
+_EPISODES = [
+    contract.A,
+    contract.B,
+    contract.make_steps([60, 61], [1], terminal=True),
+    contract.make_steps([50], [], terminal=True),
+]
+
+
+def _drawn(slices):
+  return list(zip(slices.trajectory.numpy(), slices.start.numpy()))
+
+
+class SlicesTest(parameterized.TestCase, tf.test.TestCase):
+
+  # Trajectories of 5, 3, 1 and 0 rows; the weights of their starts.
+  @parameterized.named_parameters(
+      ('trajectory', 3, {}, [(0, range(3), 2), (1, range(1), 6)]),
+      ('window', 3, {'weighting': 'window'}, [(0, range(3), 1), (1, [0], 1)]),
+      (
+          'span',
+          3,
+          {'span': (1, 0)},
+          [(0, range(-1, 3), 1), (1, range(-1, 1), 2)],
+      ),
+      (
+          'window_span',
+          3,
+          {'span': (0, 2), 'weighting': 'window'},
+          [(0, range(5), 1), (1, range(3), 1)],
+      ),
+      (
+          'not_strict',
+          4,
+          {'strict': False},
+          [(0, range(2), 1), (1, [0], 2), (2, [0], 2)],
+      ),
+      (
+          'not_strict_window',
+          4,
+          {'strict': False, 'weighting': 'window', 'span': (1, 0)},
+          [(0, range(-1, 2), 1), (1, [0], 1), (2, [0], 1)],
+      ),
+  )
+  def test_frequencies(self, length, arguments, weights):
+    flat = windows.FlatRows.of(golden.stacked(_EPISODES))
+    drawn = _drawn(
+        windows.sample_slices(flat, (6000, length), (1, 2), **arguments)
+    )
+    expected = {
+        (trajectory, start): weight
+        for trajectory, starts, weight in weights
+        for start in starts
+    }
+    self.assertEqual(set(drawn), set(expected))
+    total = sum(expected.values())
+    self.assertLess(
+        testing.chi_square(
+            [drawn.count(one) for one in expected],
+            [weight / total for weight in expected.values()],
+        ),
+        testing.CHI_SQUARE_LIMITS[7],
+    )
+
+  def test_without_replacement_by_seeds_in_map(self):
+    flat = windows.FlatRows.of(golden.stacked(_EPISODES))
+
+    def draw(index):
+      trajectories = windows.sample_slices(
+          flat, (2, 3), (index, 7), replacement=False
+      )
+      starts = windows.sample_slices(
+          flat, (4, 3), (index, 7), weighting='window', replacement=False
+      )
+      return trajectories, starts
+
+    mapped = tf.data.Dataset.range(40).map(draw)
+    for spec in tf.nest.flatten(mapped.element_spec):
+      self.assertTrue(spec.shape.is_fully_defined())
+    found = list(mapped)
+    for trajectories, starts in found:
+      self.assertCountEqual(trajectories.trajectory.numpy(), [0, 1])
+      self.assertCountEqual(_drawn(starts), [(0, 0), (0, 1), (0, 2), (1, 0)])
+    firsts = [_drawn(trajectories)[0] for trajectories, _ in found]
+    self.assertEqual(set(firsts), {(0, 0), (0, 1), (0, 2), (1, 0)})
+    self.assertBetween(firsts.count((1, 0)), 6, 34)
+    tf.nest.map_structure(self.assertAllEqual, found[9], draw(9))
+    other = windows.sample_slices(flat, (2, 3), (9, 8), replacement=False)
+    self.assertNotEqual(_drawn(other), _drawn(found[9][0]))
+
+
+class DrawStepsTest(tf.test.TestCase):
+
+  def test_some_steps_or_all(self):
+    steps = {'a': tf.range(100), 'b': {'c': tf.range(100) * 2}}
+    first, other, again = (
+        windows.draw_steps(steps, 30, (1, seed)) for seed in (0, 1, 0)
+    )
+    self.assertLen(set(first['a'].numpy()), 30)
+    self.assertAllEqual(first['b']['c'], 2 * first['a'])
+    self.assertNotAllEqual(first['a'], other['a'])
+    self.assertAllEqual(first['a'], again['a'])
+    whole = windows.draw_steps(steps, 100, 5)
+    self.assertAllEqual(whole['a'], steps['a'])
+
+
+class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.parameters(
+      ({'lengths': [3, 0, 2]}, [3, 0, 2]),
+      ({'lengths': np.int32([5])}, [5]),
+      ({'episode_ids': [7, 7, 7, 9, 9]}, [3, 2]),
+      ({'episode_ids': ['x', 'y', 'y', 'x', 'x']}, [1, 2, 2]),
+      ({'episode_ids': [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]]}, [1, 2, 2]),
+      ({'is_last': np.array([0, 0, 1, 0, 1], bool)}, [3, 2]),
+      ({'is_last': np.array([1, 0, 0, 0, 0], bool)}, [1, 4]),
+      ({'is_last': np.zeros(5, bool)}, [5]),
+  )
+  def test_where_trajectories_end(self, ends, expected):
+    # Lists of numbers and of strings are leaves.
+    rows = {
+        'a': [1, 2, 3, 4, 5],
+        'b': (['v', 'w', 'x', 'y', 'z'], (np.arange(5, dtype=np.uint8),)),
+        'c': range(5),
+        'd': [[1.5, 2.0]] * 5,
+    }
+    of = lambda _: windows.FlatRows.of(rows, states=tf.range(5), **ends)
+    in_map = tf.data.Dataset.range(1).map(of).get_single_element()
+    for flat in (of(0), in_map):
+      self.assertEqual(flat.lengths.dtype, tf.int64)
+      self.assertAllEqual(flat.lengths, expected)
+      self.assertAllEqual(flat.rows['b'][0], [b'v', b'w', b'x', b'y', b'z'])
+      self.assertEqual(flat.rows['b'][1][0].dtype, tf.uint8)
+      self.assertEqual(flat.rows['d'].shape, [5, 2])
+      self.assertAllEqual(flat.states, flat.rows['c'])
+      chopped = windows.chop_into_sequences(flat, 9, dynamic_max=True)
+      lengths = [length for length in expected if length]
+      self.assertAllEqual(chopped.seq_lens, lengths)
+      self.assertEqual(chopped.rows['a'].shape[1], max(lengths))
+
+  def test_no_rows(self):
+    for ends in (
+        {'lengths': []},
+        {'episode_ids': tf.zeros([0])},
+        {'is_last': tf.zeros([0], tf.bool)},
+    ):
+      flat = windows.FlatRows.of(tf.zeros([0, 2]), **ends)
+      self.assertEqual(flat.lengths.shape, [0])
+    nothing = golden.stacked([], golden.stacked_spec(contract.A))
+    self.assertEqual(windows.FlatRows.of(nothing).lengths.shape, [0])
+    self.assertEmpty(list(windows.convert_rlds_to_fragments(nothing, 3)))
+
+  def test_a_data_set_that_is_shuffled_anew_at_each_pass(self):
+    # Episode e has e transitions, with the observations 10 e, 10 e + 1, ...
+    episodes = [
+        contract.make_steps(
+            range(10 * count, 11 * count + 1), range(count), terminal=True
+        )
+        for count in range(9)
+    ]
+    data = golden.nested(episodes).shuffle(9)
+    for join in (windows.FlatRows.of, tf.function(windows.FlatRows.of)):
+      flat = join(data)
+      lengths = flat.lengths.numpy()
+      self.assertCountEqual(lengths, range(9))
+      self.assertAllEqual(
+          flat.rows['observation'],
+          [10 * count + t for count in lengths for t in range(count)],
+      )
+
+  def test_rows_of_one_episode(self):
+    rows = windows.transition_rows(contract.A)
+    self.assertAllEqual(windows.FlatRows.of(rows).lengths, [5])
+    flat = windows.FlatRows.of(rows, lengths=[2, 3])
+    self.assertAllEqual(flat.lengths, [2, 3])
+    self.assertIs(windows.FlatRows.of(flat), flat)
+
+  def test_lists_of_arrays_are_nests(self):
+    flat = windows.FlatRows.of([[1, 2, 3], np.zeros([3, 2])], lengths=[3])
+    self.assertEqual([leaf.shape for leaf in flat.rows], [[3], [3, 2]])
+
+
+class PresenceTest(tf.test.TestCase):
+
+  def test_who_acts(self):
+    there = tf.constant([0, 1, 1, 0, 1, 0]) > 0
+    both = tf.stack([there, ~there], 1)
+    self.assertAllEqual(
+        tf.transpose(presence.acts(both)),
+        [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]],
+    )
+    self.assertAllEqual(presence.is_in(there), [0, 1, 1, 1, 0, 0])
+    fields = {'is_present': {'a': there, 'b': there[:, None]}}
+    self.assertAllEqual(presence.count_acting(fields), [0, 2, 2, 0, 0, 0])
+    self.assertAllEqual(presence.flags({'x': tf.zeros([2])}, 'a'), [1, 1])
+
+
+if __name__ == '__main__':
+  tf.test.main()

@@ -1,0 +1,604 @@
+"""The worked arrays of functions on transitions, by name.
+
+A has 5 transitions with the observations 0 to 5 and the rewards 1 to 5, and
+terminates. B has 3 with 10 to 13 and 10, 20, 30, and is truncated. Actions
+are 1, 2, 3 and so on.
+"""
+
+from absl.testing import parameterized
+import gym
+import numpy as np
+import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
+from tf_agents.trajectories import trajectory
+
+import rlds2reverb
+from rlds2reverb import windows
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import windows as windows_lib
+from tests import contract
+from tests import golden
+from tests.agents import episodes as agent_episodes
+
+_A, _B = contract.A, contract.B
+_ONE = contract.make_steps([0, 1], [1], terminal=True)
+_SIX = {
+    **contract.make_steps(range(7), [1, 2, 3, 4, 5, 6], terminal=True),
+    'state': np.float32([[100 + t] for t in range(7)]),
+}
+_SMALL_FLAGS = {
+    name: leaf.astype(np.int64)[:, None] if leaf.dtype == bool else leaf
+    for name, leaf in _A.items()
+}
+_OCTO = {
+    'observation': np.arange(5),
+    'action': np.arange(10, 15),
+    'has_action': np.ones(5, bool),
+    'goal': np.array([2, 4, 3, 4, 4]),
+    'own': np.arange(5),
+}
+_WHOLE_ZEROS = {**_A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])}
+
+
+def _flat(**ends):
+  return windows.FlatRows.of(tf.range(1, 8), states=tf.range(10, 17), **ends)
+
+
+def _unroll(steps, *cut, **kwargs):
+  cut = windows_lib.Windows(*cut)
+  return windows.unroll(steps, cut, state='observation', **kwargs)
+
+
+def _rewards(steps, *cut):
+  chunks = _unroll(steps, *cut)
+  return {'reward': chunks.columns['reward'], 'mask': chunks.mask}
+
+
+def _view(steps, column, shift, **kwargs):
+  names = {'batch_repeat_value', 'space', 'agent'}
+  view = windows.ViewRequirement(
+      column, shift, **{n: kwargs.pop(n) for n in names & set(kwargs)}
+  )
+  found = windows.compute_views(steps, {'view': view}, **kwargs)
+  return {'view': found.columns['view'], 'mask': found.mask['view']}
+
+
+def _horizon(steps, *args, **kwargs):
+  data = tf.data.Dataset.from_tensors({'steps': steps})
+  cut = windows.apply_horizon(data, *args, **kwargs)
+  return cut.get_single_element()['steps']
+
+
+def _fragments(steps, *args, **kwargs):
+  """Returns the batches, one after the other, and their lengths."""
+  data = golden.nested([steps] * 4)
+  batches = list(windows.convert_rlds_to_fragments(data, *args, **kwargs))
+  joined = tf.nest.map_structure(lambda *x: np.concatenate(x), *batches)
+  return {**joined, 'lengths': [len(b['t']) for b in batches]}
+
+
+def _burn_in(length, *args, time_major=False):
+  value = np.stack([np.arange(length), 100 + np.arange(length)])
+  value = tf.constant(value.T if time_major else value)
+  columns = {
+      'observation': {'a': value},
+      'action': (value,),
+      'reward': value,
+      'is_terminal': value == 0,
+      'weight': value,
+      'mine': {'deep': value},
+  }
+  chunks = windows.unrolling.Chunks(columns, value != 2, (tf.range(2),))
+  parts = windows.split_burn_in(chunks, *args, time_major=time_major)
+  if time_major:
+    parts = tf.nest.map_structure(
+        lambda x: tf.transpose(x) if x.shape.rank == 2 else x, parts
+    )
+  return parts._asdict()
+
+
+_PARTS = {
+    'burn_in_observation/a': [[0, 1, 2, 3], [100, 101, 102, 103]],
+    'main_observation/a': [[2, 3], [102, 103]],
+    'target_observation/a': [[4, 5], [104, 105]],
+    'action/0': [[2, 3], [102, 103]],
+    'reward': [[2, 3], [102, 103]],
+    'is_terminal': np.zeros([2, 4]),
+    'weight': [[2, 3, 4, 5], [102, 103, 104, 105]],
+    'columns/mine/deep': [[2, 3], [102, 103]],
+    'mask': [[0, 1], [1, 1]],
+    'initial_state/0': [0, 1],
+}
+# What each call gives, by the paths of its fields.
+_EXAMPLES = {
+    'rows_of_a': (
+        lambda: windows.transition_rows(_A).columns,
+        {
+            'observation': [0, 1, 2, 3, 4],
+            'next_observation': [1, 2, 3, 4, 5],
+            'action': [1, 2, 3, 4, 5],
+            'reward': [1, 2, 3, 4, 5],
+            'discount': [1, 1, 1, 1, 0],
+            'is_first': [1, 0, 0, 0, 0],
+            'is_last': [0, 0, 0, 0, 1],
+            'is_terminal': [0, 0, 0, 0, 1],
+        },
+    ),
+    'rows_of_an_own_next_observation': (
+        lambda: windows.transition_rows(
+            {'next_observation': tf.range(3)}
+        ).columns,
+        {'next_observation': [0, 1]},
+    ),
+    'n_step_of_a': (
+        lambda: windows.n_step_transitions(_A, 3, 0.5).columns,
+        {
+            'observation': [0, 1, 2, 3, 4],
+            'reward': [2.75, 4.5, 6.25, 6.5, 5],
+            'discount': [0.125, 0.125, 0, 0, 0],
+            'next_observation': [3, 4, 5, 5, 5],
+            'steps': [3, 3, 3, 2, 1],
+            'gamma': [0.125, 0.125, 0.125, 0.25, 0.5],
+            'is_last': [0, 0, 1, 1, 1],
+            'is_terminal': [0, 0, 1, 1, 1],
+        },
+    ),
+    'n_step_of_b': (
+        lambda: windows.n_step_transitions(_B, 3, 0.5).columns,
+        {
+            'reward': [27.5, 35, 30],
+            'discount': [0.125, 0.25, 0.5],
+            'next_observation': [13, 13, 13],
+            'is_last': [1, 1, 1],
+            'is_terminal': [0, 0, 0],
+        },
+    ),
+    'n_step_of_nested_rewards': (
+        lambda: windows.n_step_transitions(
+            {**_B, 'reward': {'v': np.int32([[1, 2]] * 4)}}, 2
+        ).columns,
+        {'reward/v': [[2, 4], [2, 4], [1, 2]]},
+    ),
+    'reward_to_go_of_a': (
+        lambda: windows.reward_to_go(_A, 0.5).columns,
+        {'reward_to_go': [3.5625, 5.125, 6.25, 6.5, 5], 'reward': range(1, 6)},
+    ),
+    'reward_to_go_of_written_zeros': (
+        lambda: windows.reward_to_go(_WHOLE_ZEROS, 0.5).columns,
+        {'reward_to_go': [3.5625, 5.125, 6.25, 6.5, 5]},
+    ),
+    'reward_to_go_of_b': (
+        lambda: windows.reward_to_go(_B, 0.5).columns,
+        {'reward_to_go': [27.5, 35, 30]},
+    ),
+    'reward_to_go_undiscounted_and_long': (
+        lambda: windows.reward_to_go(
+            contract.make_steps(range(1001), [1] * 1000, terminal=False)
+        ).columns,
+        {'reward_to_go': np.arange(1000, 0, -1)},
+    ),
+    # A's last value does not count, and B's does.
+    'td_errors_of_a': (
+        lambda: windows.advantages(_A, [1, 2, 4, 8, 16, 99], 0.5, 0).columns,
+        {
+            'advantage': [1, 2, 3, 4, 5 - 16],
+            'td_lambda_return': [2, 4, 7, 12, 5],
+        },
+    ),
+    'td_errors_of_b': (
+        lambda: windows.advantages(_B, [1, 2, 3, 4], 0.5, 0.0).columns,
+        {'advantage': [10, 19.5, 29], 'td_lambda_return': [11, 21.5, 32]},
+    ),
+    'advantages_to_the_end': (
+        lambda: windows.advantages(_A, [0.0] * 6, 0.5, 1.0).columns,
+        {'advantage': [3.5625, 5.125, 6.25, 6.5, 5]},
+    ),
+    'unroll_repeat_last': (
+        lambda: _rewards(_SIX, 4, 4, 'repeat_last'),
+        {
+            'reward': [[1, 2, 3, 4], [5, 6, 6, 6]],
+            'mask': [[1, 1, 1, 1], [1, 1, 0, 0]],
+        },
+    ),
+    'unroll_overlap': (
+        lambda: _rewards(_SIX, 4, 4, 'overlap'),
+        {'reward': [[1, 2, 3, 4], [3, 4, 5, 6]], 'mask': np.ones([2, 4])},
+    ),
+    'unroll_null': (
+        lambda: _unroll(_SIX, 4, 4, 'zero_pad').columns,
+        {
+            'reward': [[1, 2, 3, 4], [5, 6, 0, 0]],
+            'is_last': [[0, 0, 0, 0], [0, 1, 1, 1]],
+            'discount': [[1, 1, 1, 1], [1, 0, 0, 0]],
+        },
+    ),
+    'unroll_one_transition': (
+        lambda: _rewards(_ONE, 4, 4, 'overlap'),
+        {'reward': [[1, 0, 0, 0]], 'mask': [[1, 0, 0, 0]]},
+    ),
+    'unroll_time_major': (
+        lambda: _unroll(_SIX, 4, 4, 'overlap', time_major=True)._asdict(),
+        {
+            'columns/reward': [[1, 3], [2, 4], [3, 5], [4, 6]],
+            'mask': np.ones([4, 2]),
+            'initial_state': [0, 2],
+        },
+    ),
+    'unroll_rows_from_mid_episode': (
+        lambda: _unroll(
+            tf.nest.map_structure(
+                lambda leaf: leaf[2:], windows.transition_rows(_SIX)
+            ),
+            2,
+            2,
+        )._asdict(),
+        {'initial_state': [2, 4]},
+    ),
+    'burn_in': (lambda: _burn_in(6, 2, 2), _PARTS),
+    'burn_in_time_major': (lambda: _burn_in(6, 2, 2, time_major=True), _PARTS),
+    'burn_in_without_n_step': (
+        lambda: _burn_in(3, 2),
+        {
+            'burn_in_observation/a': [[0, 1], [100, 101]],
+            'main_observation/a': [[2], [102]],
+        },
+    ),
+    'chop': (
+        lambda: windows.chop_into_sequences(
+            _flat(episode_ids=[1, 1, 5, 5, 5, 5, 5]), 3
+        )._asdict(),
+        {
+            'rows': [[1, 2, 0], [3, 4, 5], [6, 7, 0]],
+            'seq_lens': [2, 3, 2],
+            'initial_state': [10, 12, 15],
+            'mask': [[1, 1, 0], [1, 1, 1], [1, 1, 0]],
+        },
+    ),
+    'chop_no_rows': (
+        lambda: windows.chop_into_sequences(
+            windows.FlatRows.of(tf.zeros([0, 2]), lengths=[])
+        )._asdict(),
+        {'rows': np.zeros([0, 0, 2]), 'seq_lens': [], 'mask': np.zeros([0, 0])},
+    ),
+    'fragments_truncate': (
+        lambda: _fragments(_B, 4),
+        {
+            't': [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2],
+            'episode': [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3],
+            'lengths': [4, 4, 4],
+        },
+    ),
+    'fragments_complete': (
+        lambda: _fragments(_B, 4, 'complete_episodes'),
+        {'t': [0, 1, 2] * 4, 'lengths': [6, 6]},
+    ),
+    'fragments_of_returns': (
+        lambda: _fragments(
+            _B, 4, fragment_fn=lambda rows: windows.reward_to_go(rows, 0.5)
+        ),
+        {'reward_to_go': [27.5, 35, 30, 10, 35, 30, 20, 20, 30, 27.5, 35, 30]},
+    ),
+    # 1, 2, 1 and 1 agents act in the transitions, as RLlib 2.60.0 counts.
+    'fragments_of_agent_steps': (
+        lambda: _fragments(
+            agent_episodes.COME_AND_GO, 4, count_steps_by='agent_steps'
+        ),
+        {'lengths': [3, 3, 4, 4, 2]},
+    ),
+    'horizon_of_3': (
+        lambda: _horizon(_A, 3),
+        {
+            'observation': [0, 1, 2, 3],
+            'is_last': [0, 0, 0, 1],
+            'is_terminal': [0, 0, 0, 0],
+        },
+    ),
+    'horizon_of_other_flags': (
+        lambda: _horizon(_SMALL_FLAGS, 2),
+        {'is_last': [[0], [0], [1]], 'is_terminal': [[0], [0], [0]]},
+    ),
+    'no_horizon_no_done': (
+        lambda: _horizon(_WHOLE_ZEROS, None, no_done_at_end=True),
+        {
+            'is_last': _A['is_last'],
+            'is_terminal': np.zeros(6),
+            'discount': np.ones([6, 1], np.int32),
+        },
+    ),
+    'no_horizon_no_discount': (
+        lambda: _horizon(
+            {k: v for k, v in _A.items() if k != 'discount'},
+            None,
+            no_done_at_end=True,
+        ),
+        {'is_terminal': np.zeros(6)},
+    ),
+    'view_of_the_last_reward': (
+        lambda: _view(_B, 'reward', -1),
+        {'view': [0, 10, 20], 'mask': [0, 1, 1]},
+    ),
+    'view_of_the_next_action': (
+        lambda: _view(_B, 'action', 1),
+        {'view': [2, 3, 0], 'mask': [1, 1, 0]},
+    ),
+    'view_of_two_rewards': (
+        lambda: _view(_B, 'reward', '-2:-1'),
+        {'view': [[0, 0], [0, 10], [10, 20]]},
+    ),
+    'view_from_0_to_2': (
+        lambda: _view(_B, 'reward', '0:2'),
+        {'view': [[10, 20, 30], [20, 30, 0], [30, 0, 0]]},
+    ),
+    'view_of_fifty': (
+        lambda: _view(_B, 'reward', '-50:-1'),
+        {
+            'view': np.stack([[0] * 50, [0] * 49 + [10], [0] * 48 + [10, 20]]),
+            'mask': np.stack([[0] * 50, [0] * 49 + [1], [0] * 48 + [1, 1]]),
+        },
+    ),
+    'view_of_every_second_row': (
+        lambda: _view(_A, 'reward', -1, batch_repeat_value=2),
+        {'view': [0, 2, 4]},
+    ),
+    'view_of_a_fragment': (
+        lambda: _view(_A, 'action', 1, start=2, stop=4),
+        {'view': [4, 0], 'mask': [1, 0]},
+    ),
+    'view_of_a_space': (
+        lambda: _view(
+            _B, 'reward', 0, space=gym.spaces.Box(0, 1, (), np.float32)
+        ),
+        {'view': [10, 20, 30]},
+    ),
+    # `b` comes at the second step, `a` leaves after the third.
+    'view_of_an_agent_that_comes': (
+        lambda: _view(
+            agent_episodes.COME_AND_GO, 'observation', '-1:1', agent='b'
+        ),
+        {
+            'view': [[0, 0, 11], [0, 11, 12], [11, 12, 13], [12, 13, 14]],
+            'mask': [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
+        },
+    ),
+    'view_of_an_agent_that_leaves': (
+        lambda: _view(agent_episodes.COME_AND_GO, 'reward', 1, agent='a'),
+        {'view': [2, 3, 0, 0], 'mask': [1, 1, 0, 0]},
+    ),
+    'view_of_a_part_of_an_agent': (
+        lambda: _view(
+            {**_B, 'x': {'a': {'y': np.arange(4)}}}, 'x/y', 0, agent='a'
+        ),
+        {'view': [0, 1, 2]},
+    ),
+    'frames': (
+        lambda: windows.stack_and_chunk(_B, 3),
+        {
+            'observation': [
+                [10, 10, 10],
+                [10, 10, 11],
+                [10, 11, 12],
+                [11, 12, 13],
+            ],
+            'observation_mask': [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
+            'action': [1, 2, 3, 4],
+        },
+    ),
+    'frames_of_rows': (
+        lambda: windows.stack_and_chunk(windows.transition_rows(_B), 2).columns,
+        {
+            'observation': [[10, 10], [10, 11], [11, 12]],
+            'next_observation': [[10, 11], [11, 12], [12, 13]],
+        },
+    ),
+    'actions': (
+        lambda: windows.stack_and_chunk(_B, num_actions=3, fill='zeros'),
+        {
+            'action': [[1, 2, 3], [2, 3, 0], [3, 0, 0], [0, 0, 0]],
+            'action_mask': [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]],
+        },
+    ),
+    'actions_of_rows': (
+        lambda: windows.stack_and_chunk(
+            windows.transition_rows(_B), num_actions=2
+        ).columns,
+        {'action': [[1, 2], [2, 3], [3, 3]]},
+    ),
+    'actions_up_to_a_goal': (
+        lambda: windows.stack_and_chunk(
+            {**_B, 'goal': np.array([1, 3, 2, 3])}, 2, 2, goal_step='goal'
+        ),
+        {
+            'action_mask': [
+                [[0, 0], [1, 0]],
+                [[1, 1], [1, 1]],
+                [[1, 0], [0, 0]],
+                [[1, 0], [0, 0]],
+            ]
+        },
+    ),
+    # What `chunk_act_obs` of Octo (241fb351) makes of these actions with
+    # window_size=2, action_horizon=3, with TensorFlow 2.15.1.
+    **{
+        f'octo_{goal}': (
+            lambda goal=goal: windows.stack_and_chunk(
+                _OCTO, 2, 3, goal_step=goal, mask_rule='octo'
+            ),
+            {
+                'action': [
+                    [[10, 11, 12], [10, 11, 12]],
+                    [[10, 11, 12], [11, 12, 13]],
+                    [[11, 12, 13], [12, 13, 14]],
+                    [[12, 13, 14], [13, 14, 14]],
+                    [[13, 14, 14], [14, 14, 14]],
+                ],
+                'action_mask': [[[1, 1, 1], [1, 1, 1]]] * 4
+                + [[[1, 1, 1], [1, 1, 0]]],
+                'observation_mask': [[0, 1]] + [[1, 1]] * 4,
+            },
+        )
+        for goal in ('goal', None)
+    },
+    'octo_each_step_its_own_goal': (
+        lambda: windows.stack_and_chunk(
+            _OCTO, 2, 4, goal_step='own', mask_rule='octo'
+        ),
+        {'action_mask': [[[1, 1, 1, 0], [1, 1, 0, 0]]] * 5},
+    ),
+}
+
+
+class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(
+      (name, *example) for name, example in _EXAMPLES.items()
+  )
+  def test_worked_arrays(self, call, expected):
+    found = call()
+    for path, values in expected.items():
+      self.assertAllEqual(paths.get(found, path), values, path)
+
+  def test_r2d2_in_a_data_set(self):
+    rows = golden.nested([_SIX]).map(
+        lambda episode: windows.transition_rows(episode['steps'])
+    )
+    n_step = rows.map(lambda rows: windows.n_step_transitions(rows, 2, 0.5))
+    view = windows.ViewRequirement('observation', '-1:0')
+    chunks = (
+        n_step.map(lambda rows: windows.apply_views(rows, {'frames': view}))
+        .map(
+            lambda rows: windows.unroll(
+                rows, windows_lib.Windows(3, 3, 'repeat_last'), state='state'
+            )
+        )
+        .unbatch()
+        .batch(2, drop_remainder=True)
+    )
+    whole = chunks.get_single_element()
+    for name, expected in {
+        'reward': [[2, 3.5, 5], [6.5, 8, 6]],
+        'next_observation': [[2, 3, 4], [5, 6, 6]],
+        'discount': [[0.25, 0.25, 0.25], [0.25, 0, 0]],
+        'is_terminal': [[0, 0, 0], [0, 1, 1]],
+        'frames': [[[0, 0], [0, 1], [1, 2]], [[2, 3], [3, 4], [4, 5]]],
+        'frames_mask': [[[0, 1], [1, 1], [1, 1]], [[1, 1], [1, 1], [1, 1]]],
+    }.items():
+      self.assertAllEqual(whole.columns[name], expected, name)
+    self.assertAllEqual(whole.mask, np.ones([2, 3]))
+    self.assertAllEqual(whole.initial_state, [[0], [103]])
+    parts = chunks.map(
+        lambda chunks: windows.split_burn_in(chunks, 1)
+    ).get_single_element()
+    self.assertAllEqual(parts.burn_in_observation, [[0], [3]])
+    self.assertAllEqual(parts.main_observation, [[1, 2], [4, 5]])
+    self.assertEqual(parts.target_observation, ())
+    self.assertAllEqual(parts.reward, [[3.5, 5], [8, 6]])
+    self.assertAllEqual(
+        parts.columns['frames'], [[[0, 1], [1, 2]], [[3, 4], [4, 5]]]
+    )
+    self.assertAllEqual(parts.initial_state, [[0], [103]])
+
+  @parameterized.parameters(1, 2, 4)
+  def test_inside_an_episode_as_tf_agents(self, n):
+    count = 12
+    steps = contract.random_steps(np.random.default_rng(3), count)
+    steps['reward'] = steps['reward'].astype(np.float32)
+    batch = contract.stack(
+        [
+            tf.nest.map_structure(lambda leaf: leaf[t : t + n + 1], steps)  # pylint: disable=cell-var-from-loop
+            for t in range(count - n)
+        ]
+    )
+    mid = tf.fill(batch['reward'].shape, ts.StepType.MID)
+    theirs = trajectory.to_n_step_transition(
+        trajectory.Trajectory(
+            step_type=mid,
+            observation=batch['observation'],
+            action=batch['action'],
+            policy_info=(),
+            next_step_type=mid,
+            reward=tf.constant(batch['reward']),
+            discount=tf.constant(batch['discount']),
+        ),
+        0.9,
+    )
+    ours = tf.nest.map_structure(
+        lambda leaf: leaf[: count - n],
+        windows.n_step_transitions(steps, n, 0.9).columns,
+    )
+    following = theirs.next_time_step
+    self.assertAllClose(ours['reward'], following.reward, 1e-6, 1e-6)
+    # TF-Agents leaves one factor of gamma to the learner.
+    self.assertAllClose(ours['discount'], 0.9 * following.discount, 1e-6, 1e-6)
+    tf.nest.map_structure(
+        self.assertAllEqual,
+        (ours['next_observation'], ours['observation'], ours['action']),
+        (
+            following.observation,
+            theirs.time_step.observation,
+            theirs.action_step.action,
+        ),
+    )
+
+  @parameterized.parameters(tf.float16, tf.float64)
+  def test_a_tensor_of_gamma_in_a_data_set(self, dtype):
+    def all_of(gamma, lambda_):
+      steps = {**_B, 'reward': _B['reward'].astype(np.float64)}
+      return (
+          windows.n_step_transitions(steps, 2, gamma),
+          windows.reward_to_go(steps, gamma),
+          windows.advantages(steps, [1.0, 2.0, 3.0, 4.0], gamma, lambda_),
+      )
+
+    gammas = tf.data.Dataset.from_tensors(tf.constant(0.5, dtype))
+    found = gammas.map(lambda gamma: all_of(gamma, gamma / 2))
+    tf.nest.map_structure(
+        self.assertAllEqual, found.get_single_element(), all_of(0.5, 0.25)
+    )
+    # Lambda is as exact as the rewards.
+    exact = all_of(1.0, 0.1)[2].columns['td_lambda_return']
+    self.assertAllClose(exact[1:], [20 + 0.9 * 3 + 0.1 * 34, 34], 1e-14, 0)
+
+  def test_all_columns_in_one_chain(self):
+    rows = windows.transition_rows(_SIX)
+    given = tf.nest.map_structure(tf.identity, rows)
+    made = windows.reward_to_go(rows, 0.5)
+    made = windows.advantages(made, tf.range(7.0), 0.5)
+    made = windows.stack_and_chunk(made, 2)
+    made = windows.stack_and_chunk(made, num_actions=2, fill='zeros')
+    made = windows.n_step_transitions(made, 2, 0.5)
+    tf.nest.map_structure(self.assertAllEqual, rows, given)
+    chunks = _unroll(made, 3, 3, 'repeat_last').columns
+    for name, expected in {
+        'next_observation': [
+            [[1, 2], [2, 3], [3, 4]],
+            [[4, 5], [5, 6], [5, 6]],
+        ],
+        'action': [[[1, 2], [2, 3], [3, 4]], [[4, 5], [5, 6], [6, 0]]],
+        'reward': [[2, 3.5, 5], [6.5, 8, 6]],
+    }.items():
+      self.assertAllEqual(chunks[name], expected, name)
+    self.assertAllClose(
+        chunks['td_lambda_return'] - chunks['advantage'],
+        [[0, 1, 2], [3, 4, 5]],
+    )
+
+  def test_learners_bootstrap_where_nothing_is_done(self):
+    # What is written into the terminal step is 0, on both sides of it.
+    steps = {**_A, 'discount': np.float32([1, 0.5, 1, 1, 0, 0])}
+    for cut, discount in (
+        (_horizon(steps, 4, no_done_at_end=True), [1, 0.5, 1, 1]),
+        (_horizon(steps, 9, no_done_at_end=True), [1, 0.5, 1, 1, 1]),
+    ):
+      rows = windows.advantages(cut, [8.0] * (len(discount) + 1), 0.5)
+      self.assertAllEqual(rows.columns['discount'], discount)
+      self.assertEqual(
+          rows.columns['td_lambda_return'][-1], len(discount) + 0.5 * 8
+      )
+      frames = rlds2reverb.convert_rlds_to_trajectories(
+          tf.data.Dataset.from_tensors({'steps': cut})
+      )
+      self.assertAllEqual([f.discount for f in frames], [*discount, 1])
+
+
+if __name__ == '__main__':
+  tf.test.main()
