@@ -63,15 +63,11 @@ def layout_of(steps: Dict[str, Any], presence: str = PRESENCE) -> Layout:
       layout.shared[field] = value
       continue
     layout.by_agent[field] = value
-    missing = [agent for agent in layout.agents if agent not in value]
-    others = [key for key in value if key not in layout.agents]
-    if missing or others:
+    if set(value) != set(layout.agents):
       raise ValueError(
-          f'The field {field!r} is by agent, but'
-          + f' lacks {missing}' * bool(missing)
-          + ' and' * bool(missing and others)
-          + f' has {others} beside the agents' * bool(others)
-          + '. Fill in zeros where an agent is absent; the presence says where.'
+          f'The field {field!r} is by agent, but has {list(value)}, where the'
+          f' agents are {layout.agents}. Fill in zeros where one is absent; the'
+          ' presence says where.'
       )
   return layout
 

@@ -81,14 +81,12 @@ def split_by_policy(
           )
           for agent in agents
       ]
-      specs = [layout.specs_of(part[rlds.STEPS]) for part in parts]
-      for agent, spec in zip(agents, specs):
-        if spec != specs[0]:
-          raise ValueError(
-              f'The policy {policy!r} is for agents that differ: the steps of'
-              f' {agents[0]!r} are {specs[0]}, and those of {agent!r} are'
-              f' {spec}.'
-          )
+      specs = {repr(layout.specs_of(part[rlds.STEPS])) for part in parts}
+      if len(specs) > 1:
+        raise ValueError(
+            f'The policy {policy!r} is for agents that differ, {agents}, whose'
+            f' steps are {" or ".join(sorted(specs))}.'
+        )
       each = map(tf.data.Dataset.from_tensors, parts)
       return functools.reduce(tf.data.Dataset.concatenate, each)
 

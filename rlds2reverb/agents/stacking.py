@@ -78,12 +78,11 @@ def stack_agents(
           ' one first, or use select_agent.'
       )
     rows = [value[agent] for agent in agents]
-    specs = [layout.specs_of(row) for row in rows]
-    if any(spec != specs[0] for spec in specs):
-      found = ', '.join(sorted(set(map(str, specs))))
+    specs = sorted({repr(layout.specs_of(row)) for row in rows})
+    if len(specs) > 1:
       raise ValueError(
-          f'The agents differ in {field}, which is {found}. Stack those that'
-          ' agree, or use select_agent.'
+          f'The agents differ in {field}, which is {" or ".join(specs)}. Stack'
+          ' those that agree, or use select_agent.'
       )
     side_by_side = tf.nest.map_structure(
         lambda *leaves: tf.stack(leaves, 1), *rows

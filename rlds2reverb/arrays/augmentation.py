@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Optional, Tuple
 
 import numpy as np
 
+from rlds2reverb.arrays import constants
+
 Range = Optional[Tuple[float, float]]
 
 
@@ -192,11 +194,8 @@ def augment(
     ValueError: if `images` has another dtype or shape.
   """
   is_integer = images.dtype == np.uint8
-  if (
-      images.shape[-1:] != (3,)
-      or images.ndim < 3
-      or not (is_integer or np.issubdtype(images.dtype, np.floating))
-  ):
+  are_images = images.ndim > 2 and images.shape[-1] == 3
+  if not are_images or not (is_integer or constants.is_floating(images)):
     raise ValueError(
         'The images must be uint8 or floats [..., height, width, 3], but are'
         f' {images.dtype} {images.shape}.'

@@ -175,9 +175,6 @@ class Normalizer:
       )
     return batch
 
-  def __repr__(self):
-    return f'Normalizer({self._fields!r}, {self.statistics!r})'
-
 
 def _replace(nest, keys, change):
   """Returns a nest in which one leaf is changed, if it is there."""

@@ -126,13 +126,16 @@ def remove(nest: Any, keys: KeyPath) -> Any:
   return nest
 
 
-def insert(nest: Any, keys: KeyPath, value: Any) -> Any:
-  """Returns nested dicts with a new field: `value` at `keys`.
+def insert(nest: Any, path: Path, value: Any) -> Any:
+  """Returns nested dicts with a new field: `value` at `path`.
+
+  A string is split at every `/`.
 
   Raises:
-    ValueError: if there is a field at `keys` already, or if `keys` leads
-      through a leaf or a tuple.
+    ValueError: if there is a field at `path` already, or if it leads through a
+      leaf or a tuple.
   """
+  keys = split(path)
   if not keys:
     raise ValueError('A field must have a path, but it is empty.')
   if len(keys) > 1:

@@ -62,19 +62,17 @@ def read(text: str, path: str) -> Bindings:
   bindings: Bindings = {}
   lines = io.StringIO(text)
   lines.name = path
-  for statement in config_parser.ConfigParser(lines, _Delegate()):
-    if isinstance(statement, config_parser.BlockDeclaration):
+  for one in config_parser.ConfigParser(lines, _Delegate()):
+    if isinstance(one, config_parser.BlockDeclaration):
       continue
-    is_binding = isinstance(statement, config_parser.BindingStatement)
-    if not is_binding or statement.scope or not statement.arg_name:
+    is_binding = isinstance(one, config_parser.BindingStatement)
+    if not is_binding or one.scope or not one.arg_name:
       raise ValueError(
-          f'{path}, line {statement.location.line_num}: a config may only'
-          " have bindings such as StepMapping.action = 'action'."
+          f'{path}, line {one.location.line_num}: a config may only have'
+          " bindings such as StepMapping.action = 'action'."
       )
-    arguments = bindings.setdefault(
-        get_configurable(statement.selector, path), {}
-    )
-    arguments[statement.arg_name] = statement.value
+    configurable = get_configurable(one.selector, path)
+    bindings.setdefault(configurable, {})[one.arg_name] = one.value
   return bindings
 
 
@@ -101,8 +99,8 @@ def arguments_of(
   bindings = read(text, path)
 
   def bound_to(name):
-    bound = bindings.get(get_configurable(name, path), {})
-    return tree.map_structure(resolve, bound)
+    configurable = get_configurable(name, path)
+    return tree.map_structure(resolve, bindings.get(configurable, {}))
 
   def resolve(value):
     if not isinstance(value, _Reference):
@@ -111,12 +109,8 @@ def arguments_of(
     return found(**bound_to(value.name)) if value.is_called else found
 
   bound = bound_to(name)
-  for argument in bound if known is not None else ():
-    if argument not in (known := list(known)):
-      raise ValueError(
-          f'{path} binds {name}.{argument}, which is not a field of {name}.'
-          f'{checks.did_you_mean(argument, known)} The fields are {known}.'
-      )
+  for argument in () if known is None else bound:
+    checks.check_known(f'{path} binds {name}, which', 'field', argument, known)
   return bound
 
 
@@ -128,25 +122,24 @@ def get_configurable(name: str, path: str) -> Callable[..., Any]:
       gin or TF-Agents has registered it.
   """
   _register_all()
-  # In a scope, gin would return a new object at each call.
-  with gin.config_scope(None):
-    for full_name in f'{_MODULE}.{name}', name:
-      try:
+  for full_name in f'{_MODULE}.{name}', name:
+    try:
+      with gin.config_scope(None):  # Or gin returns a new object at each call.
         configurable = gin.get_configurable(full_name)
-      except KeyError as e:
-        raise ValueError(
-            f'{path} names {name}, which more than one module has registered'
-            f' with gin: {e}. Write the module before the name.'
-        ) from e
-      except ValueError:
-        continue  # The name is not registered.
-      if configurable.__module__.split('.')[0] in _REFUSED:
-        raise ValueError(
-            f'{path} names {name} of {configurable.__module__}. A config may'
-            ' name what rlds2reverb registers with gin, and what your program'
-            ' does. Register a function of your own that calls it.'
-        )
-      return configurable
+    except KeyError as e:
+      raise ValueError(
+          f'{path} names {name}, which more than one module has registered with'
+          f' gin: {e}. Write the module before the name.'
+      ) from e
+    except ValueError:
+      continue  # The name is not registered.
+    if configurable.__module__.split('.')[0] in _REFUSED:
+      raise ValueError(
+          f'{path} names {name} of {configurable.__module__}. A config may name'
+          ' what rlds2reverb registers with gin, and what your program does.'
+          ' Register a function of your own that calls it.'
+      )
+    return configurable
   raise ValueError(
       f'{path} names {name}, which is not registered with gin. Import the'
       ' module that registers it first.'

@@ -111,20 +111,21 @@ def object_of(kind: Any, text: str, path: str) -> Any:
     ValueError: if nothing of the class is bound, or not what it needs; or as
       `bindings.arguments_of` does.
   """
-  name, missing = kind.__name__, dataclasses.MISSING
   # Every field is passed, because gin would fill in others with the program's
   # own bindings.
   fields = {
-      field.name: field.default
-      if field.default_factory is missing
-      else field.default_factory()
-      for field in dataclasses.fields(kind)
+      one.name: one.default
+      if one.default_factory is dataclasses.MISSING
+      else one.default_factory()
+      for one in dataclasses.fields(kind)
   }
-  bound = bindings.arguments_of(name, text, path, fields)
+  bound = bindings.arguments_of(kind.__name__, text, path, fields)
   fields.update(bound)
-  if not bound or missing in fields.values():
-    example = f'{name}.{next(iter(fields))} = ...'
-    raise ValueError(f'{path} must bind fields of {name}, as {example} does.')
+  if not bound or dataclasses.MISSING in fields.values():
+    example = f'{kind.__name__}.{next(iter(fields))} = ...'
+    raise ValueError(
+        f'{path} must bind fields of {kind.__name__}, as {example} does.'
+    )
   return kind(**fields)
 
 
@@ -176,11 +177,12 @@ def find_config(name_or_path: files.PathLike, group: str = '') -> str:
 @functools.lru_cache(maxsize=None)
 def _aliases() -> Dict[str, str]:
   """Returns the configs of the other names of data sets."""
-  aliases = {}
-  for config in config_names():
-    for names in _ALSO_CALLED.findall(read_config(config)[0]):
-      aliases.update(dict.fromkeys(names.split(), config))
-  return aliases
+  return {
+      alias: config
+      for config in config_names()
+      for names in _ALSO_CALLED.findall(read_config(config)[0])
+      for alias in names.split()
+  }
 
 
 def config_names(group: str = '') -> List[str]:

@@ -22,6 +22,7 @@ from typing import (
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -36,27 +37,43 @@ EPISODE = '..'
 _COLUMNS = re.compile(r'(.+)\[(-?\d*):(-?\d*)\]')
 
 
+class Derived:
+  """A source that is derived from another one, its only attribute."""
+
+  def derive(self, value: Any, rows: 'Rows') -> tf.Tensor:
+    """Returns the field for all rows, `[T, ...]`.
+
+    Args:
+      value: the tensors of the other source, a nest of `[T, ...]`.
+      rows: the steps.
+    """
+    raise NotImplementedError
+
+
 class Rows(NamedTuple):
   """The steps that sources are read from, of one episode or of a batch.
 
   Attributes:
     episode: the episode with stacked steps; or, of a batch, its steps and the
       other fields `[E, ...]`.
-    length: int32 `[]`: the number of all steps, `T`.
+    row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
+    first: bool `[T]`: which steps are the first ones by their position.
+    last: bool `[T]`: which steps are the last ones by their position.
     cast: a function that is applied to each leaf of the data.
     episode_of_rows: of a batch, the episode of each step, int64 `[T]`.
   """
 
   episode: Dict[str, Any]
-  length: tf.Tensor
-  cast: Callable[[tf.Tensor], tf.Tensor] = tf.identity
-  episode_of_rows: Optional[tf.Tensor] = None
+  row_splits: tf.Tensor
+  first: tf.Tensor
+  last: tf.Tensor
+  cast: Callable[[tf.Tensor], tf.Tensor]
+  episode_of_rows: Optional[tf.Tensor]
 
-  def repeat(self, leaf: tf.Tensor) -> tf.Tensor:
-    """Returns a leaf of the episode for each of its steps, `[T, ...]`."""
-    if self.episode_of_rows is None:
-      return _repeated(leaf, self)
-    return tf.gather(leaf, self.episode_of_rows)
+  def repeat(self, value: tf.Tensor) -> tf.Tensor:
+    """Returns one value for each step, `[T, ...]`."""
+    # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
+    return tf.gather(value[tf.newaxis], tf.zeros_like(self.first, tf.int32))
 
 
 def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
@@ -81,6 +98,8 @@ def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
 
 def parts_of(source: Source) -> Iterator[Source]:
   """Yields the paths, functions and constants in a source."""
+  if isinstance(source, Derived):
+    source = vars(source)
   if isinstance(source, (dict, list)):
     for part in source.values() if isinstance(source, dict) else source:
       yield from parts_of(part)
@@ -98,23 +117,14 @@ def find(
     nest: the `nest_of` an episode, or of the spec of one.
 
   Returns:
-    The keys of the fields; and a sentence for every path that does not exist,
-    that can be read in more than one way, or that leads to something that is
-    not a dense tensor.
+    The keys of the fields; and a sentence for every path that does not exist or
+    that can be read in more than one way.
   """
   used, problems = [], []
   for part in parts_of(source):
-    if not isinstance(part, (str, tuple)):
-      continue
-    keys, problem, _ = _look_up(nest, part)
-    if problem:
-      problems.append(problem)
-      continue
-    used.append(keys)
-    for below, leaf in tree.flatten_with_path(nest):
-      if is_below(below, [keys]) and steps_lib.is_composite(leaf):
-        name = steps_lib.field_path(below)
-        problems.append(f'{name} is not a dense tensor; make it one first')
+    if isinstance(part, (str, tuple)):
+      keys, problem, _ = _look_up(nest, part)
+      (problems if problem else used).append(problem or keys)
   return used, problems
 
 
@@ -150,68 +160,68 @@ def read(source: Source, rows: Rows, name: str) -> Any:
     keys, _, columns = _look_up(nest, source)
     found = paths.get(nest, keys)
     if keys[0] == EPISODE:
-      found = tf.nest.map_structure(rows.repeat, found)
+      owner = rows.episode_of_rows
+      repeat = lambda leaf: tf.gather(leaf, owner)
+      found = tf.nest.map_structure(
+          rows.repeat if owner is None else repeat, found
+      )
     if columns is not None:
       found = _columns_of(found, steps_lib.field_path(keys), columns)
+  elif isinstance(source, Derived):
+    (of,) = vars(source).values()
+    as_it_is = rows._replace(cast=tf.identity)
+    found = source.derive(read(of, as_it_is, name), rows)
   elif callable(source):
     found = tf.nest.map_structure(tf.convert_to_tensor, source(rows.episode))
     found = stacked_steps.with_equal_lengths(
-        {rlds.STEPS: tf.range(rows.length), name: found}
+        {rlds.STEPS: rows.first, name: found}
     )[name]
   else:
-    return _repeated(tf.constant(source), rows)
+    return rows.repeat(tf.constant(source))
   return tf.nest.map_structure(rows.cast, found)
 
 
-def read_alone(source: Source, episode: Dict[str, Any], name: str) -> Any:
-  """Returns the tensors of a source that is a part of another source.
-
-  Args:
-    source: a source.
-    episode: an episode with stacked steps.
-    name: the name of the result, for error messages.
-
-  Returns:
-    A nest of tensors `[T, ...]`.
-
-  Raises:
-    ValueError: if the source does not fit the episode.
-    InvalidArgumentError: as `read` does.
-  """
-  used, problems = find(source, nest_of(episode))
-  if problems:
-    raise ValueError(f'{name}: ' + ' '.join(problems))
-  return read(source, measured(episode, used), name)
-
-
-def measured(episode: Dict[str, Any], used: Sequence[paths.KeyPath]) -> Rows:
+def rows_of(
+    episode: Dict[str, Any],
+    used: Sequence[paths.KeyPath],
+    cast: Callable[[tf.Tensor], tf.Tensor],
+    row_splits: Optional[tf.Tensor] = None,
+) -> Rows:
   """Returns the rows of stacked steps, checked for one length.
 
   Args:
     episode: see `Rows`.
     used: the keys of the fields that are used. Other leaves are not checked.
+    cast: see `Rows`.
+    row_splits: those of a batch; None for an episode. Of a single episode, a
+      field that is not used may be longer than others.
 
   Raises:
     ValueError: see `stacked_steps.lengths_of`.
     InvalidArgumentError: if the leaves that are used differ in length.
   """
   leaves = dict(tree.flatten_with_path(episode[rlds.STEPS]))
-  are_used = [keys for keys in leaves if is_below(keys, used)]
-  names = {steps_lib.field_path(keys): keys for keys in are_used}
+  names = {
+      steps_lib.field_path(keys): keys
+      for keys in leaves
+      if is_below(keys, used)
+  }
   checked = stacked_steps.with_equal_lengths(
       {name: leaves[keys] for name, keys in names.items()}
   )
-  leaves.update({keys: checked[name] for name, keys in names.items()})
-  steps = tree.map_structure_with_path(
-      lambda keys, _: leaves[keys], episode[rlds.STEPS]
-  )
+  leaves.update({names[name]: leaf for name, leaf in checked.items()})
+  steps = tree.unflatten_as(episode[rlds.STEPS], list(leaves.values()))
   # The shape of a ragged or sparse field does not give the length.
-  dense = (
-      leaf
-      for leaf in [*checked.values(), *leaves.values()]
-      if not steps_lib.is_composite(leaf)
-  )
-  return Rows({**episode, rlds.STEPS: steps}, tf.shape(next(dense))[0])
+  all_leaves = [*checked.values(), *leaves.values()]
+  dense = (leaf for leaf in all_leaves if not steps_lib.is_composite(leaf))
+  length = tf.shape(next(dense), tf.int64)[0]
+  owner, splits = None, tf.stack([0, length])
+  if row_splits is not None:
+    splits = tf.minimum(row_splits, length)
+    owner = episode_batches.episode_of_rows(splits)
+  begins = episode_batches.count_begins(splits, length + 1) > 0
+  episode = {**episode, rlds.STEPS: steps}
+  return Rows(episode, splits, begins[:-1], begins[1:], cast, owner)
 
 
 def is_below(keys: paths.KeyPath, fields: Iterable[paths.KeyPath]) -> bool:
@@ -221,21 +231,14 @@ def is_below(keys: paths.KeyPath, fields: Iterable[paths.KeyPath]) -> bool:
 
 def describe(episode: Dict[str, Any]) -> List[str]:
   """Returns a line with the path, dtype and shape of each leaf of `nest_of`."""
-  nested = (tf.data.Dataset, tf.data.DatasetSpec)
-  is_nested = isinstance(episode[rlds.STEPS], nested)
+  is_stacked = isinstance(episode[rlds.STEPS], dict)
   lines = []
   for keys, leaf in tree.flatten_with_path(nest_of(episode)):
-    line = steps_lib.field_path(keys)
-    if hasattr(leaf, 'shape'):
-      first = 0 if is_nested or keys[0] == EPISODE else 1
-      line += f': {leaf.dtype.name} {tf.TensorShape(leaf.shape)[first:]}'
-    lines.append(line)
+    first = int(is_stacked and keys[0] != EPISODE)
+    shape = getattr(leaf, 'shape', None)
+    kind = '' if shape is None else f': {leaf.dtype.name} {shape[first:]}'
+    lines.append(f'{steps_lib.field_path(keys)}{kind}')
   return lines
-
-
-def _repeated(value, rows):
-  # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
-  return tf.gather(value[tf.newaxis], tf.zeros([rows.length], tf.int32))
 
 
 def kind_of(stacked: Any) -> str:

@@ -140,9 +140,8 @@ class StepMapping:
         if a function returns another length.
     """
     episode = self.stack_used(episode)
-    rows = sources_lib.measured(episode, self._used(episode))
-    row_splits = tf.stack([0, rows.length])
-    return {**episode, rlds.STEPS: self._map(rows, row_splits)}
+    rows = sources_lib.rows_of(episode, self._used(episode), self._cast)
+    return {**episode, rlds.STEPS: self._map(rows)}
 
   def stack_used(self, episode: Dict[str, Any]) -> Dict[str, Any]:
     """Stacks the steps of an episode, and drops what cannot be stacked."""
@@ -159,14 +158,10 @@ class StepMapping:
       InvalidArgumentError: as `__call__` does.
     """
     episodes = {**batch.fields, rlds.STEPS: batch.steps}
-    rows = sources_lib.measured(episodes, self._used(episodes))
-    # Of a single episode, a field that is not used may be longer than others.
-    row_splits = tf.minimum(batch.row_splits, tf.cast(rows.length, tf.int64))
-    episode_of_rows = episode_batches.episode_of_rows(row_splits)
-    steps = self._map(
-        rows._replace(episode_of_rows=episode_of_rows), row_splits
+    rows = sources_lib.rows_of(
+        episodes, self._used(episodes), self._cast, batch.row_splits
     )
-    return batch._replace(steps=steps, row_splits=row_splits)
+    return batch._replace(steps=self._map(rows), row_splits=rows.row_splits)
 
   def takes_batches(self, episode_spec: Any) -> bool:
     """Returns whether `map_batch` can be used: no source must be a function.
@@ -178,9 +173,8 @@ class StepMapping:
     sources = list(self._sources().values())
     return not any(map(callable, sources_lib.parts_of(sources)))
 
-  def _map(self, rows, row_splits):
+  def _map(self, rows: sources_lib.Rows) -> Dict[str, Any]:
     """Returns the mapped steps of episodes."""
-    rows = rows._replace(cast=self._cast)
     mapped = {}
     for field, source in self._sources().items():
       value = sources_lib.read(source, rows, field)
@@ -191,14 +185,13 @@ class StepMapping:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
       mapped[field] = value
-    begins = episode_batches.count_begins(row_splits, rows.length + 1) > 0
-    first, last = begins[:-1], begins[1:]
     if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
-      moved = last_steps.move_reward(mapped[rlds.REWARD], first, last)
-      mapped[rlds.REWARD] = moved
+      mapped[rlds.REWARD] = last_steps.move_reward(
+          mapped[rlds.REWARD], rows.first, rows.last
+      )
     if self.last_action:
-      mapped[last_steps.HAS_ACTION] = tf.ones_like(last)
-    return _fill_in(mapped, first, last)
+      mapped[last_steps.HAS_ACTION] = tf.ones_like(rows.last)
+    return _fill_in(mapped, rows.first, rows.last)
 
   def _sources(self) -> Dict[str, Source]:
     """Returns the sources of the fields that have one."""

@@ -76,12 +76,6 @@ def make_token_episode(
   penalty = tf.cast(penalty, tf.float32)
   if penalty.shape.rank == 0:
     penalty = tf.fill([length], penalty)
-  is_known = not tf.executing_eagerly()
-  if is_known and not penalty.shape.is_compatible_with(response.shape):
-    raise ValueError(
-        'A response must have a penalty for each token, but has'
-        f' {penalty.shape} for {response.shape}.'
-    )
   penalty = graphs.asserted(
       penalty,
       tf.equal(tf.size(penalty, tf.int64), length),

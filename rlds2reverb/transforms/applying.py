@@ -21,10 +21,9 @@ Operation = Union[base.EpisodeTransform, base.EpisodeFilter, _Function]
 class Compose(base.EpisodeTransform):
   """Applies transforms and filters one after the other.
 
-  If there is a filter or a transform that draws among them, use it in
-  `transform_episodes`, and not in `rlds_data.map`, which cannot leave out an
-  episode and does not count them. `transform` and `invert` work on steps, so
-  they pass over filters.
+  If there is a filter among them, use it in `transform_episodes`, and not in
+  `rlds_data.map`, which cannot leave out an episode. `transform` and `invert`
+  work on steps, so they pass over filters.
 
   Attributes:
     transforms: transforms and filters, some of which may be `Compose`
@@ -32,13 +31,10 @@ class Compose(base.EpisodeTransform):
 
   Raises:
     ValueError: if one of them is neither a transform nor a filter; and if one
-      that holds a filter, or a transform that draws, is called on an episode.
+      that holds a filter is called on an episode.
   """
 
   transforms: Sequence[Union[base.EpisodeTransform, base.EpisodeFilter]]
-
-  def __init_subclass__(cls, **kwargs):
-    raise TypeError('Compose has no subclasses. Derive EpisodeTransform.')
 
   def __post_init__(self):
     parts = tuple(self.transforms)
@@ -55,18 +51,17 @@ class Compose(base.EpisodeTransform):
       object.__setattr__(self, name, has_one)
 
   def __call__(self, episode, episode_index=None):
-    if self.has_filter or self.draws:
-      held = 'filter' if self.has_filter else 'transform that draws'
+    if self.has_filter:
       raise ValueError(
-          f'This Compose holds a {held}, and so it cannot be called on a single'
+          'This Compose holds a filter, and so it cannot be called on a single'
           ' episode, as in rlds_data.map(compose). Use'
           ' transform_episodes(rlds_data, [compose]).'
       )
-    return super().__call__(episode)
+    return super().__call__(episode, episode_index)
 
-  def transform_batch(self, batch, episode_index=None):
+  def transform_batch(self, batch):
     for part in self.transforms:
-      batch = part.transform_batch(batch, episode_index)
+      batch = part.transform_batch(batch)
     return batch
 
   def transform(self, steps):
@@ -108,7 +103,10 @@ def transform_episodes(
   )
   count = rlds_data.cardinality()
   batches = graphs.map_elements(
-      data_sets.batches_of(rlds_data, with_faults=True), _with_equal_lengths
+      data_sets.batches_of(rlds_data, with_faults=True),
+      lambda batch: batch._replace(
+          steps=stacked_steps.with_equal_lengths(batch.steps)
+      ),
   )
   for transform in _each(transforms):
     batches = _apply(batches, transform)
@@ -122,11 +120,6 @@ def _each(transforms) -> Iterator[Any]:
   for one in transforms:
     is_divided = isinstance(one, Compose) and (one.has_filter or one.draws)
     yield from _each(one.transforms) if is_divided else [one]
-
-
-def _with_equal_lengths(batch):
-  steps = stacked_steps.with_equal_lengths(batch.steps)
-  return batch._replace(steps=steps)
 
 
 def _apply(batches, transform):
@@ -147,8 +140,7 @@ def _apply(batches, transform):
     return made
 
   def change(batch):
-    index = batch.episode[0] if transform.draws else None
-    return transform.transform_batch(batch._replace(episode=()), index)
+    return transform.transform_batch(batch)._replace(episode=())
 
   if not isinstance(transform, base.EpisodeOperation):
     return batching.map_episodes(batches, call)

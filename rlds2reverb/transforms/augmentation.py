@@ -21,6 +21,7 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.arrays import augmentation as augmentation_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import seeds
 from rlds2reverb.transforms import values
@@ -86,11 +87,7 @@ def augment_images(
   pair = seeds.to_pair(seed)
 
   def augment(number, name, leaf):
-    if (leaf.shape.rank or 0) < 3 or leaf.shape[-1] != 3:
-      raise ValueError(
-          f'{name} must be images [..., height, width, 3], but is'
-          f' {leaf.dtype.name} {leaf.shape}.'
-      )
+    values.check_kind(name, leaf, values.COLOURS)
     size = tf.shape(leaf)
     numbers = tf.image.convert_image_dtype(leaf, tf.float32)
     numbers = tf.reshape(numbers, tf.concat([[-1], size[-3:]], 0))
@@ -141,13 +138,10 @@ def drop_images(
     images = [tf.cast(paths.get(nest, path), tf.bool) for path in keys]
     is_there = tf.stack([tf.reduce_any(image) for image in images])
     place = tf.argmax(tf.where(is_there, draws[0], -1.0))
-  elif paths.find(nest, kept) in keys:
-    place = tf.constant(keys.index(paths.find(nest, kept)), tf.int64)
   else:
-    raise ValueError(
-        f'kept must be one of fields, {list(fields)}, but is'
-        f' {paths.name_of(kept)}.'
-    )
+    kept = paths.find(nest, kept)
+    checks.check_choice('kept', kept, keys)
+    place = tf.constant(keys.index(kept), tf.int64)
   is_kept = tf.equal(tf.range(len(keys), dtype=tf.int64), place)
   is_kept |= draws[1] >= probability
 

@@ -130,9 +130,8 @@ class EpisodeTransform(EpisodeOperation):
         the method of the class does.
     """
     episode = _stacked(episode)
-    batch = episode_batches.of_one(episode[rlds.STEPS])
-    steps = self.transform_batch(batch, episode_index).steps
-    return {**episode, rlds.STEPS: steps}
+    batch = _batch_of(episode[rlds.STEPS], episode_index)
+    return {**episode, rlds.STEPS: self.transform_batch(batch).steps}
 
   def transform(
       self, steps: Dict[str, Any], episode_index: Optional[Any] = None
@@ -153,9 +152,10 @@ class EpisodeTransform(EpisodeOperation):
 
     Raises:
       ValueError: if a field that the transform uses is missing or does not fit.
+      InvalidArgumentError: if fields of an episode differ in length.
     """
-    batch = episode_batches.of_one(steps)
-    return self.transform_batch(batch, episode_index).steps
+    batch = _batch_of(stacked_steps.with_equal_lengths(steps), episode_index)
+    return self.transform_batch(batch).steps
 
   def transform_rows(
       self, steps: Dict[str, Any], rows: episode_rows.EpisodeRows
@@ -179,37 +179,47 @@ class EpisodeTransform(EpisodeOperation):
     )
 
   def transform_batch(
-      self, batch: episode_batches.EpisodeBatch, episode_index: Any = None
+      self, batch: episode_batches.EpisodeBatch
   ) -> episode_batches.EpisodeBatch:
     """Transforms all episodes of a batch.
 
     Args:
-      batch: episodes whose leaves have one length.
-      episode_index: int64 `[]`: the index in the data set of its first episode,
-        for a transform that draws.
+      batch: episodes whose leaves have one length. A transform that draws needs
+        the index of each `episode`.
 
     Returns:
       The transformed episodes, of the same number.
+
+    Raises:
+      ValueError: if the index is missing; and as the method of the class does.
+      InvalidArgumentError: if there is not a row for each step in the result.
     """
+    keep = None
     if type(self).transform is not EpisodeTransform.transform:
-      return batch._replace(steps=self.transform(batch.steps))
-    if episode_index is None and self.draws:
+      steps = self.transform(batch.steps)
+    elif self.draws and not tf.is_tensor(batch.episode):
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
           ' episode_index is missing. Use transform_episodes, which counts the'
           ' episodes, or rlds_data.enumerate().map(lambda index, episode:'
           ' transform(episode, index)).'
       )
-    rows = episode_rows.EpisodeRows.of(
-        batch, 0 if episode_index is None else episode_index
-    )
-    made = self.transform_rows(batch.steps, rows)
-    if not isinstance(made, tuple):
-      return batch._replace(steps=made)
-    steps, keep = made
-    return episode_batches.keep_rows(
-        batch._replace(steps=steps), tf.where(keep)[:, 0]
-    )
+    else:
+      steps = self.transform_rows(
+          batch.steps, episode_rows.EpisodeRows.of(batch)
+      )
+    if isinstance(steps, tuple):
+      steps, keep = steps
+    # A method `transform` that leaves steps out takes no heed of the episodes.
+    names = {
+        rlds.STEPS: tf.range(batch.row_splits[-1]),
+        type(self).__name__: steps,
+    }
+    steps = stacked_steps.with_equal_lengths(names)[type(self).__name__]
+    batch = batch._replace(steps=steps)
+    if keep is None:
+      return batch
+    return episode_batches.keep_rows(batch, tf.where(keep)[:, 0])
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.
@@ -284,10 +294,9 @@ class EpisodeFilter(EpisodeOperation):
     )
 
   def transform_batch(
-      self, batch: episode_batches.EpisodeBatch, episode_index: Any = None
+      self, batch: episode_batches.EpisodeBatch
   ) -> episode_batches.EpisodeBatch:
     """Returns the batch without the episodes that are not kept."""
-    del episode_index
     # Faults are kept: episodes that could not be read must raise an error.
     is_kept = tf.cond(
         faults.is_fault(batch.fault),
@@ -301,12 +310,17 @@ def _stacked(episode):
   """Returns an episode with stacked steps, and with tensors for arrays."""
   steps_lib.check_has_steps('An episode', episode, ADVICE)
   steps = stacked_steps.stack_steps(episode[rlds.STEPS])
-  return tf.nest.map_structure(
-      lambda leaf: tf.convert_to_tensor(leaf)
-      if isinstance(leaf, (np.ndarray, np.generic))
-      else leaf,
-      {**episode, rlds.STEPS: steps},
+  return steps_lib.map_dense(
+      tf.convert_to_tensor, {**episode, rlds.STEPS: steps}
   )
+
+
+def _batch_of(steps, episode_index):
+  batch = episode_batches.of_one(steps)
+  if episode_index is None:
+    return batch
+  index = tf.reshape(tf.cast(episode_index, tf.int64), [1])
+  return batch._replace(episode=index)
 
 
 def one_bool(value: Any, name: str) -> tf.Tensor:

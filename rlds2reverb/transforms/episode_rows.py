@@ -1,6 +1,6 @@
 """The begin and the end of the episode of each row, for many episodes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -37,17 +37,16 @@ class EpisodeRows(NamedTuple):
   last_acts: tf.Tensor = False
 
   @classmethod
-  def of(
-      cls, batch: episode_batches.EpisodeBatch, episode_index: Any
-  ) -> 'EpisodeRows':
-    """Returns the rows of a batch, whose first episode has an index."""
+  def of(cls, batch: episode_batches.EpisodeBatch) -> 'EpisodeRows':
+    """Returns the rows of a batch; episodes without an index count from 0."""
     row_splits = batch.row_splits
-    episode = episode_batches.episode_of_rows(row_splits)
+    index = episode = episode_batches.episode_of_rows(row_splits)
     first = tf.gather(row_splits, episode)
     last = tf.gather(row_splits, episode + 1) - 1
     row = tf.range(row_splits[-1])
     acts = last_steps.have_action(batch.steps, tf.equal(row, last))
-    index = episode + tf.cast(episode_index, tf.int64)
+    if tf.is_tensor(batch.episode):
+      index = tf.gather(batch.episode, episode)
     return cls(row, first, last, index, tf.gather(acts, last))
 
   @property

@@ -1,5 +1,6 @@
 """Transforms that select, rename, clip and pad fields of the steps."""
 
+import functools
 from typing import Dict, Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -78,12 +79,12 @@ def _move(steps, moves):
   for keys, _ in found:
     moved = paths.remove(moved, keys)
   for keys, new in found:
-    moved = values.add(moved, new, paths.get(steps, keys))
+    moved = paths.insert(moved, new, paths.get(steps, keys))
   return moved
 
 
 @base.configurable
-class ClipField(values.FieldTransform):
+class ClipField(base.EpisodeTransform):
   """Clips the numbers of a field to `[low, high]`. NaN stays NaN.
 
   Attributes:
@@ -91,8 +92,8 @@ class ClipField(values.FieldTransform):
       `action`. Leaves of strings and bools stay as they are.
     low: the least number that comes out, if there is one.
     high: the greatest number that comes out, if there is one.
-    index: which number of the last dimension is clipped, counted from the end
-      if it is negative; by default all are.
+    index: which number of the last dimension of a leaf of floats is clipped,
+      counted from the end if it is negative; by default all are.
   """
 
   field: paths.Path = rlds.ACTION
@@ -100,19 +101,16 @@ class ClipField(values.FieldTransform):
   high: Optional[constants.Numbers] = None
   index: Optional[int] = None
 
-  def _change(self, name, leaf, steps):
-    if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
-      return leaf
-    clipped = constants.clip(leaf, self.low, self.high, name, tf)
+  def transform(self, steps):
+    def clip(name, leaf):
+      if not (leaf.dtype.is_floating or leaf.dtype.is_integer):
+        return leaf
+      return constants.clip(leaf, self.low, self.high, name, tf)
+
     if self.index is None:
-      return clipped
-    size = leaf.shape[-1] if leaf.shape.rank else 0
-    if size is None or not -size <= self.index < size:
-      raise ValueError(
-          f'{name} must have a number {self.index} in its last dimension, but'
-          f' is {leaf.dtype.name} {leaf.shape}.'
-      )
-    return tf.where(tf.range(size) == self.index % size, clipped, leaf)
+      return paths.map_leaves(clip, steps, self.field)
+    clip_one = functools.partial(clip, paths.name_of(self.field))
+    return values.change_one(clip_one, steps, self.field, self.index)
 
 
 @base.configurable
@@ -128,15 +126,13 @@ class PadField(values.FieldTransform):
     field: the path of the leaf, numbers `[..., size]`.
     size: how many numbers the data has. None takes any number; then there is no
       inverse.
-    width: how many the result has.
-    mask: the path of the mask, bool `[..., width]`, True where a number is
-      real. By default the path of the field plus `_pad_mask`.
+    width: how many the result has. The mask is at the path of the field plus
+      `_pad_mask`: bool `[..., width]`, True where a number is real.
   """
 
   field: paths.Path
   size: Optional[int] = None
   width: Optional[int] = None
-  mask: Optional[paths.Path] = None
 
   def _check(self):
     size = 1 if self.size is None else self.size
@@ -153,7 +149,7 @@ class PadField(values.FieldTransform):
     padded = tf.pad(leaf, ends)
     mask = tf.broadcast_to(tf.range(self.width) < found, tf.shape(padded))
     steps = values.put(steps, self.field, padded)
-    return values.add(steps, self._mask(), mask)
+    return paths.insert(steps, self._mask, mask)
 
   def _undo(self, steps):
     if self.size is None:
@@ -162,7 +158,7 @@ class PadField(values.FieldTransform):
           ' known. Make the PadField of the robot with its size.'
       )
     leaf = self._leaf(steps, self.width)[..., : self.size]
-    return values.drop(values.put(steps, self.field, leaf), self._mask())
+    return values.drop(values.put(steps, self.field, leaf), self._mask)
 
   def _leaf(self, steps, width):
     leaf = values.one_leaf(steps, self.field, values.SIZED)
@@ -174,9 +170,10 @@ class PadField(values.FieldTransform):
       )
     return leaf
 
+  @property
   def _mask(self):
     *above, last = paths.split(self.field)
-    return (*above, f'{last}_pad_mask') if self.mask is None else self.mask
+    return *above, f'{last}_pad_mask'
 
   @classmethod
   def to_common_width(

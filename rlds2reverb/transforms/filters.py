@@ -79,12 +79,8 @@ class KeepEpisodes(base.EpisodeFilter):
       returns = outcomes.outcomes(batch).undiscounted_return
       conditions.append(_within(returns, self.min_return, self.max_return))
     if self.success is not None:
-      success = paths.get({**batch.fields, rlds.STEPS: steps}, self.success)
-      if not isinstance(success, tf.Tensor) or success.dtype == tf.string:
-        raise ValueError(
-            f'{paths.name_of(self.success)} must be a bool or number, but is'
-            f' {success}.'
-        )
+      fields = {**batch.fields, rlds.STEPS: steps}
+      success = values.one_leaf(fields, self.success, values.NUMBERS)
       # If a field has several numbers, one that is true is enough.
       success = tf.reshape(success, [tf.shape(success)[0], -1])
       success = tf.reduce_any(tf.cast(success, tf.bool), axis=1)

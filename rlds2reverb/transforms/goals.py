@@ -96,8 +96,8 @@ class RelabelGoals(base.EpisodeTransform):
   def transform_rows(self, steps, rows):
     row = self._goal_rows(rows)
     goal = gathering.take(paths.get(steps, self.field), row)
-    steps = values.add(steps, self.goal, goal)
-    return values.add(steps, self.goal_step, row - rows.first)
+    steps = paths.insert(steps, self.goal, goal)
+    return paths.insert(steps, self.goal_step, row - rows.first)
 
   def invert(self, steps):
     return values.drop(steps, self.goal, self.goal_step)
@@ -110,13 +110,12 @@ class RelabelGoals(base.EpisodeTransform):
       low = rows.row if self.include_current else tf.minimum(rows.row + 1, last)
       fraction = rows.fractions(self.seed, _OF_DISTANCE)
       if self.strategy == 'uniform':
-        ahead = fraction * tf.cast(last - low + 1, tf.float64)
+        goal = low + values.below(fraction, last - low + 1)
       else:
         discount = tf.constant(self.discount, tf.float64)
         ahead = tf.math.log1p(-fraction) / tf.math.log(discount)
         ahead = tf.minimum(ahead, tf.cast(last - rows.row, tf.float64))
-      # A product may be rounded up to the count itself.
-      goal = tf.minimum(low + tf.cast(ahead, tf.int64), last)
+        goal = tf.minimum(low + tf.cast(ahead, tf.int64), last)
     if self.current_probability:
       is_current = rows.fractions(self.seed, _OF_CURRENT)
       is_current = is_current < self.current_probability
@@ -178,11 +177,11 @@ def draw_goals_of_others(
   def replace(index, pair):
     episode, other = pair
     batch = episode_batches.of_episode(episode)
-    rows = episode_rows.EpisodeRows.of(batch, index)
+    batch = batch._replace(episode=index[tf.newaxis])
+    rows = episode_rows.EpisodeRows.of(batch)
     is_other = rows.fractions(seed, _OF_OTHER) < probability
-    num_rows = gathering.num_rows(other)
-    place = rows.fractions(seed, _OF_ROW) * tf.cast(num_rows, tf.float64)
-    place = tf.minimum(tf.cast(place, tf.int64), num_rows - 1)
+    fraction = rows.fractions(seed, _OF_ROW)
+    place = values.below(fraction, gathering.num_rows(other))
     drawn = gathering.take(other, place)
     steps = episode[rlds.STEPS]
     own = paths.get(steps, goal)
@@ -190,7 +189,7 @@ def draw_goals_of_others(
     goals = tf.nest.map_structure(
         lambda leaf, new: values.rows_where(is_other, new, leaf), own, drawn
     )
-    steps = values.add(values.drop(steps, goal), goal, goals)
+    steps = paths.insert(values.drop(steps, goal), goal, goals)
     never = tf.size(rows.row)
     steps = values.put_where(is_other, steps, goal_step, never)
     return {**episode, rlds.STEPS: steps}

@@ -6,7 +6,6 @@ If the action of an episode's last step has no meaning, it is ignored, and
 becomes the command before it; see `episodes.last_steps`.
 """
 
-import functools
 from typing import Optional
 
 import tensorflow as tf
@@ -25,8 +24,11 @@ class _GripperTransform(base.EpisodeTransform):
   index: Optional[int]
 
   def transform_rows(self, steps, rows):
-    absolute = functools.partial(self._absolute, rows=rows)
-    return values.map_one(absolute, steps, self.field, self.index, 1)
+    def absolute(command):
+      values.check_kind(paths.name_of(self.field), command, values.COLUMN)
+      return self._absolute(command, rows)
+
+    return values.change_one(absolute, steps, self.field, self.index)
 
   def _absolute(
       self, command: tf.Tensor, rows: episode_rows.EpisodeRows
@@ -135,8 +137,7 @@ class RelativeToAbsoluteGripper(_GripperTransform):
     """
     commands = [tf.convert_to_tensor(one) for one in (absolute, previous)]
     for name, command in zip(('absolute', 'previous'), commands):
-      if not command.dtype.is_floating:
-        raise ValueError(f'{name} must be floats, but is {command.dtype.name}.')
+      values.check_kind(name, command, values.FLOATS)
     closed, was_closed = (
         tf.cast(command < 0.5, commands[0].dtype) for command in commands
     )
@@ -159,13 +160,12 @@ class InvertGripper(values.FieldTransform):
   closed: float = 1.0
 
   def transform(self, steps):
-    return self._map(lambda one: 1 - one / self.closed, steps)
+    turn = lambda one: 1 - one / self.closed
+    return values.change_one(turn, steps, self.field, self.index)
 
   def _undo(self, steps):
-    return self._map(lambda one: (1 - one) * self.closed, steps)
-
-  def _map(self, fn, steps):
-    return values.map_one(fn, steps, self.field, self.index)
+    turn = lambda one: (1 - one) * self.closed
+    return values.change_one(turn, steps, self.field, self.index)
 
 
 def _at(column, row):

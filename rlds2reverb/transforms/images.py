@@ -76,13 +76,29 @@ def decode_images(
   """
   dtype = tf.as_dtype(dtype)
   axes = ('height', 'width', 'channels')[: 3 if channels else 2]
+  shape = [*size, channels][: len(axes)]
+
+  def decode(string):
+    image = tf.io.decode_image(string, channels, dtype, expand_animations=False)
+    image = tf.ensure_shape(image, [None, None, channels or None])
+    if not channels:
+      image = image[..., :1]
+    return tf.reshape(resize_images(image, size, method), shape)
+
+  def decode_all(strings):
+    return tf.map_fn(
+        lambda string: tf.cond(
+            string == '', lambda: tf.zeros(shape, dtype), lambda: decode(string)
+        ),
+        strings,
+        fn_output_signature=tf.TensorSpec(shape, dtype),
+    )
 
   def prepare(unused_number, name, leaf):
+    is_wrong = not channels and leaf.dtype != dtype
     if leaf.dtype == tf.string:
-      leaf = _decode(leaf, size, channels, dtype, method)
-    elif (leaf.shape.rank or 0) < len(axes) or (
-        not channels and leaf.dtype != dtype
-    ):
+      leaf = _flat(decode_all, leaf, 0, shape)
+    elif (leaf.shape.rank or 0) < len(axes) or is_wrong:
       raise ValueError(
           f'{name} must be encoded images or'
           f' {"" if channels else dtype.name + " "}[..., {", ".join(axes)}],'
@@ -92,7 +108,10 @@ def decode_images(
       leaf = resize_images(leaf, size, method)
     else:
       leaf = resize_images(leaf[..., tf.newaxis], size, method)[..., 0]
-    return images_to_float(leaf) if to_float else leaf
+    if not to_float:
+      return leaf
+    greatest = leaf.dtype.max if leaf.dtype.is_integer else 1
+    return tf.cast(leaf, tf.float32) / greatest
 
   return values.map_each(prepare, nest, fields)
 
@@ -122,7 +141,7 @@ class FitImages(base.EpisodeTransform):
         flags, shape = steps[rlds.IS_FIRST], [*size, 3]
         black = tf.zeros(tf.concat([tf.shape(flags), shape], 0), tf.uint8)
         black = tf.ensure_shape(black, flags.shape.concatenate(shape))
-        steps = values.add(steps, path, black)
+        steps = paths.insert(steps, path, black)
     return steps
 
 
@@ -182,43 +201,6 @@ def _flat(fn, leaf, rank, shape) -> tf.Tensor:
   return tf.ensure_shape(made, leaf.shape[:leading].concatenate(shape))
 
 
-def images_to_float(images: tf.Tensor) -> tf.Tensor:
-  """Converts images to float32.
-
-  Integers are divided by the greatest number of their dtype, which gives
-  numbers in [0, 1]. Floats are only cast.
-  """
-  if not images.dtype.is_integer:
-    return tf.cast(images, tf.float32)
-  return tf.cast(images, tf.float32) / images.dtype.max
-
-
-def _decode(encoded, size, channels, dtype, method):
-  """Decodes strings `[...]` to images `[..., *size, channels]`.
-
-  With 0 channels, the result is the first channel, `[..., *size]`.
-  """
-  shape = [*size, channels] if channels else [*size]
-
-  def decode(string):
-    image = tf.io.decode_image(string, channels, dtype, expand_animations=False)
-    if not channels:
-      image = tf.ensure_shape(image, [None, None, None])[..., :1]
-    image = tf.ensure_shape(image, [None, None, channels or 1])
-    return tf.reshape(resize_images(image, size, method), shape)
-
-  def decode_all(strings):
-    return tf.map_fn(
-        lambda string: tf.cond(
-            string == '', lambda: tf.zeros(shape, dtype), lambda: decode(string)
-        ),
-        strings,
-        fn_output_signature=tf.TensorSpec(shape, dtype),
-    )
-
-  return _flat(decode_all, encoded, 0, shape)
-
-
 @gin.configurable(module='rlds2reverb')
 def decode_video_frames(
     nest: Any,
@@ -256,8 +238,8 @@ def decode_video_frames(
   dtype, channels = tf.uint8, 3
   if depth_unit is not None:
     checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
-    channels = 1
-    dtype = tf.uint16 if depth_unit == depth_maps.MILLIMETRES else tf.float32
+    is_whole = depth_unit == depth_maps.MILLIMETRES
+    dtype, channels = tf.uint16 if is_whole else tf.float32, 1
 
   def read(references):
     frames = dict(video_frames.read_references(references.tolist(), depth_unit))
@@ -279,11 +261,7 @@ def decode_video_frames(
     return tf.image.resize(frames, size, method='nearest')
 
   def decode(unused_number, name, leaf):
-    if leaf.dtype != tf.string:
-      raise ValueError(
-          f'{name} must be references to the frames of videos, strings, but is'
-          f' {leaf.dtype.name} {leaf.shape}.'
-      )
+    values.check_kind(name, leaf, values.REFERENCES)
     return _flat(decode_all, leaf, 0, [*size, channels])
 
   return values.map_each(decode, nest, fields)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rlds2reverb.arrays import constants
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -55,15 +56,18 @@ class NormalizeField(values.FieldTransform):
           f' number is normalised, but is {self.mask}.'
       )
 
-  def _change(self, name, leaf, steps):
-    return self._scaling().apply(leaf, name, tf)
+  def transform(self, steps):
+    return self._map(normalization.Scaling.apply, steps)
 
-  def _change_back(self, name, leaf):
-    return self._scaling().invert(leaf, name, tf)
+  def _undo(self, steps):
+    return self._map(normalization.Scaling.invert, steps)
 
-  def _scaling(self):
-    fields = normalization.Scaling._fields
-    return normalization.Scaling(*(getattr(self, name) for name in fields))
+  def _map(self, change, steps):
+    scaling = normalization.Scaling(
+        self.offset, self.scale, self.low, self.high, self.mask
+    )
+    fn = lambda name, leaf: change(scaling, leaf, name, tf)
+    return paths.map_leaves(fn, steps, self.field)
 
   @classmethod
   def between(
@@ -93,11 +97,11 @@ class NormalizeField(values.FieldTransform):
       ValueError: if a bound is not finite.
     """
     # The sum of two small integers need not fit their dtype.
-    low, high = bounds = [
+    low, high = (
         bound if bound.dtype.kind == 'f' else bound.astype(np.float64)
         for bound in map(np.asarray, (low, high))
-    ]
-    if not all(np.isfinite(bound).all() for bound in bounds):
+    )
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
       raise ValueError(
           f'The bounds of {paths.name_of(field)} must be finite, but are {low}'
           f' and {high}. Normalise the field by its statistics instead.'
@@ -155,22 +159,22 @@ def _floats_of(statistics, field):
     ValueError: if there are none, or if no number was found in one.
   """
   name, known = paths.name_of(field), statistics.fields
-  below = [path for path in known if f'{path}/'.startswith(f'{name}/')]
+  below = {k: v for k, v in known.items() if f'{k}/'.startswith(f'{name}/')}
+  floats = {path: one for path, one in below.items() if one.is_floating}
+  others = [f'{k} ({v.dtype})' for k, v in below.items() if k not in floats]
   if not below:
     raise ValueError(
         f'There are no statistics of {name}, only of {sorted(known)}.'
     )
-  floats = {path: known[path] for path in below if known[path].is_floating}
-  others = ', '.join(
-      f'{path} ({known[path].dtype})' for path in below if path not in floats
-  )
   if not floats:
     raise ValueError(
-        f'Only floats can be normalised, but there are {others}. Cast them'
-        ' first, for example with the cast of a StepMapping.'
+        f'Only floats can be normalised, but there are {", ".join(others)}.'
+        ' Cast them first, for example with the cast of a StepMapping.'
     )
   if others:
-    logging.warning('Not normalised, as they are not floats: %s.', others)
+    logging.warning(
+        'Not normalised, as they are not floats: %s.', ', '.join(others)
+    )
   for path, one in floats.items():
     if one.count.size and not one.count.any():
       raise ValueError(
@@ -206,44 +210,47 @@ class ScaleReward(values.FieldTransform):
 
   field = rlds.REWARD
 
-  def _change(self, name, leaf, steps):
-    numbers, dtype = self._numbers(name, leaf), leaf.dtype
-    is_narrow = dtype.is_integer and dtype.size < 8
-    if is_narrow:
-      # int64 has room for the product, which is clipped before it is checked.
-      numbers = [one.astype(np.int64) for one in numbers]
-      leaf = tf.cast(leaf, tf.int64)
-    made = leaf * numbers[0] + numbers[1]
-    made = constants.clip(made, self.minimum, self.maximum, name, tf)
-    if not is_narrow:
-      return made
-    return _narrow(made, dtype, name, steps.get(rlds.IS_LAST))
+  def transform(self, steps):
+    is_last = tf.cast(steps.get(rlds.IS_LAST, False), tf.bool)
+    scale = lambda name, leaf: self._scaled(name, leaf, is_last)
+    return paths.map_leaves(scale, steps, self.field)
 
-  def _change_back(self, name, leaf):
-    scale, shift = self._numbers(name, leaf)
-    return tf.cast((leaf - shift) / scale, leaf.dtype)
+  def _scaled(self, name, leaf, is_last):
+    (scale, shift), dtype = self._numbers(name, leaf), leaf.dtype
+    if dtype.is_integer:
+      # int64 has room for the product, which is clipped before it is checked.
+      leaf, scale, shift = (
+          tf.cast(one, tf.int64) for one in (leaf, scale, shift)
+      )
+    made = leaf * scale + shift
+    made = constants.clip(made, self.minimum, self.maximum, name, tf)
+    return _narrow(made, dtype, name, is_last) if dtype.is_integer else made
+
+  def _undo(self, steps):
+    def undo(name, leaf):
+      scale, shift = self._numbers(name, leaf)
+      return tf.cast((leaf - shift) / scale, leaf.dtype)
+
+    return paths.map_leaves(undo, steps, self.field)
 
   def _numbers(self, name, leaf):
     numbers = self.scale, self.shift
     return [constants.constant(one, leaf, name) for one in numbers]
 
 
-def _narrow(leaf, dtype, name, is_last):
+def _narrow(made, dtype, name, is_last):
   """Casts integers to a narrower dtype, and checks all but the last step's.
 
   Raises:
     InvalidArgumentError: if the dtype cannot hold a number of another step.
   """
-  used = leaf
-  if is_last is not None:
-    is_last = tf.cast(is_last, tf.bool)
-    if is_last.shape.rank > leaf.shape.rank:  # of shape (1,) in a step
-      is_last = is_last[..., 0]
-    used = tf.boolean_mask(leaf, ~is_last)
+  if is_last.shape.rank > made.shape.rank:  # of shape (1,) in a step
+    is_last = is_last[..., 0]
+  used = tf.reshape(gathering.zeros_unless(~is_last, made), [-1])
   outside = tf.boolean_mask(used, (used < dtype.min) | (used > dtype.max))
   message = (
       f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'
       f' {dtype.max}. Clip it, or cast the field to a wider dtype first. It is:'
   )
-  leaf = graphs.asserted(leaf, tf.size(outside) == 0, message, outside)
-  return tf.cast(leaf, dtype)
+  made = graphs.asserted(made, tf.size(outside) == 0, message, outside)
+  return tf.cast(made, dtype)

@@ -31,11 +31,30 @@ class _ActionsFromReached(base.EpisodeTransform):
   """Makes actions of where the robot is and what it reaches next.
 
   A class has these attributes, and says by `_here` where the robot is, and by
-  `between` what leads from there to where it is next.
+  `between` what leads from there to where it is next, which `apply` undoes. An
+  action has `_size` numbers, or as many as a state.
   """
 
   action: paths.Path
   kept: Sequence[int]
+  _size: Optional[int] = None
+
+  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
+    """Returns the state, or pose, to which an action of a policy leads.
+
+    Args:
+      steps: a dict with the state where the robot is and the policy's action,
+        with any leading dimensions.
+
+    Returns:
+      The numbers of the state that count, `[..., n]`.
+
+    Raises:
+      ValueError: if one of them is missing or does not fit.
+    """
+    start = self._here(steps)
+    size = self._size or start.shape[-1]
+    return self.apply(start, values.take(steps, self.action, 0, size))
 
   def transform_rows(self, steps, rows):
     start = self._here(steps)
@@ -44,17 +63,13 @@ class _ActionsFromReached(base.EpisodeTransform):
       # The last step leads to no state.
       steps = {**steps, last_steps.HAS_ACTION: rows.row < rows.last}
     old = values.one_leaf(steps, self.action, values.FLOATS, values.SIZED)
-    name, width = paths.name_of(self.action), old.shape[-1]
+    width = old.shape[-1]
     wrong = [index for index in self.kept if not -width <= index < width]
-    if wrong:
+    if wrong or new.shape.rank != old.shape.rank:
       raise ValueError(
-          f'{name} has {width} numbers, of which there are none at {wrong} to'
-          ' be kept.'
-      )
-    if new.shape.rank != old.shape.rank:
-      raise ValueError(
-          f'{name} has the shape {old.shape}, where that of the states is'
-          f' {new.shape}. Both must be vectors: cut chunks later.'
+          f'{paths.name_of(self.action)} has the shape {old.shape}, where that'
+          f' of the new actions is {new.shape}, and numbers {list(self.kept)}'
+          ' of it are to be kept. Both must be vectors: cut chunks later.'
       )
     kept = [old[..., index, tf.newaxis] for index in self.kept]
     new = tf.concat([tf.cast(new, old.dtype), *kept], -1)
@@ -112,24 +127,10 @@ class ActionsFromStates(_ActionsFromReached):
     """Returns the actions that lead from states to the next ones."""
     return reached if self.kind == 'absolute' else reached - start
 
-  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the state to which an action of a policy leads.
-
-    Args:
-      steps: a dict with the state where the robot is and the policy's action,
-        with any leading dimensions.
-
-    Returns:
-      The numbers of the state that count, `[..., n]`.
-
-    Raises:
-      ValueError: if one of them is missing or does not fit.
-    """
-    start = self._here(steps)
-    moved = values.take(steps, self.action, 0, start.shape[-1])
-    if self.kind == 'absolute':
-      return moved
-    return start + tf.cast(moved, start.dtype)
+  def apply(self, start: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
+    """Returns the states to which actions lead: it undoes `between`."""
+    is_absolute = self.kind == 'absolute'
+    return moved if is_absolute else start + tf.cast(moved, start.dtype)
 
 
 @base.configurable
@@ -198,11 +199,9 @@ class MotionsFromPoses(_ActionsFromReached):
     matrix = tf.matmul(turned, matrix)
     return _join(position + moved, matrix, self.rotation, poses.dtype)
 
-  def target(self, steps: Dict[str, Any]) -> tf.Tensor:
-    """Returns the pose to which an action leads; see `ActionsFromStates`."""
-    size = 3 + rotations.size_of(self.motion_rotation)
-    motions = values.take(steps, self.action, 0, size)
-    return self.apply(self._here(steps), motions)
+  @property
+  def _size(self):
+    return 3 + rotations.size_of(self.motion_rotation)
 
   def _here(self, steps):
     size = 3 + rotations.size_of(self.rotation)
@@ -211,14 +210,10 @@ class MotionsFromPoses(_ActionsFromReached):
 
 def _split(poses, rotation, name):
   """Returns positions `[..., 3]` and matrices `[..., 3, 3]`, float64."""
-  poses = rotations.checked(
-      poses,
-      3 + rotations.size_of(rotation),
-      name,
-      f', a position and a rotation of the representation {rotation}',
-  )
-  position = tf.cast(poses[..., :3], tf.float64)
-  return position, rotations.to_matrix(poses[..., 3:], rotation, name)
+  size = 3 + rotations.size_of(rotation)
+  what = f', a position and a rotation of the representation {rotation}'
+  poses = rotations.checked(poses, size, name, what)
+  return poses[..., :3], rotations.to_matrix(poses[..., 3:], rotation, name)
 
 
 def _join(position, matrix, rotation, dtype) -> tf.Tensor:

@@ -82,21 +82,20 @@ def to_matrix(
   Raises:
     ValueError: as `convert` does.
   """
-  size, matrix_of, _ = _representation(source)
   what = f' of the representation {source}'
-  rotations = checked(rotations, size, name, what)
-  return matrix_of(tf.cast(rotations, tf.float64))
+  rotations = checked(rotations, size_of(source), name, what)
+  return _REPRESENTATIONS[source][1](rotations)
 
 
 def checked(numbers: Any, size: int, name: str, what: str) -> tf.Tensor:
-  """Returns a tensor, which is checked to be floats `[..., size]`."""
+  """Returns numbers as float64, checked to be floats `[..., size]`."""
   numbers = tf.convert_to_tensor(numbers)
   if not numbers.dtype.is_floating or numbers.shape[-1:] != [size]:
     raise ValueError(
         f'{name} must be floats [..., {size}]{what}, but are'
         f' {numbers.dtype.name} {numbers.shape}.'
     )
-  return numbers
+  return tf.cast(numbers, tf.float64)
 
 
 def from_matrix(matrix: tf.Tensor, target: str) -> tf.Tensor:
@@ -112,8 +111,8 @@ def from_matrix(matrix: tf.Tensor, target: str) -> tf.Tensor:
   Raises:
     ValueError: if there is no such representation.
   """
-  _, _, numbers_of = _representation(target)
-  return numbers_of(matrix)
+  size_of(target)  # It must be one.
+  return _REPRESENTATIONS[target][2](matrix)
 
 
 def size_of(representation: str) -> int:
@@ -122,18 +121,16 @@ def size_of(representation: str) -> int:
   Raises:
     ValueError: if there is no such representation.
   """
-  return _representation(representation)[0]
+  checks.check_choice(
+      'A representation of rotations', representation, _REPRESENTATIONS
+  )
+  return _REPRESENTATIONS[representation][0]
 
 
 # The number of its numbers, and how matrices are made of them, and they of
 # matrices.
 _Conversion = Callable[[tf.Tensor], tf.Tensor]
 _Representation = Tuple[int, _Conversion, _Conversion]
-
-
-def _representation(name: str) -> _Representation:
-  checks.check_choice('A representation of rotations', name, _REPRESENTATIONS)
-  return _REPRESENTATIONS[name]
 
 
 def _stack_rows(matrix_rows) -> tf.Tensor:
@@ -327,7 +324,6 @@ class ConvertRotation(values.FieldTransform):
     return self._convert(steps, self.target, self.source)
 
   def _convert(self, steps, source, target):
-    size = size_of(source)
-    found = values.take(steps, self.field, self.start, size)
-    new = convert(found, source, target, paths.name_of(self.field))
-    return values.replace(steps, self.field, self.start, size, new)
+    name = paths.name_of(self.field)
+    fn = lambda numbers: convert(numbers, source, target, name)
+    return values.change(fn, steps, self.field, self.start, size_of(source))

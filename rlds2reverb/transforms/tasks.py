@@ -94,8 +94,8 @@ class MarkPadding(base.EpisodeTransform):
     for name, field in fields.items():
       found = [_is_there(leaf) for leaf in tf.nest.flatten(field)]
       masks[name] = tf.reduce_any(found, 0)
-    keys = paths.find(steps, self.field)
-    return paths.insert(steps, (*keys, self.mask), masks)
+    path = *paths.find(steps, self.field), self.mask
+    return paths.insert(steps, path, masks)
 
 
 @base.configurable
@@ -109,7 +109,7 @@ class AddTimestep(base.EpisodeTransform):
   field: paths.Path = 'observation/timestep'
 
   def transform_rows(self, steps, rows):
-    return values.add(steps, self.field, tf.cast(rows.step, tf.int32))
+    return paths.insert(steps, self.field, tf.cast(rows.step, tf.int32))
 
 
 @base.configurable
@@ -130,14 +130,12 @@ class MarkActions(base.EpisodeTransform):
 
 def _is_there(leaf) -> tf.Tensor:
   """Returns which rows of a leaf are no padding, bool `[N]`."""
-  length = tf.shape(leaf)[0]
   if leaf.dtype == tf.string:
-    found = tf.strings.length(leaf) > 0
-  elif leaf.dtype == tf.uint8 and leaf.shape.rank == 4:
-    found = tf.cast(leaf, tf.bool)
-  else:
-    return tf.ones([length], tf.bool)
-  return tf.reduce_any(tf.reshape(found, [length, -1]), axis=1)
+    leaf = tf.strings.length(leaf)
+  elif leaf.dtype != tf.uint8 or leaf.shape.rank != 4:
+    return tf.ones([tf.shape(leaf)[0]], tf.bool)
+  found = tf.cast(leaf, tf.bool)
+  return tf.reduce_any(found, list(range(1, leaf.shape.rank)))
 
 
 LEVELS = ('episode', 'step')
@@ -191,12 +189,11 @@ class DrawInstruction(base.EpisodeTransform):
       fraction = tf.gather(fraction, rows.first)
     rank = tf.cumsum(tf.cast(is_given, tf.int64), axis=1)
     count = rank[:, -1:]
-    drawn = fraction[:, None] * tf.cast(count, tf.float64)
-    drawn = tf.minimum(tf.cast(drawn, tf.int64), count - 1)
+    drawn = values.below(fraction[:, None], count)
     # The first place of that rank; without any, the first of all.
     place = tf.argmax(rank > drawn, axis=1)
     drawn_words = tf.gather(words, place, axis=1, batch_dims=1)
-    return values.add(steps, self.target, drawn_words)
+    return paths.insert(steps, self.target, drawn_words)
 
   def invert(self, steps):
     return values.drop(steps, self.target)

@@ -3,10 +3,11 @@
 import functools
 from typing import Any, Callable, Dict, Optional, Tuple
 
+import numpy as np
 import tensorflow as tf
-import tree
 
 from rlds2reverb.arrays import constants
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -31,11 +32,10 @@ class FrameSkip(base.EpisodeTransform):
   skip: int
 
   def _check(self):
-    if self.skip < 1:
-      raise ValueError(f'skip must be 1 or more, but is {self.skip}.')
+    checks.check_positive('skip', self.skip)
 
   def transform_rows(self, steps, rows):
-    return merge_steps(_checked(steps), rows, rows.step % self.skip == 0)
+    return merge_steps(steps, rows, rows.step % self.skip == 0)
 
 
 @base.configurable
@@ -82,7 +82,6 @@ class DropNoOps(base.EpisodeTransform):
   predicate: Optional[Callable[[Dict[str, Any]], tf.Tensor]] = None
 
   def transform_rows(self, steps, rows):
-    steps = _checked(steps)
     if self.predicate is None:
       is_no_op = self._is_no_op(steps)
     else:
@@ -107,20 +106,13 @@ class DropNoOps(base.EpisodeTransform):
     return stacked_steps.with_equal_lengths(found)['predicate']
 
   def _is_no_op(self, steps):
-    field = paths.find(steps, self.field)
-    is_no_op = True
-    for keys, leaf in tree.flatten_with_path(paths.get(steps, field)):
-      name = paths.name_of((*field, *keys))
-      leaf = tf.convert_to_tensor(leaf)
-      if leaf.dtype == tf.string:
-        raise ValueError(
-            f'{name} is a string. Name a part of the action that has numbers,'
-            ' or pass a predicate.'
-        )
-      no_op = tf.cast(constants.constant(self.no_op, leaf, name), tf.float64)
+    def is_near(name, leaf):
+      no_op = constants.constant(self.no_op, leaf, name).astype(np.float64)
       near = tf.abs(tf.cast(leaf, tf.float64) - no_op) <= self.tolerance
-      is_no_op &= tf.reduce_all(near, axis=list(range(1, leaf.shape.rank)))
-    return is_no_op
+      return tf.reduce_all(near, list(range(1, leaf.shape.rank)))
+
+    found = paths.map_leaves(is_near, steps, self.field)
+    return tf.reduce_all(tf.nest.flatten(paths.get(found, self.field)), 0)
 
 
 @base.configurable
@@ -164,7 +156,12 @@ def merge_steps(
   Returns:
     The steps, of which those that are kept have the rewards and discounts of
     those that are not; and which are kept, as `transform_rows` returns them.
+
+  Raises:
+    ValueError: if there are no rewards, discounts or first flags.
   """
+  for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST):
+    paths.find(steps, field)  # They are needed.
   keep |= rows.is_last()
   num_kept = tf.cumsum(tf.cast(keep, tf.int64))
   # Steps before the first one that is kept count for no other step.
@@ -188,16 +185,3 @@ def merge_steps(
     merge_leaf = functools.partial(merge, merge_runs)
     merged[field] = tf.nest.map_structure(merge_leaf, steps[field])
   return {**steps, **merged}, keep
-
-
-def _checked(steps: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns steps that are checked to have what thinning changes, stacked.
-
-  Raises:
-    ValueError: if a field that is needed is missing, or if they are not
-      stacked.
-    InvalidArgumentError: if their fields differ in length.
-  """
-  for field in (rlds.REWARD, rlds.DISCOUNT, rlds.IS_FIRST):
-    paths.find(steps, field)
-  return stacked_steps.with_equal_lengths(steps)

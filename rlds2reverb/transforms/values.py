@@ -13,17 +13,25 @@ Steps = Dict[str, Any]
 # What a leaf can be asked to be.
 FLOATS, STRINGS = 'floats', 'a string for each step'
 TEXTS = 'a string, or a list of strings, for each step'
+COLUMN = 'one number a step, of a vector or with index=None'
+NUMBERS, COLOURS = 'a bool or number', 'images [..., height, width, 3]'
+REFERENCES = 'references to the frames of videos, strings'
 SIZED = 'numbers with a last axis of known size'
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     FLOATS: lambda leaf: leaf.dtype.is_floating,
     STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
     TEXTS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank in (1, 2),
+    COLUMN: lambda leaf: leaf.shape.rank == 1,
+    NUMBERS: lambda leaf: leaf.dtype != tf.string,
+    COLOURS: lambda leaf: (leaf.shape.rank or 0) >= 3 and leaf.shape[-1] == 3,
+    REFERENCES: lambda leaf: leaf.dtype == tf.string,
     SIZED: lambda leaf: leaf.dtype != tf.string
     and bool(leaf.shape.rank)
     and leaf.shape[-1] is not None,
 }
 _ADVICE = {
-    FLOATS: ' Cast it first, for example with the cast of a StepMapping.'
+    FLOATS: ' Cast it first, for example with the cast of a StepMapping.',
+    COLUMN: ' Cut chunks later.',
 }
 
 
@@ -36,24 +44,12 @@ class FieldTransform(base.EpisodeTransform):
 
   field: paths.Path
 
-  def transform(self, steps):
-    change = lambda name, leaf: self._change(name, leaf, steps)
-    return paths.map_leaves(change, steps, self.field)
-
   def invert(self, steps):
     return self._undo(steps) if paths.contains(steps, self.field) else steps
 
-  def _change(self, name: str, leaf: tf.Tensor, steps: Steps) -> tf.Tensor:
-    """Returns what becomes of a leaf at or below the field."""
-    raise NotImplementedError
-
   def _undo(self, steps: Steps) -> Steps:
     """Returns steps that have the field, with what it was before."""
-    return paths.map_leaves(self._change_back, steps, self.field)
-
-  def _change_back(self, unused_name: str, leaf: tf.Tensor) -> tf.Tensor:
-    """Returns what a leaf was before; by default as it is."""
-    return leaf
+    raise NotImplementedError
 
 
 def check_probability(name: str, value: float) -> None:
@@ -123,11 +119,6 @@ def put(steps: Steps, field: paths.Path, value: Any) -> Steps:
   return paths.map_leaves(lambda *_: value, steps, field)
 
 
-def add(steps: Steps, field: paths.Path, value: Any) -> Steps:
-  """Returns the steps with a new field; see `paths.insert`."""
-  return paths.insert(steps, paths.split(field), value)
-
-
 def drop(steps: Steps, *fields: paths.Path) -> Steps:
   """Returns the steps without those of the fields that they have."""
   for field in fields:
@@ -182,34 +173,41 @@ def take(steps: Steps, field: paths.Path, start: int, size: int) -> tf.Tensor:
   return leaf[..., start : start + size]
 
 
-def replace(
-    steps: Steps, field: paths.Path, start: int, size: int, new: tf.Tensor
+def change(
+    fn: Callable[[tf.Tensor], tf.Tensor],
+    steps: Steps,
+    field: paths.Path,
+    start: int,
+    size: int,
 ) -> Steps:
-  """Replaces numbers of a leaf by others, which may be more or fewer.
+  """Replaces numbers of a leaf of floats by others, which may be more or fewer.
 
   Args:
+    fn: a function from the numbers, `[..., size]`, to the new ones, `[..., m]`.
     steps: a dict of step fields.
     field: the path of the leaf, `[..., n]`.
     start: the first number that is replaced.
     size: how many are replaced.
-    new: `[..., m]`, the numbers that replace them.
 
   Returns:
-    The dict, in which the leaf is `[..., n - size + m]`.
+    The dict, in which the leaf is `[..., n - size + m]`, of the same dtype.
+
+  Raises:
+    ValueError: as `take` does.
   """
+  new = fn(take(steps, field, start, size))
   leaf = tf.convert_to_tensor(paths.get(steps, field))
   parts = leaf[..., :start], tf.cast(new, leaf.dtype), leaf[..., start + size :]
   return put(steps, field, tf.concat(parts, -1))
 
 
-def map_one(
+def change_one(
     fn: Callable[[tf.Tensor], tf.Tensor],
     steps: Steps,
     field: paths.Path,
     index: Optional[int],
-    num_leading: Optional[int] = None,
 ) -> Steps:
-  """Applies `fn` to one number of a leaf of floats.
+  """Replaces one number of a leaf of floats by another.
 
   Args:
     fn: a function from `[...]` to the same shape.
@@ -217,24 +215,27 @@ def map_one(
     field: the path of the leaf, `[..., n]`.
     index: which number, counted from the end if it is below 0; or None, if the
       leaf is `[...]`.
-    num_leading: how many dimensions `[...]` must be, if that is known.
 
   Raises:
-    ValueError: as `one_leaf` does; and if there is no such number.
+    ValueError: as `one_leaf` and `take` do.
   """
-  leaf, name = one_leaf(steps, field, FLOATS), paths.name_of(field)
-  rank = leaf.shape.rank - (index is not None)
-  if num_leading is not None and rank != num_leading:
-    raise ValueError(
-        f'{name} has the shape {leaf.shape}, of which one'
-        f' number a step cannot be taken with index={index}: it must be a'
-        ' vector a step, or one number with index=None. Cut chunks later.'
-    )
   if index is None:
-    return put(steps, field, fn(leaf))
-  check_kind(name, leaf, SIZED)
-  width = leaf.shape[-1]
-  if not -width <= index < width:
-    raise ValueError(f'{name} has {width} numbers, but no number {index}.')
-  new = fn(leaf[..., index])[..., tf.newaxis]
-  return replace(steps, field, index % width, 1, new)
+    return put(steps, field, fn(one_leaf(steps, field, FLOATS)))
+  if index < 0:
+    index += one_leaf(steps, field, FLOATS, SIZED).shape[-1]
+  fn_of_all = lambda numbers: fn(numbers[..., 0])[..., tf.newaxis]
+  return change(fn_of_all, steps, field, index, 1)
+
+
+def below(fraction: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+  """Returns the integers in `[0, count)` that fractions in [0, 1) stand for.
+
+  Args:
+    fraction: float64 of any shape.
+    count: int64 of a shape that fits; where it is 0, the result is -1.
+
+  Returns:
+    int64, each number as likely as any other.
+  """
+  index = tf.cast(fraction * tf.cast(count, tf.float64), tf.int64)
+  return tf.minimum(index, count - 1)  # A product may be rounded up.

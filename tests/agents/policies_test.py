@@ -45,28 +45,20 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_table_for_each_policy(self):
     found = agents.split_by_policy(golden.stacked(_EPISODES), _POLICIES.get)
     spec = rlds2reverb.create_trajectory_data_spec(found['striker'])
+    actions = {'striker': [1, 2, 12, 13, 1], 'keeper': [21, 22, 23, 21]}
     with testing.reverb_server(spec, tables=tuple(found)) as client:
       for policy, data in found.items():
-        written = rlds2reverb.write_rlds_to_reverb(
-            data,
-            client,
-            rlds2reverb.TableItems(policy),
-            options=rlds2reverb.ConversionOptions(identity={'policy': policy}),
-        )
-        self.assertEqual(
-            written[policy].new, {'striker': 5, 'keeper': 4}[policy]
-        )
-      for policy, actions in (
-          ('striker', [1, 2, 12, 13, 1]),
-          ('keeper', [21, 22, 23, 21]),
-      ):
+        options = rlds2reverb.ConversionOptions(identity={'policy': policy})
+        items = rlds2reverb.TableItems(policy)
+        rlds2reverb.write_rlds_to_reverb(data, client, items, options=options)
         samples = client.sample(
             policy,
-            len(actions),
+            len(actions[policy]),
             emit_timesteps=False,
             unpack_as_table_signature=True,
         )
-        self.assertEqual([sample.data.action[0] for sample in samples], actions)
+        drawn = [sample.data.action[0] for sample in samples]
+        self.assertEqual(drawn, actions[policy])
 
   def test_turns(self):
     data = golden.stacked([episodes.TURNS])
@@ -78,19 +70,16 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(_observations(found['b']), [('b', [11, 13, 14])])
 
   def test_bad_arguments(self):
-    data = golden.stacked(_EPISODES)
-    with self.assertRaisesRegex(ValueError, "returns None for the agent 'a'"):
-      agents.split_by_policy(data, lambda agent: None)
-    with self.assertRaisesRegex(ValueError, 'There are no agents'):
-      agents.split_by_policy(golden.stacked([golden.COMPLETE]), str)
-    with self.assertRaisesRegex(ValueError, "a dict with 'steps'"):
-      agents.split_by_policy(tf.data.Dataset.range(2), str)
-    steps = {
-        **_EPISODES[0],
-        'action': {'a': np.zeros(4), 'b': np.zeros([4, 2]), 'c': np.zeros(4)},
-    }
-    with self.assertRaisesRegex(ValueError, "'striker' is for agents that"):
-      agents.split_by_policy(golden.stacked([steps]), _POLICIES.get)
+    actions = {'a': np.zeros(4), 'b': np.zeros([4, 2]), 'c': np.zeros(4)}
+    other = golden.stacked([{**_EPISODES[0], 'action': actions}])
+    for data, policy_of, message in (
+        (golden.stacked(_EPISODES), {}.get, "returns None for the agent 'a'"),
+        (golden.stacked([golden.COMPLETE]), str, 'There are no agents'),
+        (tf.data.Dataset.range(2), str, "a dict with 'steps'"),
+        (other, _POLICIES.get, "'striker' is for agents that"),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        agents.split_by_policy(data, policy_of)
 
 
 if __name__ == '__main__':

@@ -23,29 +23,28 @@ _RLLIB = {
 
 def _turns():
   """Returns steps in which `a` is terminal when it leaves, as in `_RLLIB`."""
-  steps = {**episodes.TURNS}
   # What `b` gets while it is away is its own, too.
-  steps['reward'] = {
-      'a': steps['reward']['a'],
-      'b': np.float32([10, 20, 30, 40, 99]),
-  }
-  steps['is_terminal'] = {
-      'a': np.array([0, 0, 1, 0, 0], bool),
-      'b': np.zeros(5, bool),
-  }
-  return steps
+  rewards = {**episodes.TURNS['reward'], 'b': np.float32([10, 20, 30, 40, 99])}
+  ends = {'a': np.arange(5) == 2, 'b': np.zeros(5, bool)}
+  return {**episodes.TURNS, 'reward': rewards, 'is_terminal': ends}
+
+
+def _game():
+  """Returns a game that y wins by the last move, at which x is away."""
+  steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 1]})
+  end = np.float32([0, 0, 0, 1])
+  return {**steps, 'reward': {'x': -end, 'y': end}}
 
 
 class SelectTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
-  def test_agents_that_come_and_go(self, run):
-    found = run(
-        lambda episode: {
-            agent: agents.select_agent(episode, agent) for agent in 'ab'
-        },
+  def test_in_every_way(self, run):
+    select = agents.select_agent
+    (found,) = run(
+        lambda e: {agent: select(e, agent) for agent in 'ab'},
         [episodes.COME_AND_GO],
-    )[0]
+    )
     self.assertEqual(found['a']['agent'], b'a')
     contract.assert_equal(
         self,
@@ -64,19 +63,13 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
     )
     steps = found['b']['steps']
     self.assertAllEqual(steps['observation'], [11, 12, 13, 14])
-    self.assertAllEqual(steps['is_first'], [1, 0, 0, 0])
-    self.assertAllEqual(steps['is_last'], [0, 0, 0, 1])
-    self.assertAllEqual(steps['is_terminal'], [0, 0, 0, 1])
+    for flag, at in (('first', 0), ('last', 3), ('terminal', 3)):
+      self.assertAllEqual(steps[f'is_{flag}'], np.arange(4) == at)
 
-  @parameterized.named_parameters(*ways.ALL)
-  def test_turns_as_in_rllib(self, run):
-    found = run(
-        lambda episode: {
-            agent: agents.select_agent(episode, agent, gaps='skip')
-            for agent in 'ab'
-        },
+    (found,) = run(
+        lambda e: {agent: select(e, agent, gaps='skip') for agent in 'ab'},
         [_turns()],
-    )[0]
+    )
     for agent, (observations, actions, rewards, terminal) in _RLLIB.items():
       steps = found[agent]['steps']
       self.assertAllEqual(steps['observation'], observations)
@@ -85,102 +78,77 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(steps['is_last'], [0, 0, 1])
       self.assertAllEqual(steps['is_terminal'], [0, 0, terminal])
 
-  @parameterized.named_parameters(*ways.ALL)
-  def test_a_game_that_ends_while_one_is_away(self, run):
-    # x and y move in turns. y wins with its second move, and both learn of it
-    # in the last step, at which x is away.
-    steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 1]})
-    steps['reward'] = {
-        'x': np.float32([0, 0, 0, -1]),
-        'y': np.float32([0, 0, 0, 1]),
-    }
-    places = {
-        'step': {'x': [0, -1], 'y': [0, 1]},
-        'transition': {'x': [-1, 0], 'y': [1, 0]},
-    }
-    found = run(
-        lambda episode: {
-            place: {
-                agent: agents.select_agent(
-                    episode, agent, gaps='skip', last_reward=place
-                )
-                for agent in 'xy'
-            }
-            for place in places
-        },
-        [steps],
-    )[0]
-    for place, rewards in places.items():
-      for agent, reward in rewards.items():
-        own = found[place][agent]['steps']
-        self.assertAllEqual(own['reward'], reward)
-        self.assertAllEqual(own['is_last'], [0, 1])
-        self.assertAllEqual(own['is_terminal'], [0, 1])
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'agent b is away in the middle'
+    ):
+      run(lambda episode: select(episode, 'b'), [episodes.TURNS])
+
+  @parameterized.parameters(
+      ('step', 'x', [0, -1]),
+      ('step', 'y', [0, 1]),
+      ('transition', 'x', [-1, 0]),
+      ('transition', 'y', [1, 0]),
+  )
+  def test_a_game_that_ends_while_one_is_away(self, place, agent, reward):
+    found = agents.select_agent(
+        {'steps': _game()}, agent, gaps='skip', last_reward=place
+    )
+    self.assertAllEqual(found['steps']['reward'], reward)
+    self.assertAllEqual(found['steps']['is_last'], [0, 1])
+    self.assertAllEqual(found['steps']['is_terminal'], [0, 1])
 
   def test_the_last_reward_of_an_agent_is_counted(self):
     steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 0]})
-    steps['reward']['x'] = np.float32([1, 2, 3, 4])
     # y has one step, and no transition.
-    steps['reward']['y'] = np.float32([10, 20, 30, 40])
-    data = golden.stacked([steps])
+    rewards = np.float32([1, 2, 3, 4])
+    steps['reward'] = {'x': rewards, 'y': 10 * rewards}
     for place, expected in (
         ('step', {0: 3 + 4, 1: 20 + 30 + 40}),
         ('transition', {1: 20 + 30 + 40}),
     ):
-      (split,) = agents.split_by_policy(
-          data, lambda unused_agent: 'both', gaps='skip', last_reward=place
-      ).values()
+      split = agents.split_by_policy(
+          golden.stacked([steps]),
+          lambda unused_agent: 'both',
+          gaps='skip',
+          last_reward=place,
+      )
       report = rlds2reverb.ConversionReport()
+      options = options_lib.ConversionOptions(report=report)
       list(
           rlds2reverb.convert_rlds_to_trajectories(
-              split, options=options_lib.ConversionOptions(report=report)
+              split['both'], options=options
           )
       )
       self.assertEqual(report.last_rewards, expected)
 
-  def test_an_unfinished_episode_stays_unfinished(self):
+  def test_unfinished_absent_and_always_there(self):
     steps = {**episodes.COME_AND_GO, 'is_last': np.zeros(5, bool)}
     steps['is_terminal'] = np.zeros(5, bool)
     for agent, ends in (('a', True), ('b', False)):
       found = agents.select_agent({'steps': steps}, agent)['steps']
       self.assertEqual(bool(found['is_last'][-1]), ends)
-
-  def test_an_agent_that_never_came(self):
+    del steps['is_present']
+    found = agents.select_agent({'steps': steps}, 'a')['steps']
+    self.assertAllEqual(found['observation'], [0, 1, 2, 99, 99])
     steps = episodes.make_steps({'a': [1, 1], 'b': [0, 0]})
     for gaps in 'error', 'skip':
       found = agents.select_agent({'steps': steps, 'id': 7}, 'b', gaps=gaps)
       self.assertEqual(found['id'], 7)
       self.assertEqual(found['steps']['observation'].shape, [0])
 
-  def test_without_a_presence(self):
-    steps = {**episodes.COME_AND_GO}
-    del steps['is_present']
-    found = agents.select_agent({'steps': steps}, 'a')['steps']
-    self.assertAllEqual(found['observation'], [0, 1, 2, 99, 99])
-
-  @parameterized.named_parameters(*ways.ALL)
-  def test_away_in_the_middle(self, run):
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'agent b is away in the middle'
-    ):
-      run(lambda episode: agents.select_agent(episode, 'b'), [episodes.TURNS])
-
   def test_bad_arguments(self):
     steps = episodes.COME_AND_GO
     episode = {'steps': steps}
     unflagged = {key: steps[key] for key in steps if key != 'is_last'}
     more = {'action': {**steps['action'], 'c': np.arange(5)}}
+    fewer = {'action': {'a': np.arange(5)}}
     for bad, options, message in (
         (episode, {'agent': 'c'}, "no agent 'c'"),
         (episode, {'gaps': 'skp'}, 'gaps must be one of'),
         (steps, {}, "dict with 'steps'"),
         ({**episode, 'agent': 'a'}, {}, "field 'agent' already"),
-        (
-            {'steps': {**steps, 'action': {'a': np.arange(5)}}},
-            {},
-            "'action' is by agent, but lacks",
-        ),
-        ({'steps': {**steps, **more}}, {}, r"has \['c'\] beside the agents"),
+        ({'steps': {**steps, **fewer}}, {}, r"'action' .* but has \['a'\],"),
+        ({'steps': {**steps, **more}}, {}, r"has \['a', 'b', 'c'\], where"),
         ({'steps': unflagged}, {}, 'have no is_last'),
     ):
       with self.assertRaisesRegex(ValueError, message):

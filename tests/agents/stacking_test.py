@@ -2,7 +2,6 @@
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb import agents
@@ -12,186 +11,131 @@ from tests import golden
 from tests import ways
 from tests.agents import episodes
 
+_STEPS = episodes.COME_AND_GO
+_SHARED = ('world', 'discount', 'is_first', 'is_last', 'is_terminal')
+_PAIR = {'a': np.arange(5), 'b': np.arange(5)}
+
 
 class StackTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
   def test_agents_that_come_and_go(self, run):
-    (found,) = run(
-        lambda episode: agents.stack_agents(episode['steps']),
-        [episodes.COME_AND_GO],
-    )
-    steps = episodes.COME_AND_GO
+    (found,) = run(lambda e: agents.stack_agents(e['steps']), [_STEPS])
+    mask = np.array([[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool)
     contract.assert_equal(
         self,
         found,
         {
-            'observation': np.float32(
-                [[0, 0], [1, 11], [2, 12], [0, 13], [0, 14]]
-            ),
-            'action': np.array([[1, 0], [2, 12], [3, 13], [0, 14], [0, 15]]),
-            'reward': np.float32([[1, 0], [2, 20], [3, 30], [0, 40], [0, 50]]),
-            'agent_mask': np.array(
-                [[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool
-            ),
+            'agent_mask': mask,
             **{
-                key: steps[key]
-                for key in (
-                    'world',
-                    'discount',
-                    'is_first',
-                    'is_last',
-                    'is_terminal',
-                )
+                field: np.where(mask, np.stack([*_STEPS[field].values()], 1), 0)
+                for field in ('observation', 'action', 'reward')
             },
+            **{field: _STEPS[field] for field in _SHARED},
         },
     )
 
   def test_some_agents_in_their_order(self):
-    found = agents.stack_agents(
-        episodes.COME_AND_GO, ['b', 'a'], names={'agent_mask': 'mask'}
-    )
+    names = {'agent_mask': 'mask'}
+    found = agents.stack_agents(_STEPS, ['b', 'a'], names=names)
     self.assertAllEqual(found['observation'][1], [11, 1])
     self.assertAllEqual(found['mask'][0], [False, True])
-    found = agents.stack_agents(episodes.COME_AND_GO, ['b'])
+    found = agents.stack_agents(_STEPS, ['b'])
     self.assertEqual(found['action'].shape, [5, 1])
 
-  def test_team_rewards(self):
+  @parameterized.parameters(
+      ('sum', [1, 22, 30, 40, 0]), ('mean', [1, 11, 30, 40, 0])
+  )
+  def test_team_rewards(self, how, expected):
     # The reward at the last step of `a`, 3, has no meaning, and nor do those of
     # the last step.
-    found = agents.stack_agents(episodes.COME_AND_GO, team_reward='sum')
-    self.assertAllEqual(found['reward'], [1, 22, 30, 40, 0])
-    found = agents.stack_agents(episodes.COME_AND_GO, team_reward='mean')
-    self.assertAllEqual(found['reward'], [1, 11, 30, 40, 0])
+    found = agents.stack_agents(_STEPS, team_reward=how)
+    self.assertAllEqual(found['reward'], expected)
 
   def test_terminal_agents(self):
-    steps = {**episodes.COME_AND_GO}
-    steps['is_terminal'] = {
-        'a': np.array([0, 0, 1, 0, 0], bool),
-        'b': np.array([0, 0, 0, 0, 1], bool),
-    }
-    found = agents.stack_agents(steps)
-    self.assertAllEqual(found['is_terminal'], [0, 0, 0, 0, 1])
-    self.assertAllEqual(
-        found['agent_is_terminal'],
-        [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]],
-    )
-    steps['is_terminal']['b'] = np.zeros(5, bool)
-    self.assertFalse(tf.reduce_any(agents.stack_agents(steps)['is_terminal']))
+    ends = {'a': np.arange(5) == 2, 'b': np.arange(5) == 4}
+    found = agents.stack_agents({**_STEPS, 'is_terminal': ends})
+    self.assertAllEqual(found['is_terminal'], ends['b'])
+    both = np.stack([ends['a'], ends['b']], 1)
+    self.assertAllEqual(found['agent_is_terminal'], both)
+    ends['b'] = np.zeros(5, bool)
+    found = agents.stack_agents({**_STEPS, 'is_terminal': ends})
+    self.assertFalse(tf.reduce_any(found['is_terminal']))
 
   def test_nested_fields_of_many_dtypes(self):
     rng = np.random.default_rng(0)
-    steps = [contract.random_steps(rng, 4) for _ in 'ab']
-    both = {
-        **steps[0],
-        **{
-            field: {'a': steps[0][field], 'b': steps[1][field]}
-            for field in ('observation', 'action', 'reward', 'state')
-        },
-    }
+    one, other = (contract.random_steps(rng, 4) for _ in 'ab')
+    by_agent = ('observation', 'action', 'reward', 'state')
+    both = {field: {'a': one[field], 'b': other[field]} for field in by_agent}
     (found,) = (
-        golden.nested([both])
+        golden.nested([{**one, **both}])
         .map(lambda episode: agents.stack_agents(episode['steps']))
         .as_numpy_iterator()
     )
-    for field in 'observation', 'action', 'reward', 'state':
-      contract.assert_equal(
-          self,
-          found[field],
-          tf.nest.map_structure(
-              lambda *leaves: np.stack(leaves, 1),
-              steps[0][field],
-              steps[1][field],
-          ),
-      )
+    side_by_side = lambda *leaves: np.stack(leaves, 1)
+    for field in by_agent:
+      expected = tf.nest.map_structure(side_by_side, one[field], other[field])
+      contract.assert_equal(self, found[field], expected)
     self.assertTrue(found['agent_mask'].all())
 
-  def test_bad_arguments(self):
-    steps = episodes.COME_AND_GO
-    for bad, message in (
-        (
-            {'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
-            'differ in observation, which is',
-        ),
-        (
-            {'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},
-            'differ in action, which is float64',
-        ),
-        (
-            {'discount': {'a': np.ones(5), 'b': np.ones(5)}},
-            'discount is by agent',
-        ),
-        ({'agent_mask': np.ones(5)}, "field 'agent_mask' already"),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        agents.stack_agents({**steps, **bad})
-    with self.assertRaisesRegex(ValueError, "no agent 'c'"):
-      agents.stack_agents(steps, ['c'])
-    with self.assertRaisesRegex(ValueError, 'agents must name'):
-      agents.stack_agents(steps, [])
-    with self.assertRaisesRegex(ValueError, 'team_reward must be one of'):
-      agents.stack_agents(steps, team_reward='all')
-    with self.assertRaisesRegex(ValueError, 'one float for each agent'):
-      agents.stack_agents(
-          {**steps, 'reward': {'a': np.arange(5), 'b': np.arange(5)}},
-          team_reward='sum',
-      )
+  @parameterized.parameters(
+      (
+          {'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
+          {},
+          'differ in observation, which is',
+      ),
+      (
+          {'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},
+          {},
+          r'differ in action, which is .*float64 \[',
+      ),
+      ({'discount': _PAIR}, {}, 'discount is by agent'),
+      ({'agent_mask': np.ones(5)}, {}, "field 'agent_mask' already"),
+      ({}, {'agents': ['c']}, "no agent 'c'"),
+      ({}, {'agents': []}, 'agents must name'),
+      ({}, {'team_reward': 'all'}, 'team_reward must be one of'),
+      ({'reward': _PAIR}, {'team_reward': 'sum'}, 'one float for each agent'),
+      ({'is_present': np.ones(5)}, {}, 'is_present must be a dict'),
+  )
+  def test_bad_arguments(self, changes, options, message):
+    with self.assertRaisesRegex(ValueError, message):
+      agents.stack_agents({**_STEPS, **changes}, **options)
 
 
-class UnrollTest(parameterized.TestCase, tf.test.TestCase):
+class UnrollTest(tf.test.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
-  @pytest.mark.long
-  def test_chunks_for_qmix_and_coma(self, run):
-    (found,) = run(
-        lambda episode: agents.unroll_agents(
-            episode['steps'],
-            windows_lib.Windows(3, stride=3, end='zero_pad'),
-            time_major=True,
-        ),
-        [episodes.COME_AND_GO],
-    )
-    columns = found.columns
-    # [T, B, A], as DI-engine's coma_data says of its action and weight.
-    self.assertAllEqual(
-        columns['action'],
-        [[[1, 0], [0, 14]], [[2, 12], [0, 0]], [[3, 13], [0, 0]]],
-    )
-    self.assertAllEqual(
-        columns['agent_mask'],
-        [[[1, 0], [0, 1]], [[1, 1], [0, 0]], [[0, 1], [0, 0]]],
-    )
-    self.assertAllEqual(
-        columns['next_agent_mask'],
-        [[[1, 1], [0, 1]], [[1, 1], [0, 0]], [[0, 1], [0, 0]]],
-    )
-    self.assertAllEqual(
-        columns['next_observation'],
-        [[[1, 11], [0, 14]], [[2, 12], [0, 0]], [[0, 13], [0, 0]]],
-    )
-    # [T, B], as of its reward.
-    self.assertAllEqual(columns['reward'], [[1, 40], [22, 0], [30, 0]])
-    self.assertAllEqual(columns['is_terminal'], [[0, 1], [0, 0], [0, 0]])
+  def test_chunks_for_qmix_and_coma(self):
+    windows = windows_lib.Windows(3, stride=3, end='zero_pad')
+    found = agents.unroll_agents(_STEPS, windows, time_major=True)
+    for field, expected in {
+        # [T, B, A], as DI-engine's coma_data says of its action and weight.
+        'action': [[[1, 0], [0, 14]], [[2, 12], [0, 0]], [[3, 13], [0, 0]]],
+        'agent_mask': [[[1, 0], [0, 1]], [[1, 1], [0, 0]], [[0, 1], [0, 0]]],
+        'next_agent_mask': [
+            [[1, 1], [0, 1]],
+            [[1, 1], [0, 0]],
+            [[0, 1], [0, 0]],
+        ],
+        'next_observation': [
+            [[1, 11], [0, 14]],
+            [[2, 12], [0, 0]],
+            [[0, 13], [0, 0]],
+        ],
+        # [T, B], as of its reward.
+        'reward': [[1, 40], [22, 0], [30, 0]],
+        'is_terminal': [[0, 1], [0, 0], [0, 0]],
+    }.items():
+      self.assertAllEqual(found.columns[field], expected)
     self.assertAllEqual(found.mask, [[1, 1], [1, 0], [1, 0]])
 
   def test_a_shared_reward_and_states(self):
-    steps = {
-        **episodes.COME_AND_GO,
-        'reward': np.arange(5.0),
-        'state': {
-            agent: np.full([5, 2], index + 1.0)
-            for index, agent in enumerate('ab')
-        },
-    }
-    found = agents.unroll_agents(
-        steps,
-        windows_lib.Windows(2, stride=2, end='repeat_last'),
-        state='state',
-    )
+    state = {'a': np.full([5, 2], 1.0), 'b': np.full([5, 2], 2.0)}
+    steps = {**_STEPS, 'reward': np.arange(5.0), 'state': state}
+    windows = windows_lib.Windows(2, stride=2, end='repeat_last')
+    found = agents.unroll_agents(steps, windows, state='state')
     self.assertAllEqual(found.columns['reward'], [[0, 1], [2, 3]])
-    self.assertAllEqual(
-        found.initial_state, [np.zeros([2, 2]), [[1, 1], [2, 2]]]
-    )
+    expected = [np.zeros([2, 2]), [[1, 1], [2, 2]]]
+    self.assertAllEqual(found.initial_state, expected)
 
 
 if __name__ == '__main__':

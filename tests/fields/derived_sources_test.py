@@ -1,76 +1,75 @@
-"""Tests of sources that are derived from another field."""
+"""Tests of sources that are derived from another field, in batches of many."""
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import mapping as mapping_lib
+from tests import golden
+
+_TEXTS = {
+    'push': b'push',
+    '': b'',
+    '12345678': b'12345678',
+    'a\0bc': b'a',
+    'a\nb\0c': b'a\nb',
+    'né': 'né'.encode('utf-8'),
+}
+# The success of the steps of an episode, and whether it is terminal.
+_SUCCESSES = (
+    ([0, 0, 0, 1], True),
+    ([1], True),
+    ([0, 0, 1, 0], True),
+    ([0, 1, 0, 0], False),
+    ([0], False),
+    ([0, 0], False),
+    ([1, 0], True),
+)
+_FILLED = dict.fromkeys(('reward', 'discount', 'is_first', 'is_last'))
 
 
-def _codes(*texts, size=8):
-  rows = [list(map(ord, text)) + [0] * (size - len(text)) for text in texts]
-  return np.array(rows, np.int32)
+def _map(episodes, **sources):
+  mapping = {**_FILLED, 'observation': 'x', 'action': 'x', 'is_terminal': None}
+  for form in golden.stacked, golden.nested, golden.batched:
+    mapped = mapping_lib.map_fields(form(episodes), **{**mapping, **sources})
+    yield [one['steps'] for one in mapped.as_numpy_iterator()]
 
 
-def _episode(codes):
-  return {
-      'steps': {
-          'observation': {'codes': codes, 'pair': {'a': codes, 'b': codes}},
-          'action': np.zeros([len(codes), 2], np.float32),
-      }
-  }
+class DerivedSourcesTest(tf.test.TestCase, parameterized.TestCase):
 
+  def test_text_of_codes(self):
+    rows = [list(map(ord, text.ljust(8, '\0'))) for text in _TEXTS]
+    codes = np.array(rows, np.int32)
+    source = {'text': derived_sources.TextOfCodes('a/codes')}
+    steps = {'x': codes[:, 0], 'a': {'codes': codes}}
+    for found in _map([steps, steps], observation=source):
+      for one in found:
+        self.assertAllEqual(one['observation']['text'], [*_TEXTS.values()])
 
-class TextOfCodesTest(tf.test.TestCase, parameterized.TestCase):
+  def test_success_at_the_end_is_terminal(self):
+    episodes = [
+        {'x': np.arange(len(one)), 'a:success': np.float32(one)[:, None]}
+        for one, _ in _SUCCESSES
+    ]
+    for path in 'a:success', ('a:success',):
+      source = derived_sources.TerminalOnSuccess(path)
+      for found in _map(episodes, is_terminal=source):
+        self.assertLen(found, len(_SUCCESSES))
+        for steps, (success, terminal) in zip(found, _SUCCESSES):
+          expected = [False] * (len(success) - 1) + [terminal]
+          self.assertAllEqual(steps['is_terminal'], expected)
 
   @parameterized.parameters(
-      ('push', b'push'),
-      ('', b''),
-      ('12345678', b'12345678'),
-      ('a\0bc', b'a'),
-      ('a\nb\0c', b'a\nb'),
-      ('né', 'né'.encode('utf-8')),
+      (derived_sources.TextOfCodes('x'), r"'x' is int64 \(\)"),
+      (derived_sources.TextOfCodes('pair'), "'pair' is a nest"),
+      (derived_sources.TerminalOnSuccess('reach'), 'mean reached?'),
   )
-  def test_text(self, text, expected):
-    source = derived_sources.TextOfCodes('observation/codes')
-    found = source(_episode(_codes(text, 'x')))
-    self.assertAllEqual(found, [expected, b'x'])
-
-  @parameterized.parameters(
-      ('action', r"'action' is float32 \(2,\)"),
-      ('observation/pair', "'observation/pair' is a nest"),
-      ('observation/cods', 'no field .* Did you mean observation/codes'),
-  )
-  def test_what_has_no_codes(self, source, message):
+  def test_what_cannot_be(self, source, message):
+    column = np.arange(3)
+    steps = {'x': column, 'pair': {'a': column, 'b': column}, 'reached': column}
     with self.assertRaisesRegex(ValueError, message):
-      derived_sources.TextOfCodes(source)(_episode(_codes('left')))
-
-
-class TerminalOnSuccessTest(tf.test.TestCase, parameterized.TestCase):
-
-  @parameterized.parameters(
-      ([0, 0, 0, 1], True),
-      ([0, 0, 1, 0], True),
-      ([0, 1, 0, 0], False),
-      ([1], True),
-      ([0], False),
-  )
-  def test_success_at_the_end_is_terminal(self, success, terminal):
-    success = np.array(success, np.float32)[:, np.newaxis]
-    episode = {'steps': {'a:success': success}, 'success': success[-1, 0]}
-    expected = [False] * (len(success) - 1) + [terminal]
-    for source in 'a:success', ('a:success',):
-      found = derived_sources.TerminalOnSuccess(source)(episode)
-      self.assertAllEqual(found, expected)
-    of_episode = derived_sources.TerminalOnSuccess('../success')(episode)
-    self.assertAllEqual(of_episode[:-1], expected[:-1])
-    self.assertAllEqual(of_episode[-1], success[-1, 0] > 0)
-
-  def test_success_that_is_not_there(self):
-    with self.assertRaisesRegex(ValueError, 'Did you mean reached?'):
-      derived_sources.TerminalOnSuccess('reach')(
-          {'steps': {'reached': np.zeros(3, bool)}}
-      )
+      list(_map([steps], is_terminal=source))
 
 
 if __name__ == '__main__':

@@ -156,7 +156,7 @@ class DropImagesTest(tf.test.TestCase):
     self.assertAllEqual(found['a'] + found['b'], [2, 2])
     found = augmentation.drop_images(frame, ['a', 'b'], 1.0, seed=3)
     self.assertAllEqual(found['a'] + found['b'], [1, 1])
-    with self.assertRaisesRegex(ValueError, 'kept must be one of fields'):
+    with self.assertRaisesRegex(ValueError, 'kept must be one of'):
       augmentation.drop_images(frame, ['a'], 0.5, seed=3, kept='b')
     with self.assertRaisesRegex(ValueError, 'probability must be'):
       augmentation.drop_images(frame, ['a'], 1.5, seed=3)

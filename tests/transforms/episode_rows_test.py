@@ -66,34 +66,23 @@ class EpisodeRowsTest(tf.test.TestCase, parameterized.TestCase):
           steps['last_action'], [action[max(length - 2, 0)]] * length
       )
 
-  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
-  def test_data_sets(self, form):
-    changes = [
-        filters.KeepEpisodes(min_length=1),
-        applying.Compose(
-            [normalization.ScaleReward(2.0), _ShowRows(), _Draw()]
-        ),
-    ]
-    rlds_data = applying.transform_episodes(form(_episodes()), changes)
-    if form is golden.batched:
-      golden.assert_batches_hold(self, rlds_data)
-    kept = [e for e in _episodes() if len(e['reward']) > 1]
-    found = [e['steps'] for e in rlds_data.as_numpy_iterator()]
+  def test_data_sets(self):
+    scale, keep = normalization.ScaleReward(2.0), filters.KeepEpisodes
+    compose = applying.Compose([scale, _ShowRows(), _Draw()])
+    data = golden.batched(_episodes()).repeat(2)
+    made = applying.transform_episodes(data, [keep(min_length=1), compose])
+    found = [e['steps'] for e in golden.assert_batches_hold(self, made)]
+    kept = [e for e in _episodes() if len(e['reward']) > 1] * 2
     self.assertLen(found, len(kept))
     for index, (steps, episode) in enumerate(zip(found, kept)):
       self.assertAllEqual(steps['index'], [index] * len(steps['step']))
       self.assertAllEqual(steps['next'][0], 2 * episode['reward'][1])
     # The index counts the episodes that come to the transform, and the draws
-    # are those of a call on one of them.
-    alone = _Draw()({'steps': kept[2]}, 2)['steps']
+    # are those of a call on one of them. Episodes that come again draw anew.
+    alone = applying.Compose([_Draw()])({'steps': kept[2]}, 2)['steps']
     self.assertAllEqual(alone['one'], found[2]['one'])
     numbers = np.concatenate([[*s['one'], *s['other']] for s in found])
     self.assertLen(set(numbers), len(numbers))
-
-  def test_repeated_episodes_draw_anew(self):
-    rlds_data = golden.stacked([golden.COMPLETE]).repeat(2)
-    one, other = applying.transform_episodes(rlds_data, [_Draw()])
-    self.assertNotAllEqual(one['steps']['one'], other['steps']['one'])
 
   def test_a_class_of_two_methods(self):
     methods = {'transform': lambda self, steps: steps}

@@ -2,7 +2,6 @@
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.transforms import applying
@@ -13,19 +12,6 @@ from tests import testing
 from tests import ways
 
 _LENGTH = 6  # steps of an episode, and so 5 transitions
-
-
-def _goal_steps(transform, num_episodes=2000, length=_LENGTH):
-  """Returns the goals of many equal episodes, `[num_episodes, length]`."""
-  episode = golden.make_episode([1.0] * length, terminal=True)
-  rlds_data = golden.stacked([episode]).repeat(num_episodes)
-  rlds_data = applying.transform_episodes(rlds_data, [transform])
-  return np.stack(
-      [
-          steps['goal_step']
-          for steps in rlds_data.map(lambda e: e['steps']).as_numpy_iterator()
-      ]
-  )
 
 
 def _uniform(possible):
@@ -61,41 +47,29 @@ _FREQUENCIES = {
 
 class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.parameters(*_FREQUENCIES)
-  def test_frequencies(self, name):
-    arguments, expected = _FREQUENCIES[name]
-    transform = goals.RelabelGoals(**arguments, seed=1)
-    self.assertEqual(transform.draws, name not in ('last', 'near'))
-    drawn = _goal_steps(transform, 2000 if transform.draws else 3)
-    for step in range(_LENGTH):
-      probabilities = expected(step)
-      values = sorted(probabilities)
-      self.assertCountEqual(set(drawn[:, step]), values)
-      if len(values) > 1:
-        counts = [np.sum(drawn[:, step] == value) for value in values]
-        statistic = testing.chi_square(
-            counts, [probabilities[value] for value in values]
-        )
-        limit = testing.CHI_SQUARE_LIMITS[max(len(values) - 1, 1)]
-        self.assertLess(statistic, limit, (step, counts))
-
-  @pytest.mark.long
-  def test_draws_of_steps_and_episodes_are_independent(self):
-    drawn = _goal_steps(goals.RelabelGoals(include_current=True, seed=5))
-    first, second = drawn[:, 2] - 2, drawn[:, 4] - 4  # of 4, and of 2
-    counts = np.bincount(4 * second + first, minlength=8)
-    self.assertLess(
-        testing.chi_square(counts, np.full(8, 1 / 8)),
-        testing.CHI_SQUARE_LIMITS[7],
-    )
-    # Neighbouring episodes.
-    counts = np.bincount(2 * second[:-1:2] + second[1::2], minlength=4)
-    self.assertLess(
-        testing.chi_square(counts, np.full(4, 1 / 4)),
-        testing.CHI_SQUARE_LIMITS[3],
-    )
-    other = _goal_steps(goals.RelabelGoals(include_current=True, seed=6), 50)
-    self.assertNotAllEqual(drawn[:50], other)
+  def test_frequencies(self):
+    relabel = {
+        name: goals.RelabelGoals(goal=f'of_{name}', goal_step=name, **arguments)
+        for name, (arguments, _) in _FREQUENCIES.items()
+    }
+    episode = golden.make_episode([1.0] * _LENGTH, terminal=True)
+    data = golden.batched([episode] * 2000, batch_size=500)
+    data = applying.transform_episodes(data, relabel.values())
+    found = list(data.map(lambda e: e['steps']).as_numpy_iterator())
+    for name, (_, expected) in _FREQUENCIES.items():
+      drawn = np.stack([steps[name] for steps in found])
+      self.assertEqual(relabel[name].draws, name not in ('last', 'near'))
+      for step in range(_LENGTH):
+        probabilities = expected(step)
+        values = sorted(probabilities)
+        self.assertCountEqual(set(drawn[:, step]), values)
+        if len(values) > 1:
+          counts = [np.sum(drawn[:, step] == value) for value in values]
+          statistic = testing.chi_square(
+              counts, [probabilities[value] for value in values]
+          )
+          limit = testing.CHI_SQUARE_LIMITS[len(values) - 1]
+          self.assertLess(statistic, limit, (name, step, counts))
 
   @parameterized.parameters(('uniform', None), ('geometric', 0.9))
   def test_draws_in_batches(self, strategy, discount):
@@ -172,7 +146,7 @@ class OtherGoalsTest(tf.test.TestCase):
     data = _episodes()
     own = _read(data)
     found = _read(goals.draw_goals_of_others(data, 0.3, seed=2))
-    replaced, places = [], []
+    replaced, places, drawn = [], set(), []
     for number, (steps, before) in enumerate(zip(found, own)):
       length = golden.length_of(steps)
       self.assertAllEqual(steps['observation']['x'], before['observation']['x'])
@@ -186,30 +160,24 @@ class OtherGoalsTest(tf.test.TestCase):
       for other in others[:1]:
         self.assertAllLess(place, golden.length_of(own[int(other)]))
         replaced.append(other != number)
-      places += list(place)
-    count = sum((s['goal_step'] == len(s['goal_step'])).sum() for s in found)
-    total = sum(len(s['goal_step']) for s in found)
-    self.assertAllClose(count / total, 0.3, rtol=0, atol=0.1)
+      places |= set(place)
+      drawn += list(new)
+    self.assertAllClose(np.mean(drawn), 0.3, rtol=0, atol=0.1)
     self.assertGreater(np.mean(replaced), 0.9)
-    self.assertEqual(set(places), {0, 1, 2, 3, 4, 5})
+    self.assertEqual(places, {0, 1, 2, 3, 4, 5})
 
-  def test_the_same_again_and_others_in_another_pass(self):
+  def test_the_same_again_others_in_another_pass_and_never(self):
     data = _episodes(5)
     made = goals.draw_goals_of_others(data, 0.5, seed=3)
     passes = goals.draw_goals_of_others(data.repeat(2), 0.5, seed=3)
-    first, again, both = (
-        [steps['goal']['x'] for steps in _read(one)]
-        for one in (made, made, passes)
+    never = goals.draw_goals_of_others(data, 0.0)
+    first, again, both, kept, own = (
+        np.concatenate([steps['goal']['x'] for steps in _read(one)])
+        for one in (made, made, passes, never, data)
     )
-    self.assertAllEqual(np.concatenate(first), np.concatenate(again))
-    self.assertNotAllEqual(np.concatenate(both[:5]), np.concatenate(both[5:]))
-
-  def test_never(self):
-    data = _episodes(3)
-    for steps, own in zip(
-        _read(goals.draw_goals_of_others(data, 0.0)), _read(data)
-    ):
-      self.assertAllEqual(steps['goal']['x'], own['goal']['x'])
+    self.assertAllEqual(first, again)
+    self.assertNotAllEqual(*np.split(both, 2))
+    self.assertAllEqual(kept, own)
     for probability, goal in ((2.0, 'goal'), (0.5, 'target')):
       with self.assertRaisesRegex(ValueError, 'probability must be|target'):
         goals.draw_goals_of_others(data, probability, goal=goal)

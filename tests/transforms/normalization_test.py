@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from rlds2reverb.arrays import normalization as arrays
 from rlds2reverb.statistics import compute
-from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
@@ -31,24 +29,23 @@ def _episodes():
 
 class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.WITH_BATCHES)
-  def test_worked_numbers(self, run):
+  def test_worked_numbers(self):
     normalize = _FIELD('action', [0.5, -0.5], [2.0, 0.0], high=2.0)
-    steps = run(normalize, [ways.FIVE])[0]['steps']
-    self.assertAllEqual(steps['action'][:, 0], [0, 0.5, 1, 1.5, 2, 2])
-    self.assertAllEqual(steps['action'][:, 1], [0, 1, 2, 2, 2, 2])
-    self.assertEqual(steps['action'].dtype, np.float64)
+    action = normalize.transform(ways.FIVE)['action']
+    expected = [[0, 0.5, 1, 1.5, 2, 2], [0, 1, 2, 2, 2, 2]]
+    self.assertAllEqual(action, np.transpose(expected))
+    self.assertEqual(action.dtype, tf.float64)
 
-  @parameterized.parameters((), (3,), (2, 3))
-  def test_inverse_of_what_a_policy_gives(self, *leading):
+  def test_inverse_of_what_a_policy_gives(self):
     normalize = _FIELD.between('action/arm', [-2.0, 0.0], [2.0, 10.0])
-    arm = np.broadcast_to(np.float32([1, -1]), [*leading, 2])
-    action = normalize.invert({'action': {'arm': arm, 'open': 1}})['action']
-    self.assertAllEqual(action['arm'], np.broadcast_to([2, 0], [*leading, 2]))
-    self.assertEqual(action['open'], 1)
-    self.assertEqual(action['arm'].dtype, tf.float32)
-    again = normalize.transform({'action': action})['action']['arm']
-    self.assertAllEqual(again, arm)
+    for leading in (), (3,), (2, 3):
+      arm = np.broadcast_to(np.float32([1, -1]), [*leading, 2])
+      action = normalize.invert({'action': {'arm': arm, 'open': 1}})['action']
+      self.assertAllEqual(action['arm'], np.broadcast_to([2, 0], arm.shape))
+      self.assertEqual(action['open'], 1)
+      self.assertEqual(action['arm'].dtype, tf.float32)
+      again = normalize.transform({'action': action})['action']['arm']
+      self.assertAllEqual(again, arm)
     self.assertEqual(normalize.invert({'reward': 1}), {'reward': 1})
 
   @parameterized.parameters(
@@ -74,17 +71,6 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(change(steps)['x'], [0, 2])
     found = normalize.invert({'x': tf.constant([0.0, 2.0])})['x']
     self.assertAllEqual(found, [1, 3])
-
-  def test_equal_where_the_numbers_are(self):
-    def make(offset=(1.0, 2.0), field='x'):
-      return _FIELD(field, offset=np.array(offset))
-
-    self.assertEqual(make(), _FIELD('x', [1.0, 2.0]))
-    self.assertEqual(make([1, np.nan]), make([1, np.nan]))
-    others = make([1, 3]), make([1, 2, 3]), make(field='y')
-    for other in *others, fields.ClipField('x'):
-      self.assertNotEqual(make(), other)
-    self.assertLen({make(), make(), make([1, 3])}, 2)
 
   @parameterized.parameters(
       (lambda: _FIELD.between('x', [-np.inf, 0.0], 1.0), 'x must be finite'),
@@ -115,8 +101,8 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         golden.stacked(_episodes()), quantiles=[0.01, 0.1, 0.9, 0.99]
     )
 
-  @parameterized.product(way=[*dict(ways.WITH_BATCHES)], kind=arrays.KINDS)
-  def test_as_octo_and_openvla(self, way, kind):
+  @parameterized.parameters(*arrays.KINDS)
+  def test_as_octo_and_openvla(self, kind):
     mask = None if kind == arrays.BOUNDS else _MASK
     x = np.concatenate([e['action'][:-1] for e in _episodes()])
     x = x.astype(np.float64)
@@ -129,7 +115,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     normalize = normalization.normalize_by_statistics(
         self.statistics, 'action', kind, mask=mask
     )
-    run = dict(ways.WITH_BATCHES)[way]
+    run = dict(ways.WITH_BATCHES)['batched']
     for made, episode in zip(run(normalize, _episodes()), _episodes()):
       action, found = episode['action'], made['steps']['action']
       expected = (action - low) / (span + 1e-8) - shift
@@ -141,12 +127,10 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         expected[:, 3] = action[:, 3]
       self.assertEqual(found.dtype, np.float32)
       self.assertAllClose(found, expected, 1e-5, 1e-5)
-      self.assertAllEqual(made['steps']['observation'], episode['observation'])
       back = normalize.invert({'action': found})['action']
       inside = (np.abs(found) < 1) | (shift == 0)
-      self.assertAllClose(
-          np.where(inside, back, 0), np.where(inside, action, 0)
-      )
+      back, action = (np.where(inside, one, 0) for one in (back, action))
+      self.assertAllClose(back, action)
 
   def test_levels_and_no_clip(self):
     normalize = normalization.normalize_by_statistics(
@@ -167,14 +151,10 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       normalize = normalization.normalize_by_statistics(found, 'observation')
     self.assertLen(logs.output, 1)
     self.assertIn('not floats: observation/', logs.output[0])
-    self.assertIsInstance(normalize, applying.Compose)
+    names = ['camera/pose/0', 'camera/pose/1/joint', 'state/1']
     self.assertEqual(
         [part.field for part in normalize.transforms],
-        [
-            'observation/camera/pose/0',
-            'observation/camera/pose/1/joint',
-            'observation/state/1',
-        ],
+        [f'observation/{name}' for name in names],
     )
 
   def test_what_there_is_not(self):
