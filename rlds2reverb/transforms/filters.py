@@ -93,9 +93,8 @@ class KeepEpisodes(base.EpisodeFilter):
 
 
 def _within(value, minimum, maximum) -> tf.Tensor:
-  low, high = (
-      tf.cast(end if bound is None else bound, tf.float64)
-      for bound, end in ((minimum, -np.inf), (maximum, np.inf))
-  )
+  # Of a Python float, tf.cast would make a float32 first.
+  low = -np.inf if minimum is None else np.float64(minimum)
+  high = np.inf if maximum is None else np.float64(maximum)
   value = tf.cast(value, tf.float64)
   return (value >= low) & (value <= high)

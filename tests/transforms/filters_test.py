@@ -108,7 +108,8 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     data = golden.batched(
         [ways.make(np.zeros(1001), one, terminal=False) for one in rewards]
     )
-    total = outcomes.outcome(next(iter(data))['steps']).undiscounted_return
+    steps = next(iter(data))['steps']
+    total = float(outcomes.outcome(steps).undiscounted_return)
     keep = filters.KeepEpisodes(min_return=total, max_return=total)
     kept = applying.transform_episodes(data, [keep])
     self.assertLen(golden.assert_batches_hold(self, kept), 1)
