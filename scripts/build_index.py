@@ -27,36 +27,24 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.random_access import opening
 
-_DATASET = flags.DEFINE_string(
-    'dataset', None, 'The directory or the TFDS name of a data set.'
-)
-_CONFIG = flags.DEFINE_string(
-    'config', None, 'The name of a config, or a gin file, that maps its fields.'
-)
-_SPLIT = flags.DEFINE_string('split', 'train', 'The split.')
-_FORMAT = flags.DEFINE_string(
-    'format', None, 'The format, if the files of --dataset do not tell.'
-)
-_GIN_BINDING = flags.DEFINE_multi_string(
-    'gin_binding',
-    [],
-    "An option of the format's reader, such as"
-    ' "load_zarr.leave_out = [\'img\']". May be repeated.',
-)
-_INDEX_DIR = flags.DEFINE_string(
+_SOURCE = 'jobs.sources.make_source'
+flags_lib.define(_SOURCE, 'dataset', 'split', 'config', 'format')
+flags_lib.define(_SOURCE, 'gin_binding=bindings', repeated=True)
+flags.DEFINE_string(
     'index_dir', None, 'A new directory for the index, named as the data set.'
 )
-_NUM_WORKERS = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'num_workers', 1, 'How many processes read files.', lower_bound=1
 )
+FLAGS = flags.FLAGS
 
 
 def _options(data):
   """Returns what `formats.load` takes besides the path of the data set."""
-  bindings = _GIN_BINDING.value
+  bindings = FLAGS.gin_binding
   with usage.wrong_usage():
     source = sources_lib.make_source(
-        data, bindings=bindings, format=_FORMAT.value
+        data, bindings=bindings, format=FLAGS.format
     )
     options = sources_lib.options_of(source)
     bound = bindings_lib.read('\n'.join(bindings), '--gin_binding')
@@ -65,20 +53,20 @@ def _options(data):
         "--gin_binding is for options of the format's reader, and the format"
         f' is {source.format or "rlds"}. Pass a mapping as --config.'
     )
-  return {**options, **({'format': source.format} if _FORMAT.value else {})}
+  return {**options, **({'format': source.format} if FLAGS.format else {})}
 
 
 def main():
-  for flag in (_DATASET, _INDEX_DIR):
-    if flag.value is None:
-      raise app.UsageError(f'Flag --{flag.name} must have a value.')
-  data = flags_lib.user_data_set(_DATASET.value)
-  config = flags_lib.user_config(_CONFIG.value)
+  for name in 'dataset', 'index_dir':
+    if FLAGS[name].value is None:
+      raise app.UsageError(f'Flag --{name} must have a value.')
+  data = flags_lib.user_data_set(FLAGS.dataset)
+  config = flags_lib.user_config(FLAGS.config)
   source = opening.IndexedData(
-      data, config, _SPLIT.value, options=_options(data)
+      data, config, FLAGS.split, options=_options(data)
   )
-  folder = files.user_path(_INDEX_DIR.value)
-  index = opening.open_index(folder, source, _NUM_WORKERS.value)
+  folder = files.user_path(FLAGS.index_dir)
+  index = opening.open_index(folder, source, FLAGS.num_workers)
   print(
       f'{checks.counted(len(index.lengths), "episode")},'
       f' {checks.counted(index.num_rows, "step")}:'

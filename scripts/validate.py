@@ -8,7 +8,6 @@ in a test.
 
 import dataclasses
 import json
-import sys
 
 from absl import flags
 from etils import epy
@@ -18,35 +17,14 @@ from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.episodes import checks
-  from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import validating
 
 flags_lib.define_source_flags()
 flags_lib.define('jobs.validating.validate', 'limit', lower_bound=1)
-_VALIDATION = flags.DEFINE_enum(
-    'validation',
-    None,
-    ['strict', 'tf_agents'],
-    'Which episodes are valid; see ConversionRules. The default is that of the'
-    ' config, or strict.',
-)
-_NAN = flags.DEFINE_enum(
-    'nan',
-    None,
-    ['report', 'invalid'],
-    'Whether NaN makes an episode invalid. The default is that of the config,'
-    ' or report, which lets it pass.',
-)
+flags_lib.define_rule_flags('validation', 'nan')
 _JSON = flags.DEFINE_bool(
     'json', False, 'Whether to print JSON instead of text.'
 )
-
-
-def _rules(source):
-  with usage.wrong_usage():
-    return sources_lib.rules_of(
-        source, validation=_VALIDATION.value, nan=_NAN.value
-    )
 
 
 def _print(source, found):
@@ -68,16 +46,13 @@ def _print(source, found):
 
 def main():
   is_valid = True
-  sources = flags_lib.sources_from_flags('validate')
-  for source in sources:
-    found = validating.validate(
-        source, rules=_rules(source), limit=flags.FLAGS.limit
-    )
+  for source in flags_lib.sources_from_flags('validate'):
+    rules = flags_lib.rules_from_flags(source)
+    found = validating.validate(source, rules=rules, limit=flags.FLAGS.limit)
     is_valid &= found.is_valid
     if _JSON.value:
       plain = {**dataclasses.asdict(source), **dataclasses.asdict(found)}
-      json.dump(plain, sys.stdout)
-      print(flush=True)
+      print(json.dumps(plain), flush=True)
     else:
       _print(source, found)
   return 0 if is_valid else 1

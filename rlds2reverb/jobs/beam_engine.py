@@ -8,7 +8,7 @@ every worker must reach, so an engine may retry anything on any worker.
 import contextlib
 import os
 import threading
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, Sequence
 
 from absl import logging
 import apache_beam as beam
@@ -24,9 +24,8 @@ from rlds2reverb.jobs import tasks as tasks_lib
 
 # Otherwise every worker logs all that it receives and sends.
 _DEFAULTS = ('--default_sdk_harness_log_level=WARNING',)
-# The namespace of the counters of a pipeline.
-_METRICS = 'rlds2reverb'
-_FAILURES = 'failures'
+# Stands for the number of a task: the parts are joined.
+_JOIN = -1
 _SECONDS_PER_LOOK = 5.0
 
 
@@ -39,12 +38,6 @@ class BeamEngine(engines.Engine):
   The folder of the job, the data and the output must be where every worker of
   the engine finds them under the same path, and rlds2reverb must be installed
   there.
-
-  Attributes:
-    unknown: options that Beam does not know, which go to what runs it.
-    counters: what the last pipeline of tasks has counted: `episodes`, `steps`,
-      `items`, `skipped` and `bytes`. An engine that tries a bundle again may
-      count it again.
   """
 
   def __init__(self, options: Sequence[str]):
@@ -58,12 +51,7 @@ class BeamEngine(engines.Engine):
     Raises:
       ValueError: if there is no such runner.
     """
-    self.counters: Dict[str, int] = {}
     self._options = pipeline_options.PipelineOptions([*_DEFAULTS, *options])
-    every = self._options.get_all_options(retain_unknown_options=True)
-    self.unknown: List[str] = sorted(
-        every.keys() - self._options.get_all_options().keys()
-    )
     standard = self._options.view_as(pipeline_options.StandardOptions)
     try:
       runner_lib.create_runner(standard.runner)
@@ -85,14 +73,12 @@ class BeamEngine(engines.Engine):
       )
 
   def join(self, attempt):
-    counters = self.counters
-    for message in self._run(attempt, [tasks_lib.JOIN]).values():
+    for message in self._run(attempt, [_JOIN]).values():
       raise tasks_lib.TaskError(message)
-    self.counters = counters
 
   def _run(self, attempt: Any, numbers: Sequence[int]) -> Dict[int, str]:
     """Runs a pipeline; returns the messages of failures, by their numbers."""
-    failures = attempt.job.path(_FAILURES)
+    failures = attempt.job.path('failures')
     files.remove_folder(failures)  # Those of an earlier start.
     pipeline = beam.Pipeline(options=self._options)
     _ = (
@@ -112,12 +98,6 @@ class BeamEngine(engines.Engine):
         raise
       if state != runner_lib.PipelineState.DONE:
         problem = f'it is {state}'
-      of_ours = beam.metrics.MetricsFilter().with_namespace(_METRICS)
-      self.counters = {
-          # Some engines have no number where nothing was counted.
-          found.key.metric.name: found.result or 0
-          for found in result.metrics().query(of_ours)['counters']
-      }
     # Every engine has error types of its own.
     except Exception as error:  # pylint: disable=broad-exception-caught
       logging.debug('The pipeline has failed:', exc_info=True)
@@ -153,37 +133,32 @@ class _Do(beam.DoFn):
 
   def process(self, number: int) -> None:
     path = os.path.join(self._failures, str(number))
-    outcome = self._attempt(number, lambda progress: None)
-    if isinstance(outcome, Exception):
-      files.make_folder(self._failures)
-      whole.write_text(path, str(outcome))
-      if isinstance(outcome, OSError):
-        raise outcome
+    if number == _JOIN:
+      outcome = self._attempt.outcome_of(self._attempt.join)
+    else:
+      outcome = self._attempt(number, lambda progress: None)
+    if not isinstance(outcome, Exception):
+      files.remove(path)
       return
-    files.remove(path)
-    if outcome is not None:
-      counts = progress_lib.of_receipts(outcome)._asdict()
-      counts['bytes'] = counts.pop('num_bytes')
-      counts['items'] = sum(outcome['items'].values())
-      del counts['filtered']
-      for name, count in counts.items():
-        beam.metrics.Metrics.counter(_METRICS, name).inc(count)
+    files.make_folder(self._failures)
+    whole.write_text(path, str(outcome))
+    if isinstance(outcome, OSError):
+      raise outcome
 
 
 @contextlib.contextmanager
 def _watching(job, numbers, report) -> Iterator[None]:
   """Reports the receipts that appear while the body runs."""
-  left = set(numbers)
   ended = threading.Event()
 
   def look():
+    left = set(numbers)
     # A wrong receipt is found again at the end, and raises an error there.
     with contextlib.suppress(Exception):
       while not ended.wait(_SECONDS_PER_LOOK):
-        new = left.intersection(job.done())
-        left.difference_update(new)
-        for number, receipt in job.receipts(new).items():
-          report(number, progress_lib.of_receipts(receipt))
+        for number in left.intersection(job.done()):
+          left.remove(number)
+          report(number, progress_lib.of_receipt(job.receipt(number)))
 
   thread = threading.Thread(target=look, daemon=True)
   thread.start()

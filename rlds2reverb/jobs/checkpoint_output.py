@@ -8,7 +8,6 @@ from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import parts as parts_lib
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import write
 
 # Items of later tasks have later dates, whenever they were made. A task has
 # fewer items than there are nanoseconds between the dates of two tasks.
@@ -31,7 +30,8 @@ class CheckpointOutput(outputs.FolderOutput):
     )
     return items, {}
 
-  def _join(self, parts, receipts):
+  def join(self, receipts):
+    parts = list(map(self.job.part, sorted(receipts)))
     source = self.plan.sources[self.plan.tasks[0].source]
     spec = sources_lib.open_source(source).frame_spec()
     if not self.adds:
@@ -45,31 +45,3 @@ class CheckpointOutput(outputs.FolderOutput):
       merge.merge_reverb_checkpoints(
           [self.place, joined], self.place, overwrite=True
       )
-
-  def _holds(self, receipts):
-    try:
-      tables = records.read_tables(self.place)
-    except (FileNotFoundError, records.CheckpointError):
-      return False
-    names = {table['table_name'] for table in self.plan.tables}
-    return names == tables.keys() and all(
-        records.num_items(tables[name])
-        >= sum(receipt['items'][name] for receipt in receipts.values())
-        for name in names
-    )
-
-  def _check_addition(self, spec):
-    tables = records.read_tables(self.place)
-    names = [table['table_name'] for table in self.plan.tables]
-    if sorted(tables) != sorted(names):
-      raise ValueError(
-          f'The checkpoint {self.place} has the tables {sorted(tables)}, and'
-          f' the items are of {sorted(names)}.'
-      )
-    for name in names:
-      fresh = write.table_checkpoint(name, None, 0, spec)
-      if fresh.signature != tables[name].signature:
-        raise ValueError(
-            f'The signature of table {name!r} in {self.place} does not fit the'
-            ' data.'
-        )

@@ -8,11 +8,11 @@ import collections
 import contextlib
 import dataclasses
 import math
-import os
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import locks
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import estimates
@@ -92,86 +92,62 @@ def convert(
     )
   job = job_lib.Job(plan, folder)
   job.check_same_plan()
-  start = _Start(
-      job,
-      engine or engines.Here(),
-      math.floor(max_invalid_fraction * plan.num_episodes),
-      allow_empty,
-      patience,
-      say,
+  receipts = job.receipts()
+  output = tasks_lib.output_of(job)
+  opened = plan.open()
+  spec = _common_frame_spec(
+      [opened[i] for i in sorted({task.source for task in plan.tasks})]
   )
+  lines = output.check(spec, receipts)
+  say(estimates.describe(job, opened, spec, lines, receipts))
   if dry_run:
-    start.prepare()
     return {}
   with files.writing_to(job.folder):
     files.make_folder(job.folder)
-  try:
-    with job.locked():
-      # Another process may have written the plan in the meantime.
-      job.check_same_plan()
-      try:
-        start.prepare()
-        job.begin()
-        return start.run()
-      except BaseException:
-        # What did nothing would stop a corrected command.
-        if not job.is_of_use():
-          job.remove()
-        raise
-  finally:
-    with contextlib.suppress(OSError):
-      os.rmdir(job.folder)
+  lock = contextlib.nullcontext()
+  if not files.is_url(job.folder):
+    lock = locks.locked(job.path('.lock'), plan.output.place)
+  with lock:
+    # Another process may have begun a job in the meantime.
+    job.begin()
+    max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
+    run = _Run(job, max_skipped, engine or engines.Here(), patience, say)
+    return run.finish(allow_empty)
 
 
 @dataclasses.dataclass
-class _Start:
+class _Run:
   """One start of a job; the arguments are those of `convert`."""
 
   job: job_lib.Job
-  engine: engines.Engine
   max_skipped: int
-  allow_empty: bool
+  engine: engines.Engine
   patience: float
   say: Callable[[str], None]
-  receipts: Dict[int, job_lib.Receipt] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     self.plan = self.job.plan
     self.output = tasks_lib.output_of(self.job)
-
-  def prepare(self) -> None:
-    """Checks that the plan can work, and says what will be done."""
-    plan = self.plan
     self.receipts = self.job.receipts()
-    opened = plan.open()
-    spec = _common_frame_spec(
-        [opened[i] for i in sorted({task.source for task in plan.tasks})]
-    )
-    lines = self.output.check(spec, self.receipts)
-    self.say(estimates.describe(self.job, opened, spec, lines, self.receipts))
-    if not self.output.is_finished(self.receipts):
-      self.output.check_space(self.receipts)
 
-  def run(self) -> Dict[str, Any]:
-    """Does the tasks that are left, and joins their parts."""
+  def finish(self, allow_empty: bool) -> Dict[str, Any]:
+    """Does the tasks that are left, joins their parts; returns the summary."""
     start = time.monotonic()
     summary = {}
     if self.output.is_finished(self.receipts):
-      self._check_still_true()
-      self._check_not_empty()
       summary = self.job.summary()
-      self.say(
-          'All of it is done already; there is nothing to do.'
-          if summary
-          else 'All of it is done; only the summary was missing.'
-      )
+      self._check_still_true()
     else:
-      self.job.write_summary({})
+      files.remove(self.job.path('summary.json'))
       self._do_all()
+    # Repaired episodes go into an output that has items.
+    if not allow_empty and self.plan.only is None:
       self._check_not_empty()
-      if not self.output.is_finished(self.receipts):
-        self.engine.join(tasks_lib.Attempt(self.job))
-    if not summary:
+    if not self.output.is_finished(self.receipts):
+      self.engine.join(tasks_lib.Attempt(self.job))
+    if summary:
+      self.say('All of it is done already; there is nothing to do.')
+    else:
       quarantine = self.job.write_quarantine(self.receipts)
       summary = summary_lib.make(self.plan, self.receipts)
       summary['seconds'] = time.monotonic() - start
@@ -191,34 +167,43 @@ class _Start:
       for reason, count in collections.Counter(lost.values()).items():
         tasks = checks.counted(count, 'task is', 'tasks are')
         self.say(f'{tasks} done again: {reason}.')
-      left = sorted(set(range(len(self.plan.tasks))) - self.receipts.keys())
+      numbers = range(len(self.plan.tasks))
+      left = [number for number in numbers if number not in self.receipts]
       if not left:
         return
-      self._do(left)
+      failures = self._do(left)
+      if failures:
+        self.job.write_quarantine(self.receipts)
+        raise JobError(
+            f'{len(failures)} of {len(numbers)} tasks have failed;'
+            f' {len(self.receipts)} are done.\n'
+            + '\n'.join(f'  task {n}: {e}' for n, e in sorted(failures.items()))
+            + '\nStart the same command again to do the rest.'
+        )
     raise JobError(
         f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
         ' again when the server is well.'
     )
 
-  def _do(self, numbers: Sequence[int]) -> None:
-    """Does tasks; raises a JobError if some have failed.
+  def _do(self, numbers: List[int]) -> Dict[int, Exception]:
+    """Does tasks; returns the errors of those that have failed.
 
     A task that fails does not keep the others from being done. One whose
     process has died, or whose server is gone, is tried again after the others.
     """
     attempt = tasks_lib.Attempt(self.job, skips=self.max_skipped > 0)
-    failures: Dict[int, str] = {}
+    failures: Dict[int, Exception] = {}
     gone_since: Dict[int, float] = {}
     deaths: Dict[int, int] = collections.Counter()
+    done = map(progress_lib.of_receipt, self.receipts.values())
     display = progress_lib.ProgressDisplay(
-        self.plan.num_episodes,
-        progress_lib.of_receipts(*self.receipts.values()),
+        self.plan.num_episodes, sum(done, progress_lib.NOTHING)
     )
 
     def on_progress(number, progress):
       gone_since.pop(number, None)
       display.update(number, progress)
-      self._check_skipped(display.total.skipped)
+      self._check_skipped(display.total['skipped'])
 
     def is_worth_a_retry(number, error):
       if isinstance(error, engines.WorkerDiedError):
@@ -230,13 +215,13 @@ class _Start:
       )
 
     try:
-      self._check_skipped(display.total.skipped)
+      self._check_skipped(display.total['skipped'])
       while numbers:
         again = []
         for number, outcome in self.engine.map(attempt, numbers, on_progress):
           if not isinstance(outcome, Exception):
             self.receipts[number] = outcome
-            on_progress(number, progress_lib.of_receipts(outcome))
+            on_progress(number, progress_lib.of_receipt(outcome))
           elif isinstance(outcome, tasks_lib.InvalidEpisodesError):
             raise outcome  # `on_progress` has raised it within a task.
           elif is_worth_a_retry(number, outcome):
@@ -244,21 +229,12 @@ class _Start:
             again.append(number)
             time.sleep(_SECONDS_TO_WAIT)
           else:
-            failures[number] = f'  task {number}: {outcome}'
+            failures[number] = outcome
         numbers = again
     finally:
       self.engine.stop()
       display.close()
-    if not failures:
-      return
-    if self.receipts:
-      self.job.write_quarantine(self.receipts)
-    raise JobError(
-        f'{len(failures)} of {len(self.plan.tasks)} tasks have failed;'
-        f' {len(self.receipts)} are done.\n'
-        + '\n'.join(text for _, text in sorted(failures.items()))
-        + '\nStart the same command again to do the rest.'
-    )
+    return failures
 
   def _check_skipped(self, skipped: int) -> None:
     if skipped > self.max_skipped:
@@ -283,8 +259,6 @@ class _Start:
 
   def _check_not_empty(self) -> None:
     """Raises a JobError if the output would be empty."""
-    if self.allow_empty or self.plan.only is not None:
-      return  # Repaired episodes go into an output that has items.
     totals = summary_lib.make(self.plan, self.receipts)
     lengths = totals['statistics']['length']
     reason = summary_lib.why_empty(

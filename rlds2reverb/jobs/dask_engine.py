@@ -32,7 +32,7 @@ class DaskEngine(engines.Engine):
     """
     distributed.comm.get_address_host_port(scheduler)  # Refuses others.
     tables_lib.check_address(scheduler.rpartition('/')[2])
-    self._numbers = {}
+    self._futures = []
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as e:
@@ -41,23 +41,23 @@ class DaskEngine(engines.Engine):
       ) from e
 
   def map(self, attempt, numbers, report):
-    numbers = list(numbers)
-
     def call(number):
       quiet.quiet_logs()
       return attempt(number, lambda progress: None)
 
-    futures = self._client.map(call, numbers, pure=False)
-    self._numbers = dict(zip(futures, numbers))
-    for future in distributed.as_completed(futures, loop=self._client.loop):
+    numbers = list(numbers)
+    self._futures = self._client.map(call, numbers, pure=False)
+    number_of = dict(zip(self._futures, numbers))
+    for future in distributed.as_completed(
+        self._futures, loop=self._client.loop
+    ):
       try:
         outcome = future.result()
       # The error of a worker that died, or of a cluster that is short of
       # something.
       except Exception as e:  # pylint: disable=broad-exception-caught
         outcome = engines.WorkerDiedError(f'{type(e).__name__}: {e}')
-      yield self._numbers[future], outcome
+      yield number_of[future], outcome
 
   def stop(self):
-    self._client.cancel(list(self._numbers))
-    self._numbers = {}
+    self._client.cancel(self._futures)

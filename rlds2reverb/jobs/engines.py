@@ -4,9 +4,6 @@ import abc
 import functools
 from typing import Any, Callable, Iterable, Iterator, Tuple
 
-# A task's receipt, or the error for which it has none.
-Outcome = Any
-
 
 class WorkerDiedError(RuntimeError):
   """The outcome of a task whose process has died."""
@@ -21,7 +18,7 @@ class Engine(abc.ABC):
       attempt: Any,
       numbers: Iterable[int],
       report: Callable[[int, Any], None],
-  ) -> Iterator[Tuple[int, Outcome]]:
+  ) -> Iterator[Tuple[int, Any]]:
     """Yields the outcomes of tasks, as they come.
 
     Args:

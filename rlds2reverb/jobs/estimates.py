@@ -51,23 +51,19 @@ def describe(
   for path, leaf in tree.flatten_with_path(spec):
     name = steps_lib.field_path(path)
     lines.append(f'  {name}: {leaf.dtype.name} {leaf.shape}')
-  share = plan.num_episodes / num_episodes
-  total = lambda count: share * sum(
-      float(count(np.array(lengths, int)).sum()) * factor
-      for lengths, factor in samples
-  )
   for table in plan.table_items:
-    what = 'whole episodes'
     windows: Any = table.windows
+    what, size = 'whole episodes', 'how many is not known before steps are read'
     if windows is not None:
       what = f'{windows.length} frames, every {windows.stride}, at an end'
       what += f' {windows.end.value}'
-    size = 'how many is not known before the steps are read'
     if all(lengths for lengths, _ in samples):
-      count = total(table.count)
-      num_bytes = count * _ITEM_BYTES + total(
-          lambda lengths: lengths
-      ) * blocks.step_bytes(spec)
+      count = steps = 0.0
+      for lengths, factor in samples:
+        factor *= plan.num_episodes / num_episodes
+        count += factor * float(table.count(np.array(lengths)).sum())
+        steps += factor * sum(lengths)
+      num_bytes = count * _ITEM_BYTES + steps * blocks.step_bytes(spec)
       size = (
           f'about {count:,.0f} items; a server needs about'
           f' {num_bytes / 1e6:,.0f} MB of memory for them'
@@ -110,15 +106,11 @@ def fewest_items(plan: plan_lib.Plan) -> Dict[str, int]:
 
   That is if all episodes are valid, and no filter leaves some out. The episodes
   that are read tell, if the plan has all that there are.
-
-  Args:
-    plan: the plan.
   """
   opened = plan.open()
   lengths: List[int] = []
   if plan.num_episodes == sum(source.num_episodes for source in opened):
-    for source in opened:
-      lengths += source.sample()[0]
+    lengths = sum((source.sample()[0] for source in opened), [])
   fewest = {}
   for table in plan.table_items:
     is_whole = table.windows is None and not table.max_sequence_length

@@ -33,12 +33,29 @@ with epy.lazy_imports():  # After the flags: `--help` is fast.
   from rlds2reverb.fields import configs
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
+  from rlds2reverb.trajectories import rules as rules_lib
 
 # The flags belong to the program that defines them, in `--help` too.
 flags.disclaim_key_flags()
 
 # The largest count or length, so that sums of them fit into 64 bits.
 _MAX_INTEGER = 2**31 - 1
+# The fields of `ConversionRules` that are flags, with their values.
+_RULES = {
+    'terminal_discount': (
+        ['step', 'transition'],
+        'Where the discount of a terminal episode is 0; trainers need'
+        ' transition.',
+    ),
+    'nan': (
+        ['report', 'invalid'],
+        'Whether NaN makes an episode invalid, or passes.',
+    ),
+    'validation': (
+        ['strict', 'tf_agents'],
+        'Which episodes are valid; see ConversionRules.',
+    ),
+}
 # The names of the flags that `define_table_flags` defines.
 TABLE_FLAGS = (
     'table',
@@ -128,56 +145,46 @@ def sources_from_flags(
       binding is not valid.
     OSError: if a file system cannot be reached.
   """
-  sources = _sources() if mixture is None else _mixture(mixture)
-  for source in sources:
-    _take_flags(program, source)
-  return sources
-
-
-def _sources() -> List[sources_lib.Source]:
   values = flags.FLAGS
-  if not values.dataset:
-    raise app.UsageError('Flag --dataset must have a value.')
-  splits = _one_each('split', 'dataset')
-  configs = _one_each('config', 'dataset')
-  formats = _one_each('format', 'dataset')
-  datasets = list(map(user_data_set, values.dataset))
-  with usage.wrong_usage():
-    return [
-        sources_lib.make_source(
-            dataset,
-            split,
-            data_dir=values.data_dir and files.user_path(values.data_dir),
-            config=user_config(config),
-            bindings=values.gin_binding,
-            format=form,
-        )
-        for dataset, split, config, form in zip(
-            datasets, splits, configs, formats
-        )
+  data_dir = values.data_dir and files.user_path(values.data_dir)
+  if mixture is None:
+    if not values.dataset:
+      raise app.UsageError('Flag --dataset must have a value.')
+    each = [
+        _one_each(name, 'dataset') for name in ('split', 'config', 'format')
     ]
-
-
-def _mixture(mixture: str) -> List[sources_lib.Source]:
-  values = flags.FLAGS
-  if values.dataset or values.config or values.format:
+    with usage.wrong_usage():
+      sources = [
+          sources_lib.make_source(
+              user_data_set(dataset),
+              split,
+              data_dir=data_dir,
+              config=user_config(config),
+              bindings=values.gin_binding,
+              format=form,
+          )
+          for dataset, split, config, form in zip(values.dataset, *each)
+      ]
+  elif values.dataset or values.config or values.format:
     raise app.UsageError(
         '--mixture says which data sets and configs there are. Leave out'
         ' --dataset, --config and --format.'
     )
-  if values.data_dir is None:
+  elif data_dir is None:
     raise app.UsageError(
         '--mixture needs --data_dir, in which each data set has a folder.'
     )
-  if len(values.split) > 1:
+  elif len(values.split) > 1:
     raise app.UsageError('--mixture takes one --split for all data sets.')
-  with usage.wrong_usage():
-    return sources_lib.make_sources(
-        user_config(mixture),
-        files.user_path(values.data_dir),
-        *values.split,
-        bindings=values.gin_binding,
-    )
+  else:
+    bindings = values.gin_binding
+    with usage.wrong_usage():
+      sources = sources_lib.make_sources(
+          user_config(mixture), data_dir, *values.split, bindings=bindings
+      )
+  for source in sources:
+    _take_flags(program, source)
+  return sources
 
 
 def define_gin_flags() -> None:
@@ -216,6 +223,21 @@ def take_bound_flags(program: str) -> None:
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
+def define_rule_flags(*names: str) -> None:
+  """Defines flags for fields of `ConversionRules`."""
+  for name in names:
+    values, text = _RULES[name]
+    text += ' The default is that of the config, or the first.'
+    flags.DEFINE_enum(name, None, values, text)
+
+
+def rules_from_flags(source: sources_lib.Source) -> rules_lib.ConversionRules:
+  """Returns the rules of a source's config, changed by the flags there are."""
+  values = {n: flags.FLAGS[n].value for n in _RULES if n in flags.FLAGS}
+  with usage.wrong_usage():
+    return sources_lib.rules_of(source, **values)
+
+
 def define_table_flags(*ends: str) -> None:
   """Defines the flags that `tables_from_flags` reads.
 
@@ -228,11 +250,10 @@ def define_table_flags(*ends: str) -> None:
       "The table's name. If this and the next flags are repeated, there are"
       ' several tables: each flag once, or once for each table.',
   )
-  for name, default, least, text in (
-      ('sequence_length', 2, 0, 'Frames of an item; 0 for whole episodes.'),
-      ('stride_length', 1, 1, 'Frames between the starts of two items.'),
-  ):
-    flags.DEFINE_multi_integer(name, [default], text, least, _MAX_INTEGER)
+  text = 'Frames of an item; 0 for whole episodes.'
+  flags.DEFINE_multi_integer('sequence_length', [2], text, 0, _MAX_INTEGER)
+  text = 'Frames between the starts of two items.'
+  flags.DEFINE_multi_integer('stride_length', [1], text, 1, _MAX_INTEGER)
   text = 'What becomes of last frames that do not fill an item; see Windows.'
   flags.DEFINE_multi_enum('end_of_episode', ['drop'], ends, text)
   flags.DEFINE_multi_float('priority', [1.0], 'The priority of every item.')
@@ -309,12 +330,11 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
     flag = values[name]
     if flag.present:
       continue
+    several = isinstance(value, (list, tuple))
     try:  # This checks the value as if it had been typed.
-      texts = [
-          *map(str, value if isinstance(value, (list, tuple)) else [value])
-      ]
+      texts = list(map(str, value if several else [value]))
       is_multi = isinstance(flag, flags.MultiFlag)
-      flag.parse([*map(flag.parser.parse, texts)] if is_multi else str(value))
+      flag.parse(list(map(flag.parser.parse, texts)) if is_multi else texts[0])
     except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
       message = f'{program}.{name} is bound to {value!r}: {e}.'
       raise app.UsageError(message) from e

@@ -1,6 +1,7 @@
 """A data set that was found, with its metadata: of RLDS or another format."""
 
 import abc
+import contextlib
 import functools
 import os
 import types
@@ -16,7 +17,6 @@ from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import versions
-from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import mapping as mapping_lib
@@ -161,11 +161,7 @@ class OpenSource(abc.ABC):
           [[path, *files.stamp_of(path)] for path in paths]
       )
     except FileNotFoundError as e:
-      raise FileNotFoundError(
-          f'{", ".join(map(str, parts))} of {self.name} is in'
-          f' {checks.counted(len(paths), "file")}, of which'
-          f' {e.filename or e} is missing.'
-      ) from e
+      raise FileNotFoundError(f'{e.filename or e} is missing.') from e
 
   @abc.abstractmethod
   def sample(self) -> Tuple[List[int], float]:
@@ -205,42 +201,41 @@ class RldsSource(OpenSource):
       # A writer need not have counted them.
       num_bytes = split.num_bytes or sum(map(files.size_of, split.filepaths))
       self.num_bytes += num_bytes * part.num_episodes // split.num_examples
-      begin = part.begin
-      for file in self._splits[part.instruction].file_instructions:
-        end = begin + file.take
-        if file.take < 0:
-          end = begin + file.examples_in_shard - file.skip
-        self.shards.append(ranges_lib.Range(part.split, begin, end))
+      end = part.begin
+      for file in self._instructions(part):
         begin = end
+        end += (
+            file.take if file.take >= 0 else file.examples_in_shard - file.skip
+        )
+        self.shards.append(ranges_lib.Range(part.split, begin, end))
 
   @property
   def fingerprint(self) -> str:  # type: ignore[override]
     """A hash of what TFDS records about the data set: its files and splits."""
     return versions.fingerprint(self.directory)
 
+  def _instructions(self, part):
+    return self._splits[part.instruction].file_instructions
+
   def _files_of(self, part):
-    instructions = self._splits[part.instruction].file_instructions
-    return [instruction.filename for instruction in instructions]
+    return [file.filename for file in self._instructions(part)]
 
   def sample(self):
     lengths: List[int] = []
     num_bytes = 0
     chosen = np.linspace(0, len(self.shards) - 1, _SAMPLED_FILES).round()
     parse = {_IS_FIRST: tf.io.VarLenFeature(tf.int64)}
-    try:
+    with contextlib.suppress(tf.errors.OpError):  # The job reports it.
       for index in np.unique(chosen.astype(int)):
         part = self.shards[index]
-        (file,) = self._splits[part.instruction].file_instructions
-        count = min(part.num_episodes, _SAMPLED_EPISODES)
-        records = tf.data.TFRecordDataset(file.filename)
-        for record in records.skip(file.skip).take(count):
+        (file,) = self._instructions(part)
+        records = tf.data.TFRecordDataset(file.filename).skip(file.skip)
+        for record in records.take(min(part.num_episodes, _SAMPLED_EPISODES)):
           parsed = tf.io.parse_single_example(record, parse)[_IS_FIRST]
           lengths.append(int(tf.size(parsed.values)))
           num_bytes += len(record.numpy())
           if num_bytes > _SAMPLED_BYTES:
             return lengths, self.num_bytes / num_bytes
-    except tf.errors.OpError:
-      pass  # The job will report the error in the file.
     is_all = len(lengths) == self.num_episodes or not num_bytes
     return lengths, 1.0 if is_all else self.num_bytes / num_bytes
 
@@ -270,7 +265,6 @@ class FormatSource(OpenSource):
     super().__init__(*args)
     form, self.directory = self.source.format, self.source.dataset
     self.name = os.path.basename(self.directory.rstrip('/'))
-    self._identity = form, options
     # A function of Python has none.
     self._paths = files.local_files(files.expand(self.directory))
     self._episodes = episodes
@@ -283,6 +277,13 @@ class FormatSource(OpenSource):
         version='1.0.0',
     )
     self.num_bytes = files.total_size(self._paths)
+    self._identity = form, options
+
+  @property
+  def fingerprint(self) -> str:  # type: ignore[override]
+    """A hash of the files, by their sizes and times, and of the options."""
+    stamps = [[path, *files.stamp_of(path)] for path in self._paths]
+    return identity_lib.fingerprint(stamps, *self._identity)
 
   @functools.cached_property
   def _lengths(self) -> List[int]:
@@ -302,21 +303,12 @@ class FormatSource(OpenSource):
   def shards(self) -> List[ranges_lib.Range]:  # type: ignore[override]
     return self.ranges
 
-  @property
-  def fingerprint(self) -> str:  # type: ignore[override]
-    """A hash of the files, by their sizes and times, and of the options."""
-    stamps = [[path, *files.stamp_of(path)] for path in self._paths]
-    return identity_lib.fingerprint(stamps, *self._identity)
-
   def state_of(self, parts):
     return self.fingerprint
 
   def sample(self):
-    return [
-        length
-        for part in self.ranges
-        for length in self._lengths[part.begin : part.end]
-    ], 1.0
+    lengths = [self._lengths[part.begin : part.end] for part in self.ranges]
+    return sum(lengths, []), 1.0
 
   def _files_of(self, part):
     return self._paths or [self.directory]

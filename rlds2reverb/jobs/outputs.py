@@ -1,10 +1,8 @@
 """The outputs of jobs: the methods that every kind of output has."""
 
 import abc
-import errno
 import os
-import shutil
-from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -13,8 +11,6 @@ from rlds2reverb.jobs import job as job_lib
 Receipts = Mapping[int, job_lib.Receipt]
 # The items of a task by their tables, and values for its receipt, in JSON.
 Written = Tuple[Dict[str, int], Dict[str, Any]]
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class JobOutput(abc.ABC):
@@ -45,13 +41,6 @@ class JobOutput(abc.ABC):
     Raises:
       OSError: if there is something else at its place.
       ValueError: if the data does not fit.
-    """
-
-  def check_space(self, done: Collection[int]) -> None:
-    """Raises an OSError if a disk is too full for the rest of the output.
-
-    Args:
-      done: the numbers of the tasks that are done.
     """
 
   @abc.abstractmethod
@@ -103,11 +92,6 @@ class FolderOutput(JobOutput):
   part_marker: str
 
   def check(self, spec, receipts):
-    if any(data.directory == self.place for data in self.plan.data_sets):
-      raise ValueError(
-          f'The episodes are read from {self.place}, so they cannot be written'
-          ' there. Choose another directory.'
-      )
     if files.exists(self.place) and not files.is_folder(self.place):
       raise FileExistsError(
           f'{self.place} is a file, where a folder has to be. Choose another'
@@ -116,7 +100,7 @@ class FolderOutput(JobOutput):
     if self.is_finished(receipts):
       return [f'to the {self.kind} {self.place}']
     if self.adds:
-      self._check_addition(spec)
+      self.check_addition()
       return [f'into the {self.kind} {self.place}, beside what it holds']
     is_unfinished = whole.is_unfinished(self.place, self.marker)
     if files.names_in(self.place) and not is_unfinished:
@@ -131,29 +115,15 @@ class FolderOutput(JobOutput):
     """Whether repaired episodes are added to an existing output."""
     return self.plan.only is not None and bool(files.names_in(self.place))
 
-  def check_space(self, done):
-    of_disks: Dict[int, Tuple[str, int]] = {}
-    for path, size in self._needed(done).items():
-      if not files.is_url(path):
-        path = _existing(path)
-        disk = os.stat(path).st_dev
-        of_disks[disk] = path, size + of_disks.get(disk, ('', 0))[1]
-    for path, size in of_disks.values():
-      left = shutil.disk_usage(path).free
-      if left < size:
-        raise OSError(
-            f'The disk of {path} needs about {size / 1e6:,.1f} MB for the parts'
-            f' of this job and its result, but {left / 1e6:,.1f} MB are free'
-            ' there.'
-        )
+  def check_addition(self) -> None:
+    """Raises an error if the existing output cannot take repaired episodes."""
 
   def is_finished(self, receipts):
     if len(receipts) < len(self.plan.tasks):
       return False
-    if self.adds:
-      has_parts = self.job.whole_parts(self.part_marker)
-      return self._is_added() and not has_parts
-    return self._holds(receipts)
+    if self.adds:  # The parts are removed when they were added.
+      return not self.job.whole_parts(self.part_marker)
+    return files.exists(os.path.join(self.place, self.marker))
 
   def lost(self, receipts, changed):
     parts = self.job.whole_parts(self.part_marker)
@@ -172,62 +142,3 @@ class FolderOutput(JobOutput):
     if files.is_url(path):
       files.remove_folder(path)
     return path
-
-  def join(self, receipts):
-    parts = list(map(self.job.part, sorted(receipts)))
-    try:
-      self._join(parts, receipts)
-    except OSError as e:
-      if e.errno not in _FULL:
-        raise
-      size = files.total_size(
-          os.path.join(part, name)
-          for part in parts
-          for name in files.names_in(part)
-      )
-      left = shutil.disk_usage(_existing(self.place)).free
-      raise OSError(
-          f'{self.place} could not be written, because its disk is full: the'
-          f' result takes about {size / 1e6:,.1f} MB, and {left / 1e6:,.1f} MB'
-          f' are free. All tasks are done, and kept in {self.job.folder}: make'
-          ' room, and the same command goes on with the result.'
-      ) from e
-
-  @abc.abstractmethod
-  def _check_addition(self, spec: Any) -> None:
-    """Raises an error if the existing output cannot take repaired episodes."""
-
-  def _is_added(self) -> bool:
-    """Returns whether the output has the repaired episodes of this job."""
-    return True
-
-  @abc.abstractmethod
-  def _holds(self, receipts: Receipts) -> bool:
-    """Returns whether the output has what the receipts of all tasks say.
-
-    Repaired episodes may have been added since.
-    """
-
-  @abc.abstractmethod
-  def _join(self, parts: Sequence[str], receipts: Receipts) -> None:
-    """Makes the whole output from its parts, those of the tasks in order."""
-
-  def _needed(self, done: Collection[int]) -> Dict[str, int]:
-    """Returns about how many bytes are still to be written, by folder.
-
-    The parts stay until they are joined.
-    """
-    left = total = 0.0
-    for number, task in enumerate(self.plan.tasks):
-      data_set = self.plan.data_sets[task.source]
-      size = data_set.num_bytes / data_set.num_episodes * task.num_episodes
-      total += size
-      left += size * (number not in done)
-    return {self.job.folder: int(left), self.place: int(total)}
-
-
-def _existing(path: str) -> str:
-  """Returns a local path, or the folder above it that is there."""
-  while not os.path.exists(path):
-    path = os.path.dirname(path)
-  return path

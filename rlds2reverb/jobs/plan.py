@@ -187,23 +187,23 @@ class Plan:
     return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
 
 
-def from_json(text: str) -> Plan:
-  """Returns the plan from which `Plan.to_json` made the text."""
-  plain = json.loads(text)
-  plain.update(
-      sources=tuple(sources_lib.Source(**each) for each in plain['sources']),
-      data_sets=tuple(DataSet(**each) for each in plain['data_sets']),
-      output=Output(**plain['output']),
-      tables=tuple(plain['tables']),
-      tasks=tuple(
-          Task(
-              task['source'],
-              tuple(ranges_lib.Range(*part) for part in task['ranges']),
-          )
-          for task in plain['tasks']
-      ),
-  )
-  return Plan(**plain)
+def from_plain(plain: Dict[str, Any]) -> Plan:
+  """Returns the plan whose JSON values these are."""
+  tasks = [
+      Task(
+          each['source'],
+          tuple(ranges_lib.Range(*one) for one in each['ranges']),
+      )
+      for each in plain['tasks']
+  ]
+  parsed = {
+      'sources': tuple(sources_lib.Source(**one) for one in plain['sources']),
+      'data_sets': tuple(DataSet(**one) for one in plain['data_sets']),
+      'output': Output(**plain['output']),
+      'tables': tuple(plain['tables']),
+      'tasks': tuple(tasks),
+  }
+  return Plan(**{**plain, **parsed})
 
 
 def make_plan(

@@ -3,11 +3,11 @@
     this process --+-- nanny -- worker
                    +-- nanny -- worker
 
-A nanny hands tasks on to its worker, and forks another one when that has died
-or done its share. Forking takes no time, as importing TensorFlow does, but a
-process in which TensorFlow has started its threads cannot be forked. So a nanny
-has only imported it. A program forks its nannies from itself before it does
-anything else; otherwise they come from a process that has imported it once.
+A nanny forks a worker for each task, and says when it has ended, or died.
+Forking takes no time, as importing TensorFlow does, but a process in which
+TensorFlow has started its threads cannot be forked. So a nanny has only
+imported it. A program forks its nannies from itself before it does anything
+else; otherwise they come from a process that has imported it once.
 
 If a process is killed, those below it are, too, at that moment.
 """
@@ -20,16 +20,13 @@ from multiprocessing import connection as connections
 import os
 import pathlib
 import signal
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 from rlds2reverb.jobs import engines
-from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import tasks as tasks_lib
 
-# TensorFlow keeps a third of a MiB of every task, so a worker does no more.
-TASKS_PER_PROCESS = 64
 # The least number of bytes for each of several workers: about as much as is
 # converted while they build their first graphs.
 _BYTES_PER_WORKER = 32 << 20
@@ -37,25 +34,22 @@ _BYTES_PER_WORKER = 32 << 20
 _PR_SET_PDEATHSIG = 1
 
 
-def choose_num_workers(plan: plan_lib.Plan) -> Tuple[int, str]:
-  """Returns the fastest number of workers for a job here, and why."""
+def choose_num_workers(plan: plan_lib.Plan) -> int:
+  """Returns the fastest number of workers for a job here.
+
+  That is at most one for each processor and each task, and not so many that
+  another one would take longer to start than it saves.
+  """
   num_bytes = sum(data.num_bytes for data in plan.data_sets)
-  return min(
-      (len(os.sched_getaffinity(0)), 'one for each processor'),
-      (len(plan.tasks), 'one for each task'),
-      (
-          max(num_bytes // _BYTES_PER_WORKER, 1),
-          'another one would take longer to start than it saves, unless each'
-          f' reads {_BYTES_PER_WORKER / 1e6:,.0f} MB of files or more',
-      ),
-  )
+  worth = max(num_bytes // _BYTES_PER_WORKER, 1)
+  return min(len(os.sched_getaffinity(0)), len(plan.tasks), worth)
 
 
 class Processes(engines.Engine):
-  """Does several tasks at once, each in its process.
+  """Does several tasks at once, each in a process of its own.
 
-  A worker that dies is replaced. One that was killed (exit code -9), as Linux
-  does when memory runs out, is not: from then on there are fewer workers.
+  When one was killed (exit code -9), as Linux does when memory runs out, there
+  is one fewer from then on.
 
   Attributes:
     num_workers: how many tasks are done at once.
@@ -84,6 +78,7 @@ class Processes(engines.Engine):
     waiting = collections.deque(numbers)
     free = list(self._nannies)[: self.num_workers]
     busy: Dict[Any, int] = {}
+    outcomes: Dict[Any, Any] = {}
     try:
       while waiting or busy:
         while waiting and free:
@@ -91,16 +86,17 @@ class Processes(engines.Engine):
           busy[pipe] = waiting.popleft()
           pipe.send((attempt, busy[pipe]))
         for pipe in connections.wait(list(busy)):
-          is_done, content = pipe.recv()
-          if not is_done:
+          content = pipe.recv()
+          if isinstance(content, collections.Counter):
             report(busy[pipe], content)
-            continue
-          number = busy.pop(pipe)
-          if isinstance(content, int):
-            content = self._death(content)
-          if len(free) + len(busy) < self.num_workers:
-            free.append(pipe)
-          yield number, content
+          elif not isinstance(content, int):
+            outcomes[pipe] = content
+          else:  # The worker has ended.
+            outcome = outcomes.pop(pipe, None) or self._death(content)
+            number = busy.pop(pipe)
+            if len(free) + len(busy) < self.num_workers:
+              free.append(pipe)
+            yield number, outcome
     except (EOFError, BrokenPipeError, ConnectionResetError) as e:
       raise tasks_lib.TaskError(
           'The process that starts the workers has died. Start the same command'
@@ -124,9 +120,7 @@ class Processes(engines.Engine):
     context.set_forkserver_preload([tasks_lib.__name__])
     while len(self._nannies) < self.num_workers:
       pipe, theirs = context.Pipe()
-      process = context.Process(
-          target=_nanny, args=(theirs, TASKS_PER_PROCESS), daemon=True
-      )
+      process = context.Process(target=_nanny, args=(theirs,), daemon=True)
       process.start()
       theirs.close()
       self._nannies[pipe] = process
@@ -142,56 +136,29 @@ class Processes(engines.Engine):
     return engines.WorkerDiedError(message)
 
 
-def _nanny(pipe: connections.Connection, num_tasks: int) -> None:
+def _nanny(pipe: connections.Connection) -> None:
   """Has the tasks done that come through a pipe, until it is killed."""
   _end_with_parent()
-  memory.keep_flat()
   quiet.quiet_logs()
-  left = 0  # How many more tasks the worker does.
   with contextlib.suppress(EOFError, OSError):  # The other end has died.
     while True:
-      task = pipe.recv()
-      if not left:
-        left = num_tasks
-        worker, theirs = multiprocessing.Pipe()
-        pid = os.fork()
-        if not pid:
-          worker.close()
-          _work(theirs)
-        theirs.close()
-      left -= 1
-      try:
-        worker.send(task)
-        is_done = False
-        while not is_done:
-          is_done, content = worker.recv()
-          pipe.send((is_done, content))
-      except (EOFError, OSError):
-        left = 0
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        pipe.send((True, code))
-      else:
-        if not left:
-          worker.close()
-          os.waitpid(pid, 0)
-
-
-def _work(pipe: connections.Connection) -> None:
-  """Does the tasks that come through a pipe, and ends with it."""
-  _end_with_parent()
-  # If memory is short, Linux kills this worker first, and the job can report
-  # it.
-  with contextlib.suppress(OSError):
-    pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
-  try:
-    while True:
       attempt, number = pipe.recv()
-      # C++ messages about a lack of memory mean nothing to a user.
-      with quiet.quiet_stderr(noise='\0'):
-        outcome = attempt(number, lambda progress: pipe.send((False, progress)))
-      pipe.send((True, outcome))
+      if not os.fork():
+        _work(pipe, attempt, number)
+      pipe.send(os.waitstatus_to_exitcode(os.wait()[1]))
+
+
+def _work(pipe: connections.Connection, attempt: Any, number: int) -> None:
+  """Does a task, and ends."""
+  _end_with_parent()
+  try:
+    # If memory is short, Linux kills this worker first, and the job can report
+    # it.
+    with contextlib.suppress(OSError):
+      pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
+    pipe.send(attempt(number, pipe.send))
   finally:
-    os._exit(1)  # pylint: disable=protected-access
+    os._exit(0)  # pylint: disable=protected-access
 
 
 def _end_with_parent() -> None:

@@ -1,16 +1,7 @@
 """Episodes of a split, by their indices, and how tasks get their share."""
 
 import json
-from typing import (
-    Any,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow_datasets as tfds
 
@@ -100,15 +91,13 @@ def first_by_weights(
   checks.check_weights(weights, are_positive=True)
   sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
   unit = min(size / weight for size, weight in zip(sizes, weights))
-  kept: List[List[Range]] = []
-  for parts, weight in zip(ranges, weights):
+  kept: List[List[Range]] = [[] for _ in ranges]
+  for parts, weight, some in zip(ranges, weights, kept):
     left = round(unit * weight)
-    kept.append([])
     for part in parts:
-      part = part._replace(end=min(part.end, part.begin + left))
-      left -= part.num_episodes
-      kept[-1] += [part] * bool(part.num_episodes)
-  return kept
+      some.append(part._replace(end=min(part.end, part.begin + left)))
+      left -= some[-1].num_episodes
+  return [[part for part in some if part.num_episodes] for some in kept]
 
 
 def cut(parts: Sequence[Range], limit: int) -> List[Tuple[Range, ...]]:
@@ -159,32 +148,32 @@ def of_quarantine(
       sources, or if there is no line.
   """
   path = files.expand(path)
-  found: List[Set[Range]] = [set() for _ in opened]
+  found: List[List[Range]] = [[] for _ in opened]
   with files.open_text(path) as f:
-    for number, line in enumerate(f, 1):
-      try:
-        bad = json.loads(line)
-        directory, split = str(bad['directory']), str(bad['split'])
-        at = int(bad['episode'])
-      except (KeyError, TypeError, ValueError) as e:
-        raise ValueError(
-            f'{path}, line {number} is not of a quarantine file:'
-            f' {line.strip()!r}.'
-        ) from e
-      part = Range(split, at, at + 1)
-      for source, parts in zip(opened, found):
-        if source.directory == directory and overlap([*source.ranges, part]):
-          parts.add(part)
-          break
-      else:
-        raise ValueError(
-            f'{path}, line {number}: episode {at} of split {split} of'
-            f' {directory} is not in the data sets of this job.'
-        )
-  if not any(found):
+    lines = f.readlines()
+  for number, line in enumerate(lines, 1):
+    try:
+      bad = json.loads(line)
+      directory, split = str(bad['directory']), str(bad['split'])
+      part = Range(split, int(bad['episode']), int(bad['episode']) + 1)
+    except (KeyError, TypeError, ValueError) as e:
+      raise ValueError(
+          f'{path}, line {number} is not of a quarantine file:'
+          f' {line.strip()!r}.'
+      ) from e
+    for source, parts in zip(opened, found):
+      if source.directory == directory and overlap([*source.ranges, part]):
+        parts.append(part)
+        break
+    else:
+      raise ValueError(
+          f'{path}, line {number}: episode {part.begin} of split {split} of'
+          f' {directory} is not in the data sets of this job.'
+      )
+  if not lines:
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
   # Those that follow each other are one range.
   return [
-      [part for task in cut(sorted(one), len(one)) for part in task]
+      [part for task in cut(sorted(set(one)), len(one)) for part in task]
       for one in found
   ]

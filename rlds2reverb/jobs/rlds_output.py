@@ -6,7 +6,7 @@ hard link), or by a copy where the file system has no such links.
 
 import itertools
 import os
-from typing import Any, Dict, Iterator, Sequence, Tuple
+from typing import Any, Dict, Iterator, Sequence
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -22,8 +22,6 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.trajectories import frame_blocks
 
 _MADE_BY = 'Episodes converted by rlds2reverb.'
-# These features are stored like a plain tensor, and say more about it.
-_NAMED = (tfds.features.ClassLabel, tfds.features.Text)
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'
 
@@ -39,19 +37,18 @@ class RldsOutput(outputs.FolderOutput):
     written = _episodes_of(episodes)
     # TFDS writes no split without episodes.
     first = next(written, None)
-    opened = self.plan.open()
     part = self.new_part(number)
     output: Dict[str, Any] = {'files': [], 'bytes': 0}
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       if first is not None:
-        name, version = _identity_of(self.place, opened)
+        name, version = writing.name_and_version(self.place)
         writing.write_episodes(
             itertools.chain([first], written),
             path,
             name=name,
             version=version,
             description='A part.',
-            features=_features_of(opened, episodes.read().element_spec),
+            features=saving.features_of(episodes.read().element_spec),
             split=self.plan.output.split,
         )
         split = self._info(path).splits[self.plan.output.split]
@@ -62,36 +59,38 @@ class RldsOutput(outputs.FolderOutput):
         pass
     return {}, output
 
-  def _join(self, parts, receipts):
-    if self.adds and self._is_added():
-      return  # An earlier start added them before it was interrupted.
-    outputs_of = [receipts[number]['output'] for number in sorted(receipts)]
-    shards = [
-        (os.path.join(part, name), count)
-        for part, output in zip(parts, outputs_of)
-        for name, count in output['files']
-    ]
-    num_bytes = sum(output['bytes'] for output in outputs_of)
-    if not shards:
-      raise ValueError('There are no valid episodes to write.')
+  def join(self, receipts):
+    split = self.plan.output.split
     texts = _texts_of(self.plan.open())
+    shards, num_bytes = [], 0
+    info = None
     if self.adds:
       info = self._info(self.place)
-      there = info.splits[self.plan.output.split]
-      shards = [*zip(there.filepaths, there.shard_lengths), *shards]
+      there = info.splits[split]
+      shards += zip(there.filepaths, there.shard_lengths)
       num_bytes += there.num_bytes
       texts['description'] = info.description
-    else:
-      info = self._info(os.path.dirname(shards[0][0]))
     if self.plan.only is not None:
-      texts['description'] += f'\n{self._mark}'
+      mark = f'Repaired by job {self.plan.hash}.'
+      if mark in texts['description'].splitlines():
+        return  # An earlier start added them before it was interrupted.
+      texts['description'] += f'\n{mark}'
+    for number, receipt in sorted(receipts.items()):
+      num_bytes += receipt['output']['bytes']
+      shards += [
+          (os.path.join(self.job.part(number), name), count)
+          for name, count in receipt['output']['files']
+      ]
+    if not shards:
+      raise ValueError('There are no valid episodes to write.')
+    info = info or self._info(os.path.dirname(shards[0][0]))
     with whole.new_folder(
         self.place, [versions.INFO_FILE], replace=self.adds
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
           dataset_name=info.name,
-          split=self.plan.output.split,
+          split=split,
           filetype_suffix='tfrecord',
       )
       for index, (source, _) in enumerate(shards):
@@ -103,52 +102,29 @@ class RldsOutput(outputs.FolderOutput):
         except OSError:
           with files.os_errors(source):
             tf.io.gfile.copy(source, target)
-      split = tfds.core.SplitInfo(
-          name=self.plan.output.split,
-          shard_lengths=[count for _, count in shards],
-          num_bytes=num_bytes,
-          filename_template=template,
-      )
+      counts = [count for _, count in shards]
       tfds.folder_dataset.write_metadata(
           data_dir=path,
           features=info.features,
-          split_infos=[split],
+          split_infos=[
+              tfds.core.SplitInfo(
+                  name=split,
+                  shard_lengths=counts,
+                  num_bytes=num_bytes,
+                  filename_template=template,
+              )
+          ],
           filename_template=template,
           version=info.version,
           **texts,
           check_data=False,
       )
 
-  def _needed(self, done):
-    needed = super()._needed(done)
-    if not any(map(files.is_url, needed)):
-      del needed[self.place]  # The files of the parts become those of it.
-    return needed
-
   def _info(self, folder: str) -> tfds.core.DatasetInfo:
     return tfds.builder_from_directory(folder).info
 
-  def _is_there(self) -> bool:
-    return files.exists(os.path.join(self.place, versions.INFO_FILE))
-
-  @property
-  def _mark(self) -> str:
-    """The sentence in the data set's description that says what was added."""
-    return f'Repaired by job {self.plan.hash}.'
-
-  def _is_added(self):
-    lines = self._is_there() and self._info(self.place).description
-    return bool(lines) and self._mark in lines.splitlines()
-
-  def _holds(self, receipts):
-    if not self._is_there():
-      return False
-    split = self._info(self.place).splits.get(self.plan.output.split)
-    count = sum(receipt['episodes'] for receipt in receipts.values())
-    return split is not None and split.num_examples >= count
-
-  def _check_addition(self, spec):
-    if not self._is_there():
+  def check_addition(self):
+    if not files.exists(os.path.join(self.place, versions.INFO_FILE)):
       raise FileExistsError(
           f'{self.place} is not empty, and no RLDS data set that repaired'
           ' episodes could be added to.'
@@ -194,67 +170,3 @@ def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   }
   join = lambda found: '\n\n'.join(dict.fromkeys(map(str.strip, found)))
   return {name: join(filter(None, found)) for name, found in texts.items()}
-
-
-def _identity_of(
-    path: str, opened: Sequence[opened_lib.OpenSource]
-) -> Tuple[str, str]:
-  """Returns the name and the version of the data set that is written.
-
-  The version is that of the folder, if it is one, or else that of the data set
-  that it is made of, if it is one.
-
-  Args:
-    path: the folder of the new data set.
-    opened: the data sets.
-  """
-  name, version = writing.name_and_version(path)
-  known = {str(source.info.version) for source in opened}
-  if not path.rstrip('/').endswith(f'/{version}') and len(known) == 1:
-    version = known.pop()
-  return name, version
-
-
-def _features_of(
-    opened: Sequence[opened_lib.OpenSource], episode_spec: Dict[str, Any]
-) -> Dict[str, Any]:
-  """Returns the features of the data set that is written.
-
-  Class labels and text keep their features if all data sets have the same,
-  unless transforms may have changed the field.
-
-  Args:
-    opened: the data sets.
-    episode_spec: the spec of an episode that is written.
-  """
-  known = [dict(saving.feature_leaves(source.features)) for source in opened]
-
-  def kept(feature, *path):
-    if isinstance(feature, tfds.features.Dataset):
-      return tfds.features.Dataset(kept(feature.feature, *path))
-    if isinstance(feature, (dict, tfds.features.FeaturesDict)):
-      return {key: kept(part, *path, key) for key, part in feature.items()}
-    found = [
-        features.get(_source_field(source, path))
-        for source, features in zip(opened, known)
-    ]
-    first = found[0]
-    looks = {(repr(one), str(getattr(one, 'names', None))) for one in found}
-    if len(looks) > 1 or not isinstance(first, _NAMED):
-      return feature
-    form = feature.np_dtype, feature.shape
-    return first if (first.np_dtype, first.shape) == form else feature
-
-  return kept(saving.features_of(episode_spec))
-
-
-def _source_field(source, path) -> str:
-  """Returns the field of a data set whose values a field has unchanged."""
-  if source.transforms:
-    return ''
-  if source.mapping is not None and path[0] == rlds.STEPS:
-    field = getattr(source.mapping, path[1], None)
-    if not isinstance(field, str):
-      return ''
-    path = [rlds.STEPS, field, *path[2:]]
-  return '/'.join(path)

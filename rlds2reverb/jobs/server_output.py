@@ -32,9 +32,8 @@ class ServerOutput(outputs.JobOutput):
     lines = []
     fewest = estimates.fewest_items(self.plan)
     for address in self._addresses:
-      infos = self._infos(address)
       lines.append(f'to the Reverb server at {address}')
-      for name, info in infos.items():
+      for name, info in self._infos(address).items():
         _check_table(address, info, spec, fewest[name] // len(self._addresses))
         lines.append(
             f'  table {info.name!r} holds {info.current_size} of at most'
@@ -48,11 +47,10 @@ class ServerOutput(outputs.JobOutput):
   def lost(self, receipts, changed):
     lost = {}
     for address in self._addresses if receipts else ():
-      state = tables_lib.state_of(address, _TIMEOUT_SECONDS)
-      infos = self._infos(address)
+      now, infos = self._state(address), self._infos(address)
       for number, receipt in receipts.items():
         before = receipt['output'][address]
-        if before['state'] != state:
+        if before['state'] != now['state']:
           lost[number] = f'the server at {address} was started again since'
           continue
         for name, info in infos.items():
@@ -75,28 +73,16 @@ class ServerOutput(outputs.JobOutput):
   def write(self, number, episodes):
     # The state is asked for before the items are written. If the server starts
     # again meanwhile, its state differs later, and the task is done again.
-    output: Dict[str, Dict[str, Any]] = {
-        address: {
-            'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),
-            'removed': {
-                name: _removed(info)
-                for name, info in self._infos(address).items()
-            },
-        }
-        for address in self._addresses
-    }
+    output = {address: self._state(address) for address in self._addresses}
     _, counts = insert.insert(
-        episodes.frames(),
-        self._addresses,
-        timeout=_TIMEOUT_SECONDS,
+        episodes.frames(), self._addresses, timeout=_TIMEOUT_SECONDS
     )
     items = {table['table_name']: 0 for table in self.plan.tables}
-    for address, of_server in zip(self._addresses, counts):
-      output[address]['new'] = {}
+    for (address, before), of_server in zip(output.items(), counts):
       for name, info in self._infos(address).items():
-        _check_not_full(address, info, output[address]['removed'][name])
+        _check_not_full(address, info, before['removed'][name])
         items[name] += sum(of_server[name])
-        output[address]['new'][name] = of_server[name].new
+      before['new'] = {name: of_server[name].new for name in items}
     return items, output
 
   def join(self, receipts):
@@ -109,6 +95,15 @@ class ServerOutput(outputs.JobOutput):
         _TIMEOUT_SECONDS,
     )
 
+  def _state(self, address: str) -> Dict[str, Any]:
+    """Returns which run of a server there is, and what was removed in it."""
+    return {
+        'state': tables_lib.state_of(address, _TIMEOUT_SECONDS),
+        'removed': {
+            name: _removed(info) for name, info in self._infos(address).items()
+        },
+    }
+
 
 def _removed(info) -> int:
   """Returns how many items a table has removed in this run of its server."""
@@ -116,14 +111,7 @@ def _removed(info) -> int:
 
 
 def _check_table(address: str, info, spec, fewest: int) -> None:
-  """Raises a ValueError if a table cannot take the items.
-
-  Args:
-    address: the server, for messages.
-    info: the table.
-    spec: the spec of a frame.
-    fewest: how many items there are at least.
-  """
+  """Raises a ValueError if a table cannot take `fewest` items of a spec."""
   try:
     specs.check_signature(info.signature, spec)
   except specs.SpecMismatchError as e:

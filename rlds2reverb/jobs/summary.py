@@ -4,9 +4,9 @@ import collections
 import dataclasses
 from typing import Any, Dict, Mapping, Sequence
 
+from rlds2reverb.jobs import counts as counts_lib
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import task_episodes
 from rlds2reverb.trajectories import report as report_lib
 
 _THERE_BEFORE = (
@@ -21,17 +21,16 @@ def make(
 ) -> Dict[str, Any]:
   """Returns the summary of a job, as JSON values."""
   tables = {table['table_name']: 0 for table in plan.tables}
-  total = {**task_episodes.no_counts(), 'items': tables}
-  total.update(dict.fromkeys(('filtered', 'seconds', 'there_before'), 0))
+  total = {**counts_lib.no_counts(), 'items': tables}
+  total.update(filtered=0, seconds=0, there_before=0)
   rules: Dict[str, int] = collections.Counter()
   for receipt in receipts.values():
     counts = {key: receipt[key] for key in total if key in receipt}
     if plan.output.kind == plan_lib.SERVER:
-      counts['there_before'] = sum(receipt['items'].values()) - sum(
-          sum(of_server['new'].values())
-          for of_server in receipt['output'].values()
-      )
-    total = task_episodes.merge(total, counts)
+      of_servers = receipt['output'].values()
+      new = sum(sum(each['new'].values()) for each in of_servers)
+      counts['there_before'] = sum(receipt['items'].values()) - new
+    total = counts_lib.merge(total, counts)
     rules.update(bad['rule'] for bad in receipt['skipped'])
   return {
       'plan': plan.hash,
@@ -55,43 +54,40 @@ def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
   """
   there_before, statistics = summary['there_before'], summary['statistics']
 
-  def of_an_episode(name, label):
-    numbers = statistics[name]
-    if numbers['count']:
-      ends = f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}'
-      mean = numbers['sum'] / numbers['count']
-      yield f'{label} of an episode', f'{ends}, mean {mean:,.6g}'
+  def span(numbers):
+    if not numbers['count']:
+      return None
+    ends = f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}'
+    return f'{ends}, mean {numbers["sum"] / numbers["count"]:,.6g}'
 
-  rows = [
-      ('episodes', summary['episodes']),
-      ('steps', summary['steps']),
-      ('bytes of frames', summary['bytes']),
-      *((f'items in {name}', n) for name, n in summary['items'].items()),
-      # A row of None is left out.
-      ('items there before', there_before or None),
-      *of_an_episode('length', 'transitions'),
-      *of_an_episode('return', 'return'),
-      ('left out by filters', summary['filtered'] or None),
-      ('invalid, left out', summary['skipped']),
-      *((f'  {rule}', n) for rule, n in summary['skipped_by_rule'].items()),
-      ('  listed in', quarantine if summary['skipped'] else None),
-      ('seconds', f'{summary["seconds"]:,.1f}'),
-  ]
-  rows = [
-      (name, f'{value:,}' if isinstance(value, int) else value)
-      for name, value in rows
-      if value is not None
-  ]
-  width = max(len(name) for name, _ in rows)
+  rows = {
+      'episodes': summary['episodes'],
+      'steps': summary['steps'],
+      'bytes of frames': summary['bytes'],
+      **{f'items in {name}': n for name, n in summary['items'].items()},
+      # What is None is left out.
+      'items there before': there_before or None,
+      'transitions of an episode': span(statistics['length']),
+      'return of an episode': span(statistics['return']),
+      'left out by filters': summary['filtered'] or None,
+      'invalid, left out': summary['skipped'],
+      **{f'  {rule}': n for rule, n in summary['skipped_by_rule'].items()},
+      '  listed in': quarantine if summary['skipped'] else None,
+      'seconds': f'{summary["seconds"]:,.1f}',
+  }
+  rows = {name: value for name, value in rows.items() if value is not None}
+  width = max(map(len, rows))
   warnings = report_lib.warnings_of(
       statistics['bootstrapped_terminals'],
       statistics['last_rewards']['episodes'],
       statistics['last_rewards']['sum'],
       statistics['nan'],
   )
-  notes = [_THERE_BEFORE] if there_before else []
-  lines = [f'{name:<{width}}  {value}' for name, value in rows]
-  return '\n'.join([*lines, *notes, *warnings])
+  lines = [
+      f'{name:<{width}}  ' + (f'{value:,}' if isinstance(value, int) else value)
+      for name, value in rows.items()
+  ]
+  return '\n'.join([*lines, *[_THERE_BEFORE] * bool(there_before), *warnings])
 
 
 def why_empty(

@@ -8,15 +8,7 @@ done again, and one that has it need not be.
 from concurrent import futures
 import gc
 import time
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Type,
-)
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Type
 
 import tensorflow as tf
 
@@ -26,6 +18,7 @@ from rlds2reverb.jobs import error_location
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import rlds_output
 from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
@@ -33,17 +26,17 @@ from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
 from rlds2reverb.replay.server import insert_stream
 
-# Stands for the number of a task: the parts are joined.
-JOIN = -1
-
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
     plan_lib.SERVER: server_output.ServerOutput,
     plan_lib.STATISTICS: statistics_output.StatisticsOutput,
 }
-_SECONDS_PER_REPORT = 0.5
 _QUESTIONS_AT_ONCE = 16
+_MORE_MEMORY = (
+    'A worker holds the longest episode, whatever task_mb is: allow more, or'
+    ' take fewer workers.'
+)
 # Errors after which a task is tried again: a server may come back, and a worker
 # of a killed job on another machine may need a moment to end.
 _TRANSIENT_ERRORS = (
@@ -56,45 +49,12 @@ _TRANSIENT_ERRORS = (
 )
 
 
-class Progress(NamedTuple):
-  """The progress of a task.
-
-  Attributes:
-    episodes: how many episodes were converted so far.
-    steps: how many steps they have.
-    num_bytes: how many bytes their frames have.
-    skipped: how many episodes were left out because they are invalid.
-    filtered: how many episodes filters left out; known when a task is done.
-  """
-
-  episodes: int = 0
-  steps: int = 0
-  num_bytes: int = 0
-  skipped: int = 0
-  filtered: int = 0
-
-
 class TaskError(RuntimeError):
   """An error in the data or the output of a task, which names the place."""
 
 
 class InvalidEpisodesError(TaskError):
   """An error that says that too many episodes are invalid."""
-
-
-# What becomes of errors, by the first kind that they are of.
-_OUTCOMES = (
-    (_TRANSIENT_ERRORS, ConnectionError, '{}'),
-    (
-        MemoryError,
-        TaskError,
-        'There is not enough memory: {}. A worker holds the longest episode,'
-        ' whatever task_mb is: allow more, or take fewer workers.',
-    ),
-    # A file of the data that is missing will be missing again.
-    ((FileNotFoundError, RuntimeError, ValueError), TaskError, '{}'),
-    (OSError, OSError, '{}'),
-)
 
 
 class Attempt(NamedTuple):
@@ -108,50 +68,56 @@ class Attempt(NamedTuple):
   job: job_lib.Job
   skips: bool = True
 
-  def __call__(self, number: int, report: Callable[[Progress], None]) -> Any:
-    """Does a task, or joins the parts.
+  def __call__(
+      self, number: int, report: Callable[[progress_lib.Progress], None]
+  ) -> Any:
+    """Does a task.
 
     Args:
-      number: the number of the task, or `JOIN`.
+      number: the number of the task.
       report: is called with the progress about twice a second.
 
     Returns:
-      The receipt of the task, or None; or an error as `outcome_of` makes it.
+      The receipt of the task. Or an error, which can be pickled: a
+      `ConnectionError`, if the task is worth another try; another `OSError`, if
+      its output could not be written; or a `TaskError`. The other tasks can be
+      done after any of them.
     """
-    try:
-      with private.own_default_graph():
-        return self.join() if number == JOIN else run_task(self, number, report)
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      return outcome_of(error)
-    finally:
-      # The graphs of a task refer to each other, and hold memory that Python
-      # does not count, so it would collect them too late.
-      gc.collect()
+    return self.outcome_of(lambda: run_task(self, number, report))
 
   def join(self) -> None:
     """Makes the whole output of a job whose tasks are all done."""
     output_of(self.job).join(self.job.receipts())
 
-
-def outcome_of(error: Exception) -> Exception:
-  """Returns an error as the outcome of a task, which can be pickled.
-
-  It is a `ConnectionError`, if the task is worth another try; another
-  `OSError`, if its output could not be written; or a `TaskError`. The other
-  tasks can be done after any error.
-  """
-  if isinstance(error, TaskError):
-    return error
-  for kinds, kind, text in _OUTCOMES:
-    if isinstance(error, kinds):
-      return kind(text.format(error))
-  return TaskError(f'{type(error).__name__}: {error}')
+  def outcome_of(self, work: Callable[[], Any]) -> Any:
+    """Returns what a function returns, or its error as that of a task."""
+    try:
+      with private.own_default_graph():
+        return work()
+    except TaskError as error:
+      return error
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      text = str(error)
+      if isinstance(error, _TRANSIENT_ERRORS):
+        return ConnectionError(text)
+      if isinstance(error, MemoryError):
+        text = f'There is not enough memory: {error}. {_MORE_MEMORY}'
+      elif not isinstance(error, (OSError, RuntimeError, ValueError)):
+        text = f'{type(error).__name__}: {error}'
+      # A file of the data that is missing will be missing again.
+      is_missing = isinstance(error, FileNotFoundError)
+      is_output = isinstance(error, OSError) and not is_missing
+      return OSError(text) if is_output else TaskError(text)
+    finally:
+      # The graphs of a task refer to each other, and hold memory that Python
+      # does not count, so it would collect them too late.
+      gc.collect()
 
 
 def run_task(
     attempt: Attempt,
     number: int,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[progress_lib.Progress], None],
 ) -> job_lib.Receipt:
   """Does a task, and leaves its receipt in the folder of the job.
 
@@ -171,7 +137,7 @@ def run_task(
     InsertError: if a server fails.
     ValueError: if the data does not fit the output.
   """
-  start = last = time.monotonic()
+  start = time.monotonic()
   job, skips = attempt
   plan = job.plan
   task = plan.tasks[number]
@@ -184,23 +150,16 @@ def run_task(
     )
   state = source.state_of(task.ranges)
 
-  def report():
-    num_skipped = len(episodes.report.skipped_episodes)
+  def look(counts, num_skipped):
     if num_skipped and not skips:
       raise TaskError(
           f'Invalid episodes: {num_skipped} so far, and 0 may be'
           ' (--invalid_episodes=skip, or max_invalid_fraction, leaves them'
           f' out):\n{_describe(episodes.skipped())}'
       )
-    on_progress(progress_of(episodes.measures.counts, num_skipped))
+    on_progress(progress_lib.make(counts, num_skipped))
 
-  def on_block():
-    nonlocal last
-    if time.monotonic() - last >= _SECONDS_PER_REPORT:
-      last = time.monotonic()
-      report()
-
-  episodes = task_episodes.TaskEpisodes(plan, task, source, on_block)
+  episodes = task_episodes.TaskEpisodes(plan, task, source, look)
   try:
     items, output = output_of(job).write(number, episodes)
   except tf.errors.OpError as error:
@@ -212,9 +171,8 @@ def run_task(
         f'{error_location.place_of(source, task.ranges)} has changed while it'
         ' was read.'
     )
-  report()
-  skipped = episodes.skipped()
-  counts = episodes.counts()
+  episodes.look()
+  skipped, counts = episodes.skipped(), episodes.counts()
   receipt = {
       'task': number,
       'plan': job.hash,
@@ -228,14 +186,6 @@ def run_task(
   }
   job.write_receipt(receipt)
   return receipt
-
-
-def progress_of(
-    counts: Mapping[str, Any], skipped: int, filtered: int = 0
-) -> Progress:
-  """Returns the progress of a task that has these counts."""
-  episodes, steps = counts['episodes'], counts['steps']
-  return Progress(episodes, steps, counts['num_bytes'], skipped, filtered)
 
 
 def output_of(job: job_lib.Job) -> outputs.JobOutput:
@@ -268,6 +218,5 @@ def changed(
 
 def _describe(bad: List[Dict[str, Any]]) -> str:
   shown = [f'  {each["file"]}: {each["message"]}' for each in bad[:5]]
-  if len(bad) > len(shown):
-    shown.append(f'  and {len(bad) - len(shown)} more')
-  return '\n'.join(shown)
+  more = len(bad) - len(shown)
+  return '\n'.join([*shown, *[f'  and {more} more'] * (more > 0)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
+import resource
 import signal
 import sys
 import threading
@@ -22,7 +22,6 @@ from absl import flags
 from absl import logging
 from etils import epy
 
-from rlds2reverb.jobs import memory
 from rlds2reverb.jobs import quiet
 
 with epy.lazy_imports():  # After the flags: `--help` is fast.
@@ -38,6 +37,10 @@ flags.disclaim_key_flags()
 # data, a disk or a server. The second: the command line is wrong.
 _FAILED = 1
 _WRONG_USAGE = 2
+# TensorFlow aborts with a C++ stack where it cannot even start its threads, and
+# a Reverb server waits for ever there. The smallest data set takes 2.45 GB of
+# addresses on two processors.
+_LEAST_ADDRESSES = 2_500_000_000
 
 
 def run(
@@ -78,7 +81,7 @@ def run(
 
   def call(argv):
     try:
-      memory.check()
+      check_memory()
       quiet.quiet_logs()
       sys.exit(main(*argv[1:]))
     except (app.UsageError, flags.Error) as e:
@@ -99,11 +102,11 @@ def run(
     finally:
       print(end='', flush=True)
   except OSError as e:
-    try:
-      _fail(e)
-    finally:
-      # Python would print what is left at its end, and a message of its own.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Python would print what is left at its end, and a message of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if not isinstance(e, BrokenPipeError):
+      print(e, file=sys.stderr)
+    sys.exit(_FAILED)
 
 
 @contextlib.contextmanager
@@ -179,13 +182,20 @@ def check_value(name: str, value: Any) -> None:
       raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
 
 
+def check_memory() -> None:
+  """Raises an OSError if `ulimit -v` is too low for TensorFlow to start."""
+  limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+  if 0 < limit < _LEAST_ADDRESSES:
+    raise OSError(
+        f'The address space is limited to {limit / 1e6:,.0f} MB (ulimit -v),'
+        f' and TensorFlow needs {_LEAST_ADDRESSES / 1e6:,.0f} MB and more.'
+    )
+
+
 def _fail(error: Any) -> NoReturn:
-  logging.debug('The error was raised here:', exc_info=True)
   if isinstance(error, BrokenPipeError):
-    stdout = select.poll()
-    stdout.register(1, 0)
-    if stdout.poll(0):  # Nobody reads what is printed any more: `| head`.
-      sys.exit(_FAILED)
+    raise error  # Nobody reads what is printed any more: `| head`.
+  logging.debug('The error was raised here:', exc_info=True)
   print(error, file=sys.stderr)
   sys.exit(_FAILED)
 

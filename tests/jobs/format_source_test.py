@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlds2reverb.formats import readers
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
@@ -100,21 +101,21 @@ class FormatSourceTest(job_testing.JobTestCase):
         ],
     )
 
-  @parameterized.parameters(
-      plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS
-  )
-  def test_a_task_reads_its_episodes_once(self, kind):
+  def test_a_task_reads_its_episodes_once(self):
     source = sources.make_source(
         'tests.jobs.format_source_test:watched_episodes', format='python'
     )
-    plan = self.plan(kind, self.new(), opened=[sources.open_source(source)])
-    folder = self.new('job')
-    os.mkdir(folder)
-    _READ.clear()
-    receipt = tasks.run_task(self.attempt(plan, folder), 0)
-    self.assertEqual(receipt['episodes'], len(job_testing.LENGTHS))
-    # The first one may be read once more, for the spec.
-    self.assertEqual(_READ.count(len(job_testing.LENGTHS) - 1), 1)
+    opened = [sources.open_source(source)]
+    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
+      plan = self.plan(kind, self.new(), opened=opened)
+      _READ.clear()
+      receipt = self._attempt(plan)(0, lambda progress: None)
+      self.assertEqual(receipt['episodes'], len(job_testing.LENGTHS))
+      # The first one may be read once more, for the spec.
+      self.assertEqual(_READ.count(len(job_testing.LENGTHS) - 1), 1)
+
+  def _attempt(self, plan):
+    return tasks.Attempt(job_lib.Job(plan, self.create_tempdir().full_path))
 
   def test_a_file_that_was_written_anew_is_noticed(self):
     path = self.new('data.npz')
@@ -129,8 +130,8 @@ class FormatSourceTest(job_testing.JobTestCase):
       )
       if len(rewards) == 3:
         plan = self.plan(directory=path)
-    with self.assertRaisesRegex(tasks.TaskError, 'has changed since the plan'):
-      tasks.run_task(self.attempt(plan, self.new('job')), 0)
+    error = self._attempt(plan)(0, lambda progress: None)
+    self.assertRegex(str(error), 'has changed since the plan')
 
 
 if __name__ == '__main__':

@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Optional
 from absl.testing import parameterized
 import numpy as np
 import reverb
-from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
@@ -17,7 +16,6 @@ from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -147,9 +145,6 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
   def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, job_lib.Receipt]:
     return job_lib.Job(plan, self.job_folder(plan)).receipts()
 
-  def attempt(self, plan: plan_lib.Plan, folder: str) -> tasks.Attempt:
-    return tasks.Attempt(job_lib.Job(plan, folder))
-
 
 def items_in(client: reverb.Client) -> List[Any]:
   """Returns what `items_of` does for the table of a server."""
@@ -183,15 +178,6 @@ def items_of(directory: str) -> List[Any]:
       )
     finally:
       server.stop()
-
-
-def item_records(directory: str) -> List[schema_pb2.PrioritizedItem]:
-  """Returns the items of a checkpoint, in their order."""
-  return [
-      schema_pb2.PrioritizedItem.FromString(content)
-      for batch in records.read(directory, records.ITEMS)
-      for content in batch
-  ]
 
 
 def contents_of(directory: str) -> Dict[str, bytes]:

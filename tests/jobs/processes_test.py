@@ -1,12 +1,12 @@
-"""Tests of jobs in this process and in several, which are killed."""
+"""Tests of jobs in several processes, which are killed, and of progress."""
 
 import dataclasses
 import gc
+import io
 import os
 import pathlib
 import signal
-import threading
-import time
+import sys
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -17,8 +17,9 @@ from tensorflow.python.framework import func_graph
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import job as job_lib
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import processes
+from rlds2reverb.jobs import progress
+from rlds2reverb.jobs import task_episodes
 from rlds2reverb.jobs import tasks
 from tests.jobs import job_testing
 
@@ -45,35 +46,13 @@ class _Dying(NamedTuple):
 
 class _DyingProcesses(processes.Processes):
 
-  def __init__(self, folder, signals, times, num_workers=2):
-    super().__init__(num_workers)
+  def __init__(self, folder, signals, times):
+    super().__init__(2)
     os.mkdir(folder)
     self._with = folder, signals, times
 
   def map(self, attempt, numbers, report):
     return super().map(_Dying(attempt, *self._with), numbers, report)
-
-
-class NumWorkersTest(job_testing.JobTestCase):
-
-  def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
-    plan = self.plan(episodes_per_task=2)
-    self.assertLen(plan.tasks, 4)
-    for num_processors, num_mib, count, reason in (
-        (3, 1000, 3, 'one for each processor'),
-        (8, 1000, 4, 'one for each task'),
-        (8, 64, 2, 'each reads 34 MB'),
-        (8, 63, 1, 'longer to start than it saves'),
-        (8, 0, 1, 'longer to start than it saves'),
-    ):
-      data = dataclasses.replace(plan.data_sets[0], num_bytes=num_mib << 20)
-      sized = dataclasses.replace(plan, data_sets=(data,))
-      with mock.patch.object(
-          os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
-      ):
-        found, why = processes.choose_num_workers(sized)
-      self.assertEqual(found, count)
-      self.assertIn(reason, why)
 
 
 class HereTest(job_testing.JobTestCase):
@@ -83,65 +62,45 @@ class HereTest(job_testing.JobTestCase):
     job = job_lib.Job(plan, self.new('job'))
     os.mkdir(job.folder)
     job.begin()
-    counts = []
+    graphs = []
+    heard = []
     gc.disable()  # What is left to Python comes too late.
     self.addCleanup(gc.enable)
-    outcomes = engines.Here().map(
-        tasks.Attempt(job), range(3), lambda *unused: None
-    )
-    for number, (done, outcome) in enumerate(outcomes):
-      self.assertEqual((done, outcome['task']), (number, number))
-      self.assertEqual(sorted(job.receipts()), list(range(number + 1)))
-      counts.append(
-          sum(isinstance(one, func_graph.FuncGraph) for one in gc.get_objects())
-      )
+    with mock.patch.object(task_episodes, '_SECONDS_PER_LOOK', 0.0):
+      for number, (done, outcome) in enumerate(
+          engines.Here().map(
+              tasks.Attempt(job),
+              range(3),
+              lambda *found: heard.append(found),
+          )
+      ):
+        self.assertEqual((done, outcome['task']), (number, number))
+        self.assertEqual(sorted(job.receipts()), list(range(number + 1)))
+        self.assertGreater(len(heard), 1)
+        self.assertEqual(heard[-1], (number, progress.of_receipt(outcome)))
+        graphs.append(
+            sum(isinstance(e, func_graph.FuncGraph) for e in gc.get_objects())
+        )
     # The first task leaves what the next ones use.
-    self.assertEqual(counts[1:], counts[:1] * 2)
+    self.assertEqual(graphs[1:], graphs[:1] * 2)
 
-  def test_whatever_a_task_raises_the_others_are_done(self):
-    plan = self.plan(episodes_per_task=4)
-    run_task = tasks.run_task
-    for error, message in (
-        (MemoryError('Unable to allocate 8 GiB'), 'not enough memory: Unable'),
-        (TypeError('Of no kind.'), 'TypeError: Of no kind.'),
-        (OSError('No space left.'), 'task 0: No space left.'),
+  def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
+    plan = self.plan(episodes_per_task=2)
+    for num_processors, num_mib, count in (
+        (3, 1000, 3),
+        (8, 1000, 4),  # There are four tasks.
+        (8, 64, 2),
+        (8, 63, 1),
+        (8, 0, 1),
     ):
-
-      def run(attempt, number, *args, error=error):
-        if number == 0:
-          raise error
-        return run_task(attempt, number, *args)
-
-      with mock.patch.object(tasks, 'run_task', run):
-        self.assert_fails(convert.JobError, f'1 are done.\n.*{message}', plan)
-
-  @pytest.mark.long
-  def test_a_server_that_comes_back_is_waited_for(self):
-    server = self.start_server()
-    port = server.port
-    plan = self.plan(plan_lib.SERVER, f'localhost:{port}')
-    attempt = tasks.Attempt.__call__
-    calls = []
-
-    def call(self, number, report):
-      calls.append(number)
-      if len(calls) == 1:
-        server.stop()
-      return attempt(self, number, report)
-
-    def come_back():
-      while len(calls) < 5:
-        time.sleep(0.05)
-      self.start_server(port)
-
-    thread = threading.Thread(target=come_back)
-    thread.start()
-    with mock.patch.object(
-        tasks.server_output, '_TIMEOUT_SECONDS', 1
-    ), mock.patch.object(tasks.Attempt, '__call__', call):
-      self.convert(plan)
-    thread.join()
-    self.assertGreaterEqual(len(calls), 8)
+      data = dataclasses.replace(plan.data_sets[0], num_bytes=num_mib << 20)
+      sized = dataclasses.replace(plan, data_sets=(data,))
+      with mock.patch.object(
+          os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
+      ):
+        self.assertEqual(processes.choose_num_workers(sized), count)
+    with self.assertRaisesRegex(ValueError, 'num_workers must be positive'):
+      processes.Processes(0)
 
 
 @pytest.mark.long
@@ -157,39 +116,54 @@ class ProcessesTest(job_testing.JobTestCase):
         job_testing.rewards_of(job_testing.items_of(plan.output.place)),
         job_testing.ALL_PAIRS,
     )
+    found = []
     for number in range(8):
       pids = pathlib.Path(notes, str(number)).read_text().split()
       self.assertLen(pids, 2 if number in signals else 1)
-      self.assertFalse(any(map(_is_running, pids)))
+      found += pids
+    self.assertLen(set(found), 11)  # Each is a process of its own.
+    self.assertFalse(any(os.path.exists(f'/proc/{pid}') for pid in found))
 
   def test_a_task_whose_process_always_dies(self):
     plan = self.plan(episodes_per_task=4)
     engine = _DyingProcesses(self.new('notes'), {0: signal.SIGKILL}, 9)
-    self.assert_fails(
-        convert.JobError,
+    message = (
         '1 of 2 tasks have failed; 1 are done.\n  task 0: .* exit code -9. '
-        'Memory may have been short. From now on the number of workers is 1.',
-        plan,
-        engine=engine,
+        'Memory may have been short. From now on the number of workers is 1.'
     )
-
-  def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
-    plan = self.plan(episodes_per_task=1)
-    notes = self.new('notes')
-    with mock.patch.object(processes, 'TASKS_PER_PROCESS', 3):
-      self.convert(plan, engine=_DyingProcesses(notes, {}, 0, num_workers=1))
-    pids = [pathlib.Path(notes, str(n)).read_text() for n in range(8)]
-    self.assertEqual(
-        [pids.count(pid) for pid in dict.fromkeys(pids)], [3, 3, 2]
-    )
+    self.assert_fails(convert.JobError, message, plan, engine=engine)
 
 
-def _is_running(pid):
-  try:
-    with open(f'/proc/{pid}/stat', encoding='utf-8') as f:
-      return f.read().rpartition(')')[2].split()[0] != 'Z'
-  except FileNotFoundError:
-    return False
+class ProgressDisplayTest(absltest.TestCase):
+
+  def test_a_line_now_and_then_in_a_log_and_one_that_changes(self):
+    for is_terminal in False, True:
+      stream = io.StringIO()
+      stream.isatty = lambda is_terminal=is_terminal: is_terminal
+      counts = {'episodes': 2, 'steps': 20, 'num_bytes': 200}
+      one = progress.make({**counts, 'episodes': 1})
+      with mock.patch.object(sys, 'stderr', stream), mock.patch.multiple(
+          progress, _SECONDS_PER_LINE=0.0, _SECONDS_PER_CHANGE=0.0
+      ):
+        display = progress.ProgressDisplay(10, progress.make(counts, 1))
+        display.update(3, one)
+        display.update(3, progress.make(counts, 1))  # It replaces the first.
+        display.update(4, one)
+        display.say('A line.')
+        display.close()
+      self.assertEqual(
+          display.total,
+          {'episodes': 5, 'steps': 60, 'num_bytes': 600, 'skipped': 2}
+          | {'filtered': 0},
+      )
+      begin = '\r\033[K' if is_terminal else ''
+      *_, last, said = stream.getvalue().rstrip().split(begin or '\n')
+      self.assertEqual(said, 'A line.')
+      self.assertRegex(
+          last,
+          r'^7 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped,'
+          r' \d:\d\d:\d\d to go$',
+      )
 
 
 if __name__ == '__main__':

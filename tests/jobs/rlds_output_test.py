@@ -2,126 +2,66 @@
 
 import json
 import os
-from unittest import mock
 
 from absl.testing import absltest
+import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs import tasks
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
 
 class RldsOutputTest(job_testing.JobTestCase):
 
-  def test_progress_counts_what_was_read_and_written(self):
-    plan = self.plan(plan_lib.RLDS, self.new(), episodes_per_task=8)
-    folder = self.new('job')
-    os.mkdir(folder)
-    seen = []
-    with mock.patch.object(tasks, '_SECONDS_PER_REPORT', 0.0):
-      tasks.run_task(self.attempt(plan, folder), 0, seen.append)
-    self.assertGreater(len(seen), 1)
-    self.assertEqual(seen[-1][:2], (8, sum(job_testing.LENGTHS)))
-
-  def _write(self, name, names, citation, version='1.2.0'):
-    """Writes two episodes with the name of a task; returns the directory."""
-    directory = self.new(name)
-    os.mkdir(directory)
-    episodes = [
-        {**data_sets.episode(index, 3), 'task': index, 'agent_id': 'a'}
-        for index in range(2)
+  def test_what_is_known_of_data_sets_is_kept(self):
+    directories = []
+    for name in 'one', 'other':
+      directory = data_sets.numbered(self.new(name), [3, 3])
+      path = os.path.join(directory, 'dataset_info.json')
+      with open(path, encoding='utf-8') as f:
+        info = json.load(f)
+      info['description'] = f'About {name}.'
+      info['citation'] = f'@{name}'
+      info['location'] = {'urls': ['https://example.com']}
+      info['redistributionInfo'] = {'license': 'CC BY 4.0'}
+      with open(path, 'w', encoding='utf-8') as f:
+        json.dump(info, f)
+      directories.append(directory)
+    opened = [
+        sources.open_source(sources.make_source(each)) for each in directories
     ]
-    for episode in episodes:
-      for step in episode['steps']:
-        step['gripper'] = 'shut'
-    features = {
-        'steps': tfds.features.Dataset(
-            {
-                **data_sets.FEATURES['steps'].feature,
-                'gripper': tfds.features.ClassLabel(names=['open', 'shut']),
-            }
-        ),
-        'task': tfds.features.ClassLabel(names=names),
-        'agent_id': tfds.features.Text(),
-    }
-    writing.write_episodes(
-        episodes,
-        directory,
-        name=name,
-        description=f'About {name}.',
-        features=features,
-        version=version,
-    )
-    path = os.path.join(directory, 'dataset_info.json')
-    with open(path, encoding='utf-8') as f:
-      info = json.load(f)
-    info['citation'] = citation
-    info['location'] = {'urls': ['https://example.com']}
-    info['redistributionInfo'] = {'license': 'CC BY 4.0'}
-    with open(path, 'w', encoding='utf-8') as f:
-      json.dump(info, f)
-    return directory
-
-  @pytest.mark.long
-  def test_what_is_known_of_a_data_set_is_kept(self):
-    one = self._write('one', ['push', 'pull'], '@one')
-    plan = self.plan(plan_lib.RLDS, self.new('again'), directory=one)
-    self.convert(plan)
-    info = tfds.builder_from_directory(plan.output.place).info
-    self.assertEqual(info.full_name, 'again/1.2.0')
+    place = os.path.join(self.new('both'), '2.0.0')
+    self.convert(self.plan(plan_lib.RLDS, place, opened=opened))
+    info = tfds.builder_from_directory(place).info
+    self.assertEqual(info.full_name, 'both/2.0.0')
     self.assertEqual(
-        info.description, 'About one.\n\nEpisodes converted by rlds2reverb.'
+        info.description,
+        'About one.\n\nAbout other.\n\nEpisodes converted by rlds2reverb.',
     )
-    self.assertEqual(info.citation, '@one')
+    self.assertEqual(info.citation, '@one\n\n@other')
     self.assertEqual(info.homepage, 'https://example.com')
     self.assertEqual(info.redistribution_info.license, 'CC BY 4.0')
-    self.assertEqual(info.features['task'].names, ['push', 'pull'])
-    self.assertEqual(
-        info.features['steps'].feature['gripper'].names, ['open', 'shut']
-    )
-    self.assertIsInstance(info.features['agent_id'], tfds.features.Text)
-    for index, episode in enumerate(
-        loading.load_episodes(plan.output.place).as_numpy_iterator()
-    ):
-      self.assertEqual(episode['task'], index)
-      self.assertEqual(episode['steps']['gripper'].tolist(), [1, 1, 1])
-
-    # Of two, what they have in common; the folder says another version.
-    other = self._write('other', ['push', 'lift'], '@other', '3.0.0')
-    plan = self.plan(
-        plan_lib.RLDS,
-        os.path.join(self.new('both'), '2.0.0'),
-        opened=[
-            sources.open_source(sources.make_source(each))
-            for each in (one, other)
-        ],
-    )
-    self.convert(plan)
-    info = tfds.builder_from_directory(plan.output.place).info
-    self.assertEqual(info.full_name, 'both/2.0.0')
-    self.assertEqual(info.citation, '@one\n\n@other')
-    self.assertStartsWith(info.description, 'About one.\n\nAbout other.')
-    self.assertNotIsInstance(info.features['task'], tfds.features.ClassLabel)
-    self.assertEqual(
-        info.features['steps'].feature['gripper'].names, ['open', 'shut']
-    )
 
   def test_where_repaired_episodes_cannot_go(self):
     other = self.new()
     os.mkdir(other)
     open(os.path.join(other, 'mine.txt'), 'wb').close()
+    tested = data_sets.numbered(self.new('data'), [3], split='test')
     opened = [sources.open_source(sources.make_source(self.directory))]
     only = ('quarantine.jsonl', [[ranges_lib.Range('train', 3, 4)]])
-    plan = self.plan(plan_lib.RLDS, other, opened=opened, only=only)
-    self.assert_fails(FileExistsError, 'and no RLDS data set', plan)
+    for kind, place, error, message in (
+        (plan_lib.RLDS, other, FileExistsError, 'and no RLDS data set'),
+        (plan_lib.RLDS, tested, ValueError, r"which has the splits \['test'\]"),
+        (plan_lib.STATISTICS, other, ValueError, 'Make them anew'),
+    ):
+      plan = self.plan(kind, place, opened=opened, only=only)
+      self.assert_fails(error, message, plan)
     self.assertEqual(os.listdir(other), ['mine.txt'])
 
   @pytest.mark.long
@@ -154,19 +94,16 @@ class RldsOutputTest(job_testing.JobTestCase):
     directory = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
     plan = self.plan(plan_lib.RLDS, self.new(), directory=directory)
     self.convert(plan)
-    leaves = []
-    for path in plan.output.place, directory:
-      data = loading.load_episodes(path)
-      leaves.append((data.element_spec, [_leaves(each) for each in data]))
-    self.assertEqual(*leaves)
-
-
-def _leaves(episode):
-  """Returns the path and the values of every leaf of an episode."""
-  return [
-      (path, leaf.numpy().tolist())
-      for path, leaf in tree.flatten_with_path(episode)
-  ]
+    found, expected = (
+        [
+            tree.flatten_with_path(episode)
+            for episode in loading.load_episodes(path).as_numpy_iterator()
+        ]
+        for path in (plan.output.place, directory)
+    )
+    self.assertLen(found, len(expected))
+    for one, other in zip(found, expected):
+      tree.map_structure(np.testing.assert_array_equal, one, other)
 
 
 if __name__ == '__main__':

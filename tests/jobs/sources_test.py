@@ -3,62 +3,56 @@
 import dataclasses
 import json
 import os
-import tempfile
 
 from absl.testing import absltest
+import numpy as np
+import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
+from rlds2reverb.replay import items
 from rlds2reverb.transforms import normalization
 from tests.jobs import data_sets
+from tests.jobs import job_testing
 
 _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
-
-
-def _first_numbers(episodes):
-  """Returns the index that each episode was written with."""
-  return [int(episode['steps']['observation'][0, 0]) for episode in episodes]
+_TABLES = [
+    items.TableItems('pairs'),
+    items.TableItems('strided', windows_lib.Windows(5, 3)),
+    items.TableItems('episodes', None),
+    items.TableItems('padded', windows_lib.Windows(80, end='pad')),
+]
 
 
 def _indices(episodes):
   return [int(episode[opened_lib.EPISODE_INDEX]) for episode in episodes]
 
 
-class SourcesTest(absltest.TestCase):
+class _SourcesTestCase(absltest.TestCase):
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.directory = data_sets.numbered(
-        os.path.join(folder.name, 'numbered'), _LENGTHS
-    )
+  def setUp(self):
+    super().setUp()
+    self.directory = self._write(_LENGTHS)
 
-  def _open(self, *args, **kwargs):
-    return sources.open_source(
-        sources.make_source(self.directory, *args, **kwargs)
-    )
+  def _write(self, lengths, **kwargs):
+    directory = os.path.join(self.create_tempdir().full_path, 'numbered')
+    return data_sets.numbered(directory, lengths, **kwargs)
 
-  def test_what_is_known_without_reading(self):
-    opened = self._open()
-    self.assertEqual(opened.num_episodes, 7)
-    self.assertEqual(opened.name, 'numbered/1.0.0')
-    self.assertEqual(opened.directory, self.directory)
-    self.assertEqual(
-        opened.shards,
-        [('train', 0, 2), ('train', 2, 4), ('train', 4, 6), ('train', 6, 7)],
-    )
-    size = sum(map(os.path.getsize, data_sets.files_of(self.directory)))
-    self.assertBetween(opened.num_bytes, 0.8 * size, size)
-    self.assertEqual(
-        *opened.files(ranges_lib.Range('train', 4, 5)),
-        data_sets.files_of(self.directory)[2],
-    )
+  def _open(self, split='train', directory='', **kwargs):
+    source = sources.make_source(directory or self.directory, split, **kwargs)
+    return sources.open_source(source)
+
+
+class SourcesTest(_SourcesTestCase):
 
   def test_a_range_is_read_in_the_order_of_the_data_set(self):
+    paths = data_sets.files_of(self.directory)
     for split, part, expected in (
         ('train', (), [0, 1, 2, 3, 4, 5, 6]),
         ('train', ('train', 1, 6), [1, 2, 3, 4, 5]),
@@ -68,19 +62,23 @@ class SourcesTest(absltest.TestCase):
       opened = self._open(split)
       parts = [ranges_lib.Range(*part)] if part else []
       episodes = list(opened.read(*parts, with_index=True))
-      self.assertEqual(_first_numbers(episodes), expected)
       self.assertEqual(_indices(episodes), expected)
-      paths = data_sets.files_of(self.directory)
-      self.assertEqual(
-          opened.files(*parts),
-          list(dict.fromkeys(paths[index // 2] for index in expected)),
-      )
+      written = [int(e['steps']['observation'][0, 0]) for e in episodes]
+      self.assertEqual(written, expected)
+      files = dict.fromkeys(paths[index // 2] for index in expected)
+      self.assertEqual(opened.files(*parts), list(files))
     self.assertEqual(opened.ranges, [('train', 5, 7), ('train', 1, 3)])
     self.assertEqual(
         opened.shards,
         [('train', 5, 6), ('train', 6, 7), ('train', 1, 2), ('train', 2, 3)],
     )
     self.assertEqual(opened.num_episodes, 4)
+    opened = self._open()
+    self.assertEqual(
+        (opened.name, opened.directory), ('numbered/1.0.0', self.directory)
+    )
+    size = sum(map(os.path.getsize, paths))
+    self.assertBetween(opened.num_bytes, 0.8 * size, size)
 
   def test_a_source_survives_json_and_the_end_of_its_config(self):
     config = self.create_tempfile(
@@ -98,7 +96,7 @@ class SourcesTest(absltest.TestCase):
     os.remove(config.full_path)
     text = json.dumps(dataclasses.asdict(source))
     opened = sources.open_source(sources.Source(**json.loads(text)))
-    episode = next(iter(opened.read(ranges_lib.Range('train', 2, 3))))
+    (episode,) = opened.read(ranges_lib.Range('train', 2, 3))
     self.assertEqual(
         episode['steps']['reward'].numpy().tolist(), [400, 402, 404, 406, 408]
     )
@@ -119,36 +117,112 @@ class SourcesTest(absltest.TestCase):
         ]
     )
     self.assertTrue(opened.has_filter)
-    part = ranges_lib.Range('train', 1, 7)
-    episodes = opened.read(part, with_index=True)
+    episodes = opened.read(ranges_lib.Range('train', 1, 7), with_index=True)
     self.assertEqual(_indices(episodes), [2, 3, 6])  # Of 4 transitions or more.
 
-  def test_nearest_names(self):
+  def test_what_cannot_be_opened(self):
     transforms = 'transform_episodes.transfroms'
+    job = os.path.join(self.create_tempdir().full_path, 'rlds')
+    os.makedirs(f'{job}.job')
     for message, arguments in (
-        ("no split 'trian'. Did you mean train?", {'split': 'trian[:2]'}),
-        ('Did you mean recorded_gym?', {'config': 'recorded_gymn'}),
+        (r"no split 'trian'. Did you mean train\?", {'split': 'trian[:2]'}),
+        (r'Did you mean recorded_gym\?', {'config': 'recorded_gymn'}),
         (transforms, {'bindings': [f'{transforms} = []']}),
         ('not registered with gin', {'bindings': ['StepMaping.action = 1']}),
+        (r'Did you mean numbered\?', {'directory': self.directory[:-1]}),
+        ('Its job, .*rlds.job, has not', {'directory': job}),
+        (r'train\[1:3\] twice', {'split': 'train[:3]+train[1:]'}),
+        (r'\[3:3\].* has no episodes', {'split': 'train[3:3]'}),
     ):
       with self.assertRaisesRegex(
-          (ValueError, TypeError), message.replace('?', r'\?')
+          (ValueError, TypeError, FileNotFoundError), message
       ):
         self._open(**arguments)
-    with self.assertRaisesRegex(FileNotFoundError, r'Did you mean numbered\?'):
-      sources.open_source(sources.make_source(self.directory[:-1]))
-    folder = os.path.join(self.create_tempdir().full_path, 'rlds')
-    os.makedirs(f'{folder}.job')
-    with self.assertRaisesRegex(
-        FileNotFoundError, 'Its job, .*rlds.job, has not'
-    ):
-      sources.open_source(sources.make_source(folder))
 
-  def test_an_episode_is_not_read_twice(self):
-    with self.assertRaisesRegex(ValueError, r'train\[1:3\] twice'):
-      self._open('train[:3]+train[1:]')
-    with self.assertRaisesRegex(ValueError, r'\[3:3\].* has no episodes'):
-      self._open('train[3:3]')
+  def test_the_episodes_of_a_quarantine_file(self):
+    opened = [self._open(), self._open('train[2:5]', self._write([3] * 9))]
+
+    def read(*lines):
+      text = ''
+      for line in lines:
+        if not isinstance(line, str):
+          source, episode, *split = line
+          line = {'directory': opened[source].directory, 'episode': episode}
+          line = json.dumps({**line, 'split': (*split, 'train')[0]}) + '\n'
+        text += line
+      file = self.create_tempfile('quarantine.jsonl', text)
+      return ranges_lib.of_quarantine(file.full_path, opened)
+
+    self.assertEqual(
+        read((0, 4), (0, 1), (0, 3), (0, 6), (0, 1), (1, 2)),
+        [
+            [('train', 1, 2), ('train', 3, 5), ('train', 6, 7)],
+            [('train', 2, 3)],
+        ],
+    )
+    for message, *lines in (
+        ('line 1: episode 7 of split train', (1, 7)),
+        ('line 2: episode 9 of', (0, 0), (0, 9)),
+        ('line 1: episode 0 of split test', (0, 0, 'test')),
+        ('line 1 is not of a quarantine file', '{}'),
+        ('line 1 is not of a quarantine file', 'nonsense'),
+        ('lists no episodes',),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        read(*lines)
+
+
+class EstimatesTest(_SourcesTestCase):
+
+  def test_a_sample(self):
+    # One that has all is exact.
+    breakout = os.path.join(job_testing.RECORDED, 'breakout')
+    opened = self._open(directory=breakout)
+    episodes = opened.read().as_numpy_iterator()
+    lengths = [len(episode['steps']['reward']) for episode in episodes]
+    self.assertEqual(opened.sample(), (lengths, 1.0))
+    # Of parts of files, the episodes of the parts are read.
+    opened = self._open(
+        'train[3:6]+train[8:]', self._write(range(1, 10), per_file=5)
+    )
+    self.assertEqual(opened.sample(), ([4, 5, 6, 9], 1.0))
+    # What cannot be read is not known.
+    for path in data_sets.files_of(opened.directory):
+      with open(path, 'wb') as f:
+        f.truncate(1000)  # Zeros, which are no record.
+    self.assertEqual(opened.sample(), ([], 1.0))
+
+  def test_a_sample_of_some_is_about_right(self):
+    # The name of an episode's agent is a string, which takes bytes, too.
+    lengths = [3 + 7 * index % 11 for index in range(60)]
+    directory = self.create_tempdir().full_path
+    writing.write_episodes(
+        [
+            {**data_sets.episode(index, length), 'agent_id': 'a' * index}
+            for index, length in enumerate(lengths)
+        ],
+        directory,
+        name='named',
+        description='Episodes of agents with names.',
+        features={**data_sets.FEATURES, 'agent_id': tfds.features.Text()},
+        max_episodes_per_file=10,
+    )
+    sampled, factor = self._open(directory=directory).sample()
+    self.assertLen(sampled, 48)
+    about = sum(sampled) * factor
+    self.assertBetween(about, 0.93 * sum(lengths), 1.07 * sum(lengths))
+
+  def test_the_fewest_items_are_never_more_than_there_are(self):
+    lengths = np.random.default_rng(0).integers(1, 60, 40)
+    for per_file, is_all in (2, False), (40, False), (5, True):
+      directory = self._write(lengths.tolist(), per_file=per_file)
+      output = plan_lib.Output(plan_lib.CHECKPOINT, '/out')
+      opened = [self._open(directory=directory)]
+      plan = plan_lib.make_plan(opened, output, tables=_TABLES)
+      for table in _TABLES:
+        counted = table.count(lengths).sum()
+        fewest = estimates.fewest_items(plan)[table.table_name]
+        self.assertBetween(fewest, counted if is_all else 1, counted)
 
 
 if __name__ == '__main__':

@@ -64,8 +64,9 @@ class ValidateEpisodesTest(tf.test.TestCase):
         ],
     )
     limited = validating.validate(golden.stacked([episode]), limit=1)
-    self.assertLen(limited.problems, 1)
-    self.assertEqual(limited.num_problems, 3)
+    self.assertEqual((len(limited.problems), limited.num_problems), (1, 3))
+    with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
+      validating.validate(golden.stacked([golden.COMPLETE]), limit=0)
 
   def test_rules(self):
     episode = golden.make_episode([1, 2, 1], terminal=False)
@@ -111,27 +112,25 @@ class ValidateEpisodesTest(tf.test.TestCase):
     self.assertIn('It broke.', other.found)
     self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
 
-  def test_bad_arguments(self):
-    with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
-      validating.validate(golden.stacked([golden.COMPLETE]), limit=0)
-
-
-class ValidateSourceTest(tf.test.TestCase):
-
   def test_every_part_is_read_as_far_as_possible(self):
     episodes = [data_sets.episode(index, 4) for index in range(9)]
     episodes[5]['steps'][1]['is_terminal'] = True
+    episodes[0]['steps'][2]['reward'] = np.float32(np.nan)
     directory = data_sets.write(
         f'{self.create_tempdir().full_path}/data', episodes, per_file=3
     )
-    found = validating.validate(
-        sources.make_source(directory, 'train[4:]+train[:2]')
-    )
+    parts = sources.make_source(directory, 'train[4:]+train[:2]')
+    found = validating.validate(parts)
     (problem,) = found.problems
     self.assertEqual(
         (problem.split, problem.episode, problem.step), ('train', 5, 1)
     )
     self.assertEqual(found.num_episodes, 7)
+    # The rules are those of the config.
+    bindings = ['ConversionRules.nan = "invalid"']
+    source = sources.make_source(directory, 'train[:2]', bindings=bindings)
+    (problem,) = validating.validate(source).problems
+    self.assertEqual((problem.episode, problem.rule), (0, validation.NAN))
 
     # The first file loses the end of its second episode.
     files = data_sets.files_of(directory)
@@ -160,19 +159,6 @@ class ValidateSourceTest(tf.test.TestCase):
         ' where it is whole, and start the same command again.',
     )
     self.assertEqual(found.num_episodes, 5)
-
-  def test_the_rules_of_the_config(self):
-    episode = data_sets.episode(0, 4)
-    episode['steps'][2]['reward'] = np.float32(np.nan)
-    directory = data_sets.write(
-        f'{self.create_tempdir().full_path}/data', [episode]
-    )
-    for bindings, is_valid in (
-        ([], True),
-        (['ConversionRules.nan = "invalid"'], False),
-    ):
-      source = sources.make_source(directory, bindings=bindings)
-      self.assertEqual(validating.validate(source).is_valid, is_valid)
 
 
 if __name__ == '__main__':

@@ -53,13 +53,6 @@ class ValidateConfigsTest(absltest.TestCase):
     self.assertIn('Did you mean action?', mine_on_data.stderr)
     self.assertIn('observation: float32 (4,)', mine_on_data.stderr)
 
-  def test_an_unknown_config_and_data_without_one(self):
-    unknown, without = _run(['--config=brigde'], ['--data=anything'])
-    self.assertEqual(unknown.code, 1)
-    self.assertIn('Did you mean bridge', unknown.stderr)
-    self.assertEqual(without.code, 2)
-    self.assertIn('--data needs --config', without.stdout + without.stderr)
-
 
 if __name__ == '__main__':
   absltest.main()

@@ -1,0 +1,67 @@
+"""Tests of the counts of a task's episodes, against numpy."""
+
+from absl.testing import absltest
+import numpy as np
+from tf_agents.trajectories import trajectory
+
+from rlds2reverb.jobs import counts
+from rlds2reverb.trajectories import frame_blocks
+
+_REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]
+
+
+def _count(rewards, max_length=9, width=()):
+  """Counts episodes in pieces of `max_length` of each."""
+  counter = counts.FrameCounter()
+  for episode, each in enumerate(rewards):
+    step_type = np.array([0] + [1] * (len(each) - 1), np.int32)
+    step_type[-1] = 2
+    frames = trajectory.Trajectory(
+        step_type=step_type,
+        observation=np.zeros([len(each), 3], np.float32),
+        action=(),
+        policy_info=(),
+        next_step_type=step_type,
+        reward=np.multiply.outer(each, np.ones(width)),
+        discount=np.ones([len(each)], np.float32),
+    )
+    for start in range(0, len(each), max_length):
+      stop = min(start + max_length, len(each))
+      piece = frame_blocks.slice_frames(frames, start, stop)
+      splits = np.array([0, stop - start])
+      counter.add(frame_blocks.FrameBlock(piece, [episode], splits, start))
+  return counter.counts
+
+
+class CountsTest(absltest.TestCase):
+
+  def test_however_the_frames_come_in_blocks(self):
+    for max_length in 9, 1, 2:
+      expected = counts.no_counts()
+      expected.update(episodes=3, steps=8, num_bytes=8 * (4 + 12 + 4 + 8 + 4))
+      expected['statistics'].update(
+          {
+              'length': {'count': 3, 'sum': 5, 'min': 0, 'max': 3},
+              'return': {'count': 3, 'sum': 2, 'min': -1, 'max': 3},
+          }
+      )
+      self.assertEqual(_count(_REWARDS, max_length), expected)
+    merged = counts.no_counts()
+    for each in _REWARDS:
+      merged = counts.merge(merged, _count([each]))
+    self.assertEqual(merged, expected)
+    # Rewards of several numbers have no return.
+    several = _count(_REWARDS, width=(2,))['statistics']
+    self.assertEqual(several['return']['count'], 0)
+
+  def test_merging_some_of_the_names(self):
+    one = {'nan': {'reward': 2}, 'items': 1, 'more': 4}
+    other = {'nan': {'reward': 1, 'max': 4}, 'items': 3}
+    self.assertEqual(
+        counts.merge(one, other),
+        {'nan': {'reward': 3, 'max': 4}, 'items': 4, 'more': 4},
+    )
+
+
+if __name__ == '__main__':
+  absltest.main()

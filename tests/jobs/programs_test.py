@@ -1,0 +1,153 @@
+"""Tests of what the programs share: flags, signals and a quiet log."""
+
+import os
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+from absl import app
+from absl import flags
+from absl.testing import absltest
+from absl.testing import flagsaver
+
+from rlds2reverb.jobs import flags as flags_lib
+from rlds2reverb.jobs import usage
+
+flags_lib.define_source_flags()
+flags.DEFINE_integer('num_workers', 1, 'For the test.')
+flags.DEFINE_multi_string('names', ['a'], 'For the test.')
+
+
+class FlagsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+    self.enter_context(
+        mock.patch.dict(os.environ, BUILD_WORKING_DIRECTORY=self.folder)
+    )
+
+  def _sources(self, *args, **values):
+    defaults = {'dataset': ['data'], 'split': ['train'], 'num_workers': 1}
+    with flagsaver.flagsaver(**{**defaults, 'names': ['a'], **values}):
+      found = flags_lib.sources_from_flags('convert', *args)
+      return found, flags.FLAGS.num_workers, flags.FLAGS.names
+
+  def test_paths_are_those_of_the_folder_in_which_the_user_is(self):
+    os.mkdir(os.path.join(self.folder, 'data'))
+    with open(
+        os.path.join(self.folder, 'mine.gin'), 'w', encoding='utf-8'
+    ) as f:
+      f.write("StepMapping.action = 'torque'\n")
+    (source,), *_ = self._sources(config=['mine.gin'], data_dir='here')
+    at = lambda name: os.path.join(self.folder, name)
+    self.assertEqual(
+        (source.dataset, source.data_dir, source.config, source.bindings),
+        (
+            at('data'),
+            at('here'),
+            at('mine.gin'),
+            "StepMapping.action = 'torque'",
+        ),
+    )
+    # A name stays a name.
+    (source,), *_ = self._sources(dataset=['some_name/v2'])
+    self.assertEqual(source.dataset, 'some_name/v2')
+
+  def test_a_mixture(self):
+    sources, num_workers, _ = self._sources(
+        'oxe_magic_soup',
+        dataset=None,
+        data_dir='here',
+        gin_binding=['convert.num_workers = 3', 'FitImages.sizes = {}'],
+    )
+    self.assertEqual(num_workers, 3)
+    self.assertLen(sources, 25)
+    place = os.path.join(self.folder, 'here', 'bridge_dataset')
+    self.assertEqual(
+        (sources[2].dataset, sources[2].config), (place, 'bridge_dataset')
+    )
+    self.assertEndsWith(sources[2].bindings, 'FitImages.sizes = {}')
+
+  def test_one_split_for_all_or_one_each(self):
+    for splits, expected in (
+        (['train', 'test'], ['train', 'test']),
+        (['test'], ['test', 'test']),
+    ):
+      sources, *_ = self._sources(dataset=['a', 'b'], split=splits)
+      self.assertEqual([source.split for source in sources], expected)
+
+  def test_bindings_set_flags_that_the_user_has_not_given(self):
+    bindings = [
+        'convert.num_workers = 5',
+        "convert.names = ['b', 'c']",
+        'describe.anything = 7',
+    ]
+    _, num_workers, names = self._sources(gin_binding=bindings)
+    self.assertEqual((num_workers, names), (5, ['b', 'c']))
+    with mock.patch.object(flags.FLAGS['num_workers'], 'present', 1):
+      self.assertEqual(self._sources(gin_binding=bindings)[1], 1)
+    wrong = ["convert.num_workers = 'many'"]
+    with self.assertRaisesRegex(app.UsageError, "is bound to 'many'"):
+      self._sources(gin_binding=wrong)
+
+  def test_a_flag_is_as_the_argument_that_it_stands_for(self):
+    flags_lib.define(
+        'jobs.describing.describe', 'most=num_excerpts', lower_bound=0
+    )
+    flags_lib.define('jobs.serve.serve_source', 'allow_empty', more=' Or not.')
+    most, empty = flags.FLAGS['most'], flags.FLAGS['allow_empty']
+    self.assertEqual((most.default, empty.default), (40, False))
+    self.assertStartsWith(
+        most.help, 'How many episodes are kept, at most, with'
+    )
+    self.assertEqual(empty.help, 'Whether a table may have no items. Or not.')
+    with self.assertRaisesRegex(flags.IllegalFlagValueError, 'non-negative'):
+      most.parse('-1')
+
+
+class StopSignalsTest(absltest.TestCase):
+
+  def test_they_end_the_wait_or_interrupt(self):
+    before = signal.getsignal(signal.SIGTERM)
+    with usage.StopSignals() as signals:
+      signals.hold()
+      os.kill(os.getpid(), signal.SIGTERM)
+      self.assertTrue(signals.wait())
+    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+    with self.assertRaises(KeyboardInterrupt):
+      with usage.StopSignals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+
+class QuietTest(absltest.TestCase):
+
+  def test_quiet_stderr_leaves_lines_out_unless_there_is_an_error(self):
+    program = """
+import os
+from rlds2reverb.jobs import quiet
+with quiet.quiet_stderr('[noise]'):
+  os.write(2, b'[noise] of C++\\nof use\\n')
+os.write(2, b'[noise] later\\n')
+with quiet.quiet_stderr():
+  os.write(2, b'anything\\n')
+with quiet.quiet_stderr():
+  os.write(2, b'why\\n')
+  raise ValueError('what')
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    self.assertEqual(lines[:3], ['of use', '[noise] later', 'why'])
+    self.assertEqual(lines[-1], 'ValueError: what')
+
+
+if __name__ == '__main__':
+  absltest.main()
