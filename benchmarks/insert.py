@@ -32,7 +32,7 @@ from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert as insert_lib
 
 _STEPS = flags.DEFINE_list(
     'steps', ['1000', '10000', '100000', '1000000'], 'Steps of each table.'
@@ -99,22 +99,13 @@ def _sending(episodes):
   """Returns what sends requests that are made here: the limit."""
   source = frames_lib.make_frame_source(episodes, _ITEMS)
   layout = layout_lib.Layout(source)
-  requests = [
-      (
-          protos.InsertStreamRequest(
-              chunks=batch.chunks, items=batch.items
-          ).SerializeToString(),
-          len(batch.items),
-          batch.keep_chunk_keys,
-      )
-      for batch in layout.batches()
-  ]
+  batches = list(layout.batches())
 
   def send(client):
     address = client.server_address
-    with insert_stream.InsertStream(address, _TIMEOUT_SECONDS) as stream:
-      for request in requests:
-        stream.write(*request)
+    with insert_lib.InsertStream(address, _TIMEOUT_SECONDS) as stream:
+      for batch in batches:
+        stream.write(batch)
       stream.flush()
 
   return send

@@ -24,7 +24,7 @@ from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import statistics_output
 from rlds2reverb.jobs import task_episodes
-from rlds2reverb.replay.server import insert_stream
+from rlds2reverb.replay.server import insert
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
@@ -42,7 +42,7 @@ _MORE_MEMORY = (
 _TRANSIENT_ERRORS = (
     BlockingIOError,
     ConnectionError,
-    insert_stream.InsertError,
+    insert.InsertError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,

@@ -14,8 +14,8 @@ from rlds2reverb.replay.importance import sequence_priority
 from rlds2reverb.replay.items import TableItems
 from rlds2reverb.replay.local.replay_buffer import EpisodesReplayBuffer
 from rlds2reverb.replay.opening import open_replay_buffer
+from rlds2reverb.replay.server.insert import InsertError
 from rlds2reverb.replay.server.insert import write_rlds_to_reverb
-from rlds2reverb.replay.server.insert_stream import InsertError
 from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.replay.server.sampling import sample_reverb_servers

@@ -1,6 +1,7 @@
 """Turns RLDS data, or sequences, into blocks of frames that can be laid out."""
 
 import dataclasses
+import math
 from typing import (
     Any,
     Callable,
@@ -23,13 +24,14 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import segments as segments_lib
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
+# The most frames of several episodes. An item takes some hundred bytes.
+_MAX_FRAMES = 4096
 _LARGE_STEP_BYTES = 1 << 10
 # A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
 # rows of an item should not be spread over many chunks either.
@@ -41,6 +43,60 @@ _LARGE_CHUNK_BYTES = 32 << 10
 _STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
 
+class Segment(NamedTuple):
+  """Whole episodes, one after the other, which are laid out together.
+
+  An episode ends with a frame that is LAST: with `validation="tf_agents"` not
+  where one of the data set does. Each sequence of a data set is an episode.
+
+  Attributes:
+    frames: a `Trajectory` of arrays `[B, ...]`.
+    row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
+      to `row_splits[e + 1]`.
+    episode_ids: what identifies the episode of the data set that each starts
+      in, a list `[E]` of JSON values; None for sequences.
+    step: the index there of the first frame, int64 `[E]`.
+    is_open: whether the data ends before the last episode does.
+  """
+
+  frames: Any
+  row_splits: np.ndarray
+  episode_ids: List[Any]
+  step: np.ndarray
+  is_open: bool
+
+  @property
+  def length(self) -> np.ndarray:
+    """The number of frames of each episode, int64 `[E]`."""
+    return np.diff(self.row_splits)
+
+  @property
+  def is_end(self) -> np.ndarray:
+    """Whether each episode ends, bool `[E]`."""
+    count = len(self.episode_ids)
+    return np.arange(count) < count - self.is_open
+
+  def choose(self, episodes: np.ndarray) -> 'Segment':
+    """Returns the episodes of some indices, int64 `[N]`, which increase."""
+    if len(episodes) == len(self.episode_ids):
+      return self
+    length = self.length[episodes]
+    _, rows = windows_lib.ranges(self.row_splits[episodes], length, 1)
+    return Segment(
+        tf.nest.map_structure(lambda leaf: leaf[rows], self.frames),
+        np.cumsum(np.append(0, length)),
+        [self.episode_ids[index] for index in episodes.tolist()],
+        self.step[episodes],
+        bool(self.is_open and not self.is_end[episodes].all()),
+    )
+
+  def parts(self) -> Iterator['Segment']:
+    """Yields segments of fewer frames, unless an episode has more."""
+    firsts = find_runs(self.length, _MAX_FRAMES)
+    for episodes in np.split(np.arange(len(self.episode_ids)), firsts)[1:]:
+      yield self.choose(episodes)
+
+
 class FrameSource(NamedTuple):
   """The frames to write, and which items to make of them.
 
@@ -48,13 +104,11 @@ class FrameSource(NamedTuple):
     spec: the spec of one frame, a `Trajectory`.
     tables: which items go into which table.
     chunk_length: the largest number of rows of a chunk.
-    blocks: a data set of `FrameBlock`s of any length.
-    settings: everything besides the data that changes the frames, as a JSON
-      value.
+    blocks: a data set of `FrameBlock`s, or of batches `[N, L, ...]`.
+    settings: what else changes the frames, as a JSON value.
     options: how they are converted. Their report is filled by `segments`, which
       logs it at its end; their identity is that of the items.
-    of_sequences: whether the blocks consist of whole sequences, which are the
-      items.
+    of_sequences: whether the data set is of sequences, which are the items.
     first_episode: what identifies the first episode, if they are identified by
       their index.
     watch: a function that is called with each block.
@@ -70,65 +124,74 @@ class FrameSource(NamedTuple):
   first_episode: int = 0
   watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
 
-  def segments(self) -> Iterator[segments_lib.Segment]:
+  def segments(self) -> Iterator[Segment]:
     """Yields all episodes, some at a time; at the end the report is logged.
 
     The blocks of a long episode are held until it ends. If reading fails, the
     whole episodes before come first.
     """
-    held: List[frame_blocks.FrameBlock] = []
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
+    read = self._sequences if self.of_sequences else self._episodes
+    yield from read(blocks.as_numpy_iterator())
+    if self.options.report is not None:
+      self.options.report.warn()
+
+  def _sequences(self, batches) -> Iterator[Segment]:
+    step = 0
+    for batch in batches:
+      splits = np.arange(len(batch.step_type) + 1) * self.chunk_length
+      frames = tf.nest.map_structure(
+          lambda leaf: leaf.reshape(splits[-1], *leaf.shape[2:]),  # pylint: disable=cell-var-from-loop
+          batch,
+      )
+      ids = [None] * (len(splits) - 1)
+      yield Segment(frames, splits, ids, step + splits[:-1], False)
+      step += splits[-1]
+
+  def _episodes(self, blocks) -> Iterator[Segment]:
+    held: List[frame_blocks.FrameBlock] = []
+    num_frames, least = 0, blocks_lib.default_block_length(self.spec)
     try:
-      for block in blocks.as_numpy_iterator():
-        if not len(block.frames.step_type):
+      for block in blocks:
+        types = block.frames.step_type
+        if not len(types):
           continue
         self.watch(block)
         held.append(block)
-        if self.of_sequences or block.frames.step_type[-1] == ts.StepType.LAST:
-          segment, held = self._join(held), []
+        num_frames += len(types)
+        if num_frames >= least and types[-1] == ts.StepType.LAST:
+          segment, held, num_frames = self._join(held), [], 0
           yield from segment.parts()
     except Exception:
       if held:
         segment = self._join(held)
-        if len(segment.episode_ids) > 1:
-          yield segment.slice(0, len(segment.episode_ids) - 1)
+        yield from segment.choose(np.flatnonzero(segment.is_end)).parts()
       raise
     if held:
-      yield from self._join(held)._replace(is_open=True).parts()
-    if self.options.report is not None:
-      self.options.report.warn()
+      yield from self._join(held).parts()
 
-  def _join(self, blocks) -> segments_lib.Segment:
+  def _join(self, blocks) -> Segment:
     """Joins consecutive blocks into a segment."""
-    frames = segments_lib.concatenate([block.frames for block in blocks])
+    frames = concatenate([block.frames for block in blocks])
     count = len(frames.step_type)
-    # The episodes of the data set: their first rows, and the steps these are.
-    starts, steps, ids, begin = [], [], [], 0
-    for block in blocks:
-      found = self._episode_ids(block)
-      starts.append(block.row_splits[:-1] + begin)
-      steps += [block.step] * len(found)
-      ids += found
-      begin += len(block.frames.step_type)
-    if self.of_sequences:
-      splits = np.arange(0, count + 1, self.chunk_length)
-    else:
-      is_last = frames.step_type == ts.StepType.LAST
-      splits = np.unique([0, *(np.flatnonzero(is_last) + 1), count])
-    starts = np.concatenate(starts)
+    ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
+    splits = np.unique([0, *ends, count])
+    # The pieces of the data set's episodes: their first rows, ids and steps.
+    lengths = np.concatenate([np.diff(block.row_splits) for block in blocks])
+    starts = np.cumsum(lengths) - lengths
+    ids = [each for block in blocks for each in self._episode_ids(block)]
+    steps = [block.step for block in blocks for _ in block.row_splits[1:]]
     of = np.searchsorted(starts, splits[:-1], 'right') - 1
-    return segments_lib.Segment(
+    return Segment(
         frames,
         splits,
         [ids[index] for index in of.tolist()],
         np.array(steps)[of] + splits[:-1] - starts[of],
-        False,
+        not len(ends) or ends[-1] < count,
     )
 
   def _episode_ids(self, block) -> List[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
-    if self.of_sequences:
-      return [None]
     if self.options.episode_id is None:
       return (self.first_episode + block.episode_ids).tolist()
     return [
@@ -137,6 +200,31 @@ class FrameSource(NamedTuple):
         else each
         for each in block.fields[self.options.episode_id].tolist()
     ]
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+  """Returns one nest of arrays of several, one after the other."""
+  return tf.nest.map_structure(
+      lambda *leaves: np.concatenate(leaves) if leaves[1:] else leaves[0],
+      *parts,
+  )
+
+
+def find_runs(sizes: np.ndarray, limit: int) -> np.ndarray:
+  """Returns the first of each run of things that follow each other, `[R]`.
+
+  Args:
+    sizes: the size of each, `[N]`.
+    limit: the largest size of a run, unless it consists of one alone.
+  """
+  firsts: List[int] = []
+  total = math.inf
+  for index, size in enumerate(sizes.tolist()):
+    total += size
+    if total > limit:
+      firsts.append(index)
+      total = size
+  return np.array(firsts, np.int64)
 
 
 def make_frame_source(
@@ -154,8 +242,7 @@ def make_frame_source(
       for them only `identity` can be set.
 
   Raises:
-    ValueError: if `data` is neither of the two, or an argument does not go with
-      it.
+    ValueError: if `data` is neither, or an argument does not go with it.
   """
   options = options_lib.complete(options)
   if isinstance(tables, items_lib.TableItems):
@@ -174,7 +261,7 @@ def make_frame_source(
   spec = specs.frame_spec(data.element_spec, options.policy_info_fn)
   chunk_length = options.chunk_length
   if chunk_length is None:
-    chunk_length = default_chunk_length(spec)
+    chunk_length = _default_chunk_length(spec)
   checks.check_positive('chunk_length', chunk_length)
   # Stacked episodes of small steps, which take little memory, are cut into
   # blocks after the pipeline: a pipeline that does not cut is built sooner.
@@ -182,23 +269,21 @@ def make_frame_source(
   block_length = blocks_lib.default_block_length(spec)
   if is_stacked and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES:
     block_length = None
-  blocks = conversion.trajectory_blocks(
-      data, options, block_length=block_length
+  return FrameSource(
+      spec,
+      list(tables),
+      chunk_length,
+      conversion.trajectory_blocks(data, options, block_length=block_length),
+      {
+          'frames': _columns(spec),
+          'terminal_discount': options.rules.terminal_discount,
+      },
+      options,
   )
-  settings = {
-      'frames': _columns(spec),
-      'terminal_discount': options.rules.terminal_discount,
-  }
-  tables = list(tables)
-  return FrameSource(spec, tables, chunk_length, blocks, settings, options)
 
 
-def default_chunk_length(spec: Any) -> int:
-  """Returns the length of chunks with which items are sampled quickly.
-
-  Args:
-    spec: the spec of one frame.
-  """
+def _default_chunk_length(spec: Any) -> int:
+  """Returns the length of chunks with which items are sampled quickly."""
   sizes = [
       blocks_lib.step_bytes(leaf)
       * (_STRING_FACTOR if leaf.dtype == tf.string else 1)
@@ -212,8 +297,7 @@ def default_chunk_length(spec: Any) -> int:
 def _unoptimized() -> tf.data.Options:
   """Returns options that start a pipeline sooner, for the sake of small pushes.
 
-  TensorFlow takes longer to rewrite the pipeline, and to tune it, than to read
-  some thousand steps, and a long push is no faster for it.
+  Rewriting and tuning it takes longer than reading some thousand steps.
   """
   options = tf.data.Options()
   options.autotune.enabled = False
@@ -233,15 +317,11 @@ def _columns(spec):
 def _source_of_sequences(data, tables, options) -> FrameSource:
   shape = data.element_spec.step_type.shape
   if shape.rank != 1 or shape[0] is None:
-    found = {
-        0: 'one-step frames',
-        1: 'blocks of frames, of no fixed length',
-    }.get(shape.rank, 'batches of sequences, which unbatch() takes apart')
     raise ValueError(
         'What is written is an RLDS data set, as it is before any conversion;'
         ' or a data set of sequences of a fixed length, Trajectories [L, ...]'
-        f' as of convert_rlds_to_sequences. But these are {found}: their'
-        f' step_type has the spec {data.element_spec.step_type}.'
+        ' as of convert_rlds_to_sequences, which unbatch() takes out of'
+        f' batches. But the step_type of these has the shape {shape}.'
     )
   if options != options_lib.ConversionOptions(
       identity=options.identity, one_episode_chunks=options.one_episode_chunks
@@ -258,23 +338,12 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
           ' data set, so its TableItems can have a priority and nothing else.'
       )
   spec = steps_lib.without_time(data.element_spec)
-  count = max(blocks_lib.default_block_length(spec) // length, 1)
-
-  def join(index, sequences):
-    rows = tf.nest.map_structure(
-        lambda leaf: tf.reshape(leaf, tf.concat([[-1], tf.shape(leaf)[2:]], 0)),
-        sequences,
-    )
-    num_rows = tf.size(rows.step_type, tf.int64)
-    splits, step = tf.stack([0, num_rows]), index * count * length
-    return frame_blocks.FrameBlock(rows, index[tf.newaxis], splits, step)
-
   windows = windows_lib.Windows(length, length, 'cross')
   return FrameSource(
       spec,
       [dataclasses.replace(table, windows=windows) for table in tables],
       length,
-      data.batch(count).enumerate().map(join),
+      data.batch(max(blocks_lib.default_block_length(spec) // length, 1)),
       {'sequences': _columns(data.element_spec)},
       options,
       of_sequences=True,

@@ -8,11 +8,11 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 
 _NORMALIZATIONS = ('batch', 'table', 'none')
-_IMPOSSIBLE = 'The probability of a sample must be above 0.'
+_IMPOSSIBLE = 'The probability of a sample must be above 0. Found:'
 _NO_PRIORITY = (
     'An item of priority 0 was sampled. Reverb does so only where all'
     ' priorities of a table are 0, and then uniformly. Give some of its items a'
-    ' priority above 0.'
+    ' priority above 0. Found:'
 )
 
 
@@ -61,8 +61,7 @@ def importance_weights(
   """
   checks.check_choice('normalization', normalization, _NORMALIZATIONS)
   is_table = normalization == 'table'
-  of_table = (min_priority is not None, priority_exponent is not None)
-  if of_table != (is_table, is_table):
+  if {min_priority is not None, priority_exponent is not None} != {is_table}:
     raise ValueError(
         'normalization="table" needs min_priority and priority_exponent, and'
         f' the others need neither, but normalization={normalization!r} has'
@@ -96,9 +95,8 @@ def _check_above_0(values, message):
   if not isinstance(values, np.ndarray):
     return [tf.debugging.Assert(tf.reduce_all(values > 0), [message, values])]
   if not (values > 0).all():
-    raise tf.errors.InvalidArgumentError(
-        None, None, f'{message} Found: {values[~(values > 0)][:16].tolist()}'
-    )
+    found = values[~(values > 0)][:16].tolist()
+    raise tf.errors.InvalidArgumentError(None, None, f'{message} {found}')
   return []
 
 
@@ -198,11 +196,9 @@ class SampledReplayBuffer:
       ValueError: if items are not sampled by priorities, or an argument is not
         valid.
     """
+    others = self._importance_arguments(sample_info, normalization)
     return importance_weights(
-        sample_info,
-        beta,
-        normalization=normalization,
-        **self._importance_arguments(sample_info, normalization),
+        sample_info, beta, normalization=normalization, **others
     )
 
   def _importance_arguments(

@@ -100,16 +100,13 @@ class TableItems:
       return np.zeros_like(lengths)
     return self.windows.padding(lengths)
 
-  def count(
-      self, lengths: np.ndarray, is_end: Union[bool, np.ndarray] = True
-  ) -> np.ndarray:
+  def count(self, lengths: np.ndarray) -> np.ndarray:
     """Returns how many items episodes have, int64 `[E]`.
 
     Args:
       lengths: how many frames each has; or, where items cross episodes, all
         the data has.
-      is_end: whether each ends there.
     """
     if self.windows is None:
-      return np.where(is_end & ~self.is_too_long(lengths), 1, 0)
-    return self.windows.count(lengths, is_end=is_end)
+      return np.where(self.is_too_long(lengths), 0, 1)
+    return self.windows.count(lengths)

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import draws
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import places
-from rlds2reverb.replay import segments as segments_lib
 
 
 class KeyMaker:
@@ -54,21 +54,18 @@ class KeyMaker:
     """
     is_new = np.diff(index, prepend=-1) > 0
     if self._fingerprint is None:
-      count = np.count_nonzero(is_new)
-      bases = np.frombuffer(self._generator.bytes(8 * count), np.uint64)
+      content = self._generator.bytes(8 * np.count_nonzero(is_new))
     else:
-      found = [self._hash(parts(each)) for each in index[is_new].tolist()]
-      bases = np.array(found, np.uint64)
+      content = b''.join(map(self._hash, map(parts, index[is_new].tolist())))
+    bases = np.frombuffer(content, '<u8')[np.cumsum(is_new) - 1]
     # Two positions under one base never have the same key.
     steps = positions.astype(np.uint64) + np.uint64(1)
-    return draws.mix_bits(
-        bases[np.cumsum(is_new) - 1] + steps * np.uint64(draws.GOLDEN)
-    )
+    return draws.mix_bits(bases + steps * np.uint64(draws.GOLDEN))
 
   def of_items(
       self,
       table: items_lib.TableItems,
-      segment: segments_lib.Segment,
+      segment: frames_lib.Segment,
       items: places.Items,
   ) -> np.ndarray:
     """Returns the keys of the items of a table in a segment, uint64 `[N]`."""
@@ -82,34 +79,27 @@ class KeyMaker:
     )
 
   def of_chunks(
-      self, placed: places.Placed, cuts: places.Cuts, chunk_length: int
+      self,
+      placed: places.Placed,
+      cuts: Tuple[np.ndarray, np.ndarray, np.ndarray],
+      chunk_length: int,
   ) -> np.ndarray:
-    """Returns the keys of the chunks of placed episodes, uint64 `[K]`."""
-    segment, padding = placed.segment, placed.padding.tolist()
-    ids, step = segment.episode_ids, segment.step.tolist()
-    sizes = segment.length.tolist()
-    shared = cuts.num_episodes > 1
-
-    def parts(chunk):
-      first = cuts.episode[chunk]
-      if not shared[chunk]:
-        # The same frames may be followed by other padding.
-        padded = filter(None, [padding[first]])
-        return ['chunk', ids[first], chunk_length, *padded]
-      content = [
-          (ids[each], sizes[each], padding[each], *filter(None, [step[each]]))
-          for each in range(first, first + cuts.num_episodes[chunk])
-      ]
-      return ['episodes', content, chunk_length]
-
+    """Returns the keys of chunks, uint64 `[K]`; `cuts` is of `cut_chunks`."""
+    segment, (starts, first, last) = placed.segment, cuts
+    columns = np.stack([segment.step, segment.length, placed.padding], 1)
+    # The same frames may be followed by other padding, or by other episodes.
+    episodes = list(zip(segment.episode_ids, columns.tolist()))
+    parts = lambda chunk: [
+        'chunk',
+        episodes[first[chunk] : last[chunk]],
+        chunk_length,
+    ]
     # Chunks of one episode have one base, that of the first of them.
-    index = np.searchsorted(cuts.episode, cuts.episode)
-    of = cuts.episode
-    positions = segment.step[of] + cuts.starts[:-1] - placed.origin[of]
-    return self.of(parts, index, np.where(shared, 0, positions))
+    index = np.searchsorted(first, first)
+    return self.of(parts, index, starts[:-1] - placed.origin[first])
 
   def of_episodes(
-      self, segment: segments_lib.Segment, episode: np.ndarray
+      self, segment: frames_lib.Segment, episode: np.ndarray
   ) -> np.ndarray:
     """Returns the keys by which a server counts episodes, uint64 `[K]`.
 
@@ -120,7 +110,6 @@ class KeyMaker:
     of = lambda each: ['episode', segment.episode_ids[each]]
     return self.of(of, episode, segment.step[episode])
 
-  def _hash(self, parts) -> int:
+  def _hash(self, parts) -> bytes:
     content = json.dumps([self._fingerprint, *parts]).encode()
-    digest = hashlib.blake2b(content, digest_size=8).digest()
-    return int.from_bytes(digest, 'little')
+    return hashlib.blake2b(content, digest_size=8).digest()

@@ -8,9 +8,10 @@ All episodes of a segment are laid out by the same arithmetic on arrays, since
 Python for each episode would be slow.
 """
 
+import collections
 import itertools
 import time
-from typing import Any, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
 from absl import logging
 import numpy as np
@@ -23,7 +24,6 @@ from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import keys as keys_lib
 from rlds2reverb.replay import places
 from rlds2reverb.replay import priorities as priorities_lib
-from rlds2reverb.replay import segments as segments_lib
 
 # Larger requests are not sent faster, and a server holds several at a time.
 _BATCH_BYTES = 512 << 10
@@ -38,15 +38,11 @@ class Batch(NamedTuple):
     chunks: encoded chunks.
     items: encoded items. They refer to chunks of this batch and to chunks that
       the batch before kept.
-    chunk_keys: the keys of the chunks, uint64 `[K]`.
-    item_keys: the keys of the items, arrays of uint64.
     keep_chunk_keys: the keys of the chunks that later batches refer to.
   """
 
   chunks: List[bytes]
   items: List[bytes]
-  chunk_keys: np.ndarray
-  item_keys: List[np.ndarray]
   keep_chunk_keys: List[int]
 
 
@@ -70,12 +66,19 @@ class Layout:
         now.
 
     Raises:
-      ValueError: if there is no table, or if items of one table cross episodes
+      ValueError: if there is no table, if two items of one length are of one
+        table, or if items of one table cross episodes
         between which items of another one are padded.
     """
     tables = source.tables
     if not tables:
       raise ValueError('There must be a table that the items go into.')
+    lengths = {(table.table_name, table.sequence_length) for table in tables}
+    if len(lengths) < len(tables):
+      raise ValueError(
+          'Two of the TableItems have one table and one length, so their items'
+          ' would have the same keys. Write only one of them.'
+      )
     crossing = [table for table in tables if table.crosses_episodes]
     padded = [table for table in tables if table.pads_episodes]
     if crossing and padded:
@@ -88,6 +91,11 @@ class Layout:
     self.num_items = {table.table_name: 0 for table in tables}
     self._source = source
     self._crossing = [table.windows for table in crossing]
+    # An observer whose items cross episodes writes all data as one episode of
+    # Reverb. Sequences are an episode each.
+    self._is_one_episode = len(crossing) == len(tables) and not (
+        source.of_sequences
+    )
     self._keys = keys_lib.KeyMaker(source.options.identity, source.settings)
     self._priority_fns = {
         number: priorities_lib.batched(table.priority)
@@ -96,13 +104,13 @@ class Layout:
     }
     self._date = time.time_ns() if inserted_at is None else inserted_at
     self._num_bypassed = 0
-    self._episode_ids = set()
-    self._episode_key: Optional[np.ndarray] = None
+    self._episode_ids: Set[Any] = set()
+    self._episode_key = 0  # Of all data, once it is known.
     # What items that cross into the next segment need: chunks and rows.
     self._chunks = places.Chunks()
     self._rows_before: List[Any] = []
 
-  def add(self, segment: segments_lib.Segment) -> Iterator[Batch]:
+  def add(self, segment: frames_lib.Segment) -> Iterator[Batch]:
     """Yields the batches of a segment.
 
     Raises:
@@ -118,9 +126,10 @@ class Layout:
       if count == 1:
         raise
       # One by one, so that the error comes after the episodes before.
-      placed = (self._place(segment.slice(i, i + 1)) for i in range(count))
-    for each in placed:
-      yield from self._lay_out(*each)
+      each = np.arange(count)[:, np.newaxis]
+      placed = map(self._place, map(segment.choose, each))
+    for one in placed:
+      yield from self._lay_out(*one)
 
   def batches(self) -> Iterator[Batch]:
     """Yields the batches of all that the source has; see `add`."""
@@ -142,24 +151,14 @@ class Layout:
     Nothing changes, here or in an error.
     """
     tables = self._source.tables
-    for table in tables:
-      too_long = table.is_too_long(segment.length)
-      if too_long.any() and not table.bypass_longer_episodes:
-        raise ValueError(
-            f'Episode {segment.episode_ids[np.argmax(too_long)]} has more'
-            f' frames than the {table.max_sequence_length} that an item of'
-            f' table {table.table_name!r} may have. Raise max_sequence_length,'
-            ' or leave such episodes out: bypass_partial_episodes=True of the'
-            ' observer, bypass_longer_episodes=True of TableItems.'
-        )
-    seen = set()
-    for episode_id in self._new_ids(segment):
-      if episode_id in seen or episode_id in self._episode_ids:
+    new_ids = self._new_ids(segment)
+    counts = collections.Counter(new_ids)
+    for episode_id in new_ids:
+      if counts[episode_id] > 1 or episode_id in self._episode_ids:
         raise ValueError(
             f'Two episodes have the episode_id {episode_id!r}, so their items'
             ' would have the same keys. Give each its own.'
         )
-      seen.add(episode_id)
     placed = places.place(
         segment, tables, int(self._chunks.starts[-1]), self._rows_before
     )
@@ -180,36 +179,36 @@ class Layout:
 
   def _lay_out(self, placed, items) -> Iterator[Batch]:
     """Yields the batches of a segment, in each the items that end there."""
-    source, segment = self._source, placed.segment
+    source, segment, old = self._source, placed.segment, self._chunks
     cuts = places.cut_chunks(
         placed, source.chunk_length, not source.options.one_episode_chunks
     )
-    new_keys = self._keys.of_chunks(placed, cuts, source.chunk_length)
-    encoded = self._encode_chunks(placed, cuts, new_keys)
-    begin = len(self._chunks.keys)
+    keys = self._keys.of_chunks(placed, cuts, source.chunk_length)
+    new_chunks = self._encode_chunks(placed, cuts, keys)
     chunks = places.Chunks(
-        np.concatenate([self._chunks.keys, new_keys]),
-        np.concatenate([self._chunks.starts[:-1], cuts.starts]),
+        np.concatenate([old.starts[:-1], cuts[0]]),
+        np.concatenate([old.keys, keys]),
     )
-    # The first chunk that items of later segments need.
-    needed = [windows.first_start(placed.end) for windows in self._crossing]
-    needed = chunks.chunk_of(min(needed, default=placed.end))
     items = [
         each._replace(key=self._keys.of_items(table, segment, each))
         for table, each in zip(source.tables, items)
     ]
     stops = [chunks.stops_of(each) for each in items]
+    # The first chunk that items of later segments need.
+    needed = [windows.first_start(placed.end) for windows in self._crossing]
+    needed = chunks.chunk_of(min(needed, default=placed.end))
     # Not all of a long episode is encoded at once.
     row_bytes = blocks_lib.step_bytes(source.spec)
     step = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
-    for begin in range(begin, len(chunks.keys), step):
+    for begin in range(len(old.keys), len(chunks.keys), step):
       end = min(begin + step, len(chunks.keys))
-      new_chunks = list(itertools.islice(encoded, step))
-      batch = Batch(new_chunks, [], chunks.keys[begin:end], [], [])
+      batch = Batch(list(itertools.islice(new_chunks, step)), [], [])
       keep = [needed]
       for table, each, stop in zip(source.tables, items, stops):
         first, last = np.searchsorted(stop, (begin, end), 'right').tolist()
-        self._encode_items(table, each.slice(first, last), chunks, batch)
+        batch.items.extend(
+            self._encode_items(table, each.slice(first, last), chunks)
+        )
         keep += chunks.chunk_of(each.start[last : last + 1]).tolist()
       batch.keep_chunk_keys.extend(chunks.keys[min(keep) : end].tolist())
       size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
@@ -221,61 +220,45 @@ class Layout:
       # Chunks that no item refers to are left out.
       if batch.items or batch.keep_chunk_keys:
         yield batch
-    self._go_on(placed, chunks.from_chunk(needed))
+    # What the next segment depends on.
+    self.num_frames += int(segment.row_splits[-1])
+    self._episode_ids.update(self._new_ids(segment))
+    for table, each in zip(source.tables, items):
+      if table.windows is None:
+        self._num_bypassed += int(segment.is_end.sum()) - len(each.key)
+    self._chunks = places.Chunks(chunks.starts[needed:], chunks.keys[needed:])
+    if self._crossing:
+      longest = max(windows.length for windows in self._crossing)
+      tail = lambda leaf: leaf[-longest:]
+      self._rows_before = [tf.nest.map_structure(tail, placed.rows)]
 
   def _encode_chunks(self, placed, cuts, keys) -> Iterator[bytes]:
     leaves = tf.nest.flatten(placed.rows)
-    rows = (cuts.starts - placed.begin).tolist()
-    frames = cuts.starts[:-1] - placed.origin[cuts.episode]
-    episode_keys = self._episode_keys(placed.segment, cuts.episode)
-    for key, episode_key, frame, start, end in zip(
-        keys.tolist(), episode_keys.tolist(), frames.tolist(), rows, rows[1:]
-    ):
+    starts, first, _ = cuts
+    frames = starts[:-1] - placed.origin[first]
+    episode_keys = self._keys.of_episodes(placed.segment, first)
+    if self._is_one_episode:
+      frames = starts[:-1]
+      self._episode_key = self._episode_key or int(episode_keys[0])
+      episode_keys = np.full(len(keys), self._episode_key, np.uint64)
+    rows = (starts - placed.begin).tolist()
+    numbers = (each.tolist() for each in (keys, episode_keys, frames))
+    for key, episode_key, frame, start, end in zip(*numbers, rows, rows[1:]):
       columns = [leaf[start:end] for leaf in leaves]
       yield encoding.encode_chunk(key, episode_key, frame, columns)
 
-  def _encode_items(self, table, items, chunks, batch) -> None:
-    """Adds items to a batch."""
-    count = len(items.key)
-    batch.item_keys.append(items.key)
-    batch.items.extend(
-        encoding.encode_items(
-            table.table_name,
-            items.key,
-            items.priority,
-            chunks.slices(items),
-            len(tf.nest.flatten(self._source.spec)),
-            self._date + np.arange(count),
-        )
+  def _encode_items(self, table, items, chunks) -> List[bytes]:
+    dates = self._date + np.arange(len(items.key))
+    self._date += len(dates)
+    self.num_items[table.table_name] += len(dates)
+    return encoding.encode_items(
+        table.table_name,
+        items.key,
+        items.priority,
+        chunks.slices(items),
+        len(tf.nest.flatten(self._source.spec)),
+        dates,
     )
-    self._date += count
-    self.num_items[table.table_name] += count
-
-  def _episode_keys(self, segment, episode) -> np.ndarray:
-    """Returns the keys of episodes, by which a server counts them."""
-    # An observer whose items cross episodes writes all data as one episode of
-    # Reverb, which has one key. Sequences are an episode each.
-    source = self._source
-    if source.of_sequences or len(self._crossing) < len(source.tables):
-      return self._keys.of_episodes(segment, episode)
-    if self._episode_key is None:
-      self._episode_key = self._keys.of_episodes(segment, episode[:1])
-    return self._episode_key.repeat(len(episode))
-
-  def _go_on(self, placed, chunks) -> None:
-    """Remembers what the next segment depends on."""
-    segment = placed.segment
-    self.num_frames += len(segment.frames.step_type)
-    self._episode_ids.update(self._new_ids(segment))
-    for table in self._source.tables:
-      too_long = table.is_too_long(segment.length) & placed.is_end
-      self._num_bypassed += int(np.count_nonzero(too_long))
-    self._chunks = chunks
-    if self._crossing:
-      longest = max(windows.length for windows in self._crossing)
-      self._rows_before = [
-          tf.nest.map_structure(lambda leaf: leaf[-longest:], placed.rows)
-      ]
 
 
 def _priorities(function, items, placed) -> np.ndarray:

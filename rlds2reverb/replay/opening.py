@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from typing import Any, Optional, Union
@@ -20,6 +21,7 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
+from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.store import folders
 from rlds2reverb.trajectories import options as options_lib
@@ -96,10 +98,8 @@ def open_replay_buffer(
   """
   if windows is not None:
     windows_lib.check_windows(windows)
-  settings = {
-      'sequence_length': None if windows is None else windows.length,
-      'timeout': timeout,
-  }
+  length = None if windows is None else windows.length
+  serve_table = functools.partial(_sample_server, timeout, length)
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
@@ -107,21 +107,20 @@ def open_replay_buffer(
           ' data and tables, so data must be None, and other arguments than'
           ' windows, table_name and timeout must be left out.'
       )
-    return _replay_buffer_of(reverb_server, table_name, **settings)
+    return serve_table(reverb_server, table_name)
   if data is None:
     raise ValueError(
         'There must be data, or reverb_server must be the address of a server'
         ' that has some.'
     )
-  if reverb_table is not None and not reverb_server:
-    raise ValueError(
-        'reverb_table is for a Reverb server: use reverb_server=True. Without a'
-        ' server, sampler= says how to sample.'
-    )
-  if reverb_table is not None and not reverb_table.info.signature:
-    raise ValueError(
-        f'Table {reverb_table.name!r} has no signature, so nobody could tell'
-        ' what its items are. Make it with create_reverb_table.'
+  if reverb_table is not None:
+    if not reverb_server:
+      raise ValueError(
+          'reverb_table is for a Reverb server: use reverb_server=True. Without'
+          ' a server, sampler= says how to sample.'
+      )
+    table_kinds.trajectory_signature(
+        reverb_table.name, reverb_table.info.signature
     )
   folder = '' if isinstance(data, tf.data.Dataset) else files.expand(data)
   if folder and reverb_server and records.is_checkpoint(folder):
@@ -131,8 +130,7 @@ def open_replay_buffer(
           f' items that are in it, so {sorted(kwargs) or "reverb_table"} must'
           ' be left out.'
       )
-    server = serve.restore_reverb_server(folder)
-    return _replay_buffer_of(server, table_name, owns_server=True, **settings)
+    return serve_table(serve.restore_reverb_server(folder), table_name, True)
   data = _read(data, folder, split, table_name)
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(
@@ -153,7 +151,7 @@ def open_replay_buffer(
     path = os.path.join(parent, 'checkpoint')
     write.write_reverb_checkpoint(data, path, items, **kwargs)
     server = serve.restore_reverb_server(path)
-  return _replay_buffer_of(server, name, owns_server=True, **settings)
+  return serve_table(server, name, True)
 
 
 def _read(data, folder, split, table_name):
@@ -188,16 +186,14 @@ def _read(data, folder, split, table_name):
   return loading.load_episodes(data, split)
 
 
-def _replay_buffer_of(server, table_name, owns_server=False, **settings):
+def _sample_server(timeout, length, server, table_name, owns_server=False):
   """Returns the replay buffer of a server."""
   try:
-    name = _only_table(
-        table_name,
-        list(tables_lib.table_infos(server, None, settings['timeout'])),
-        f'The Reverb server at {tables_lib.address_of(server)}',
-    )
+    tables = tables_lib.table_infos(server, None, timeout)
+    of = f'The Reverb server at {tables_lib.address_of(server)}'
+    name = _only_table(table_name, list(tables), of)
     return server_replay_buffer.ServerReplayBuffer(
-        server, name, owns_server=owns_server, **settings
+        server, name, length, timeout=timeout, owns_server=owns_server
     )
   except BaseException:
     if owns_server:

@@ -17,7 +17,7 @@ that come together share chunks:
     chunks          |            a                |        b       |  c
 """
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +25,8 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import encoding
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import segments as segments_lib
 
 
 class Placed(NamedTuple):
@@ -36,16 +36,14 @@ class Placed(NamedTuple):
     segment: the segment.
     origin: the position of the first frame of each.
     padding: the number of rows of padding that follow it.
-    is_end: whether it ends; the data may end before the last one does.
     rows: the frames and their padding, and before them the rows that items
       which cross into the segment need.
     end: the position after the last row.
   """
 
-  segment: segments_lib.Segment
+  segment: frames_lib.Segment
   origin: np.ndarray
   padding: np.ndarray
-  is_end: np.ndarray
   rows: Any
   end: int
 
@@ -56,10 +54,10 @@ class Placed(NamedTuple):
 
 
 def place(
-    segment: segments_lib.Segment,
+    segment: frames_lib.Segment,
     tables: Sequence[items_lib.TableItems],
     position: int,
-    rows_before: Sequence[Any] = (),
+    rows_before: Sequence[Any],
 ) -> Placed:
   """Places the episodes of a segment, the first of them at a position.
 
@@ -72,29 +70,23 @@ def place(
     position: the position of its first frame.
     rows_before: the rows just before it, if there are items that need them.
   """
-  length = segment.length
-  is_end = np.ones(len(length), bool)
-  is_end[-1] = not segment.is_open
-  padding = is_end * np.max([t.padding(length) for t in tables], axis=0)
+  length, frames = segment.length, segment.frames
+  paddings = [table.padding(length) for table in tables]
+  padding = segment.is_end * np.max(paddings, axis=0)
   ends = position + np.cumsum(length + padding)
-  origin = ends - length - padding
-  frames = segment.frames
   if padding.any():
-    _, rows = windows_lib.ranges(origin - position, length, 1)
+    after = np.repeat(segment.row_splits[1:], padding)
 
     def pad(leaf, value=0):
-      if leaf.dtype == object:
-        value = b''
-      shape = (ends[-1] - position, *leaf.shape[1:])
-      padded = np.full(shape, value, leaf.dtype)
-      padded[rows] = leaf
-      return padded
+      value = b'' if leaf.dtype == object else value
+      return np.insert(leaf, after, value, axis=0)
 
     frames = tf.nest.map_structure(pad, frames)._replace(
         step_type=pad(frames.step_type, ts.StepType.LAST)
     )
-  rows = segments_lib.concatenate([*rows_before, frames])
-  return Placed(segment, origin, padding, is_end, rows, int(ends[-1]))
+  rows = frames_lib.concatenate([*rows_before, frames])
+  origin = ends - length - padding
+  return Placed(segment, origin, padding, rows, int(ends[-1]))
 
 
 class Items(NamedTuple):
@@ -125,79 +117,51 @@ def find_items(table: items_lib.TableItems, placed: Placed) -> Items:
   """Finds the items of a table that end in placed episodes, in their order.
 
   A priority that is a function of the rows is 0 here.
+
+  Raises:
+    ValueError: if an episode is longer than the table takes.
   """
-  lengths, length = placed.segment.length, table.sequence_length
-  origin = placed.origin
-  if length is None:
-    episode = np.flatnonzero(placed.is_end & ~table.is_too_long(lengths))
-    frame, length = np.zeros_like(episode), lengths[episode]
+  segment, origin = placed.segment, placed.origin
+  length = table.sequence_length
+  if table.windows is None:
+    too_long = table.is_too_long(segment.length)
+    if too_long.any() and not table.bypass_longer_episodes:
+      raise ValueError(
+          f'Episode {segment.episode_ids[np.argmax(too_long)]} has more'
+          f' frames than the {table.max_sequence_length} that an item of'
+          f' table {table.table_name!r} may have. Raise max_sequence_length,'
+          ' or leave such episodes out: bypass_partial_episodes=True of the'
+          ' observer, bypass_longer_episodes=True of TableItems.'
+      )
+    episode = np.flatnonzero(segment.is_end & ~too_long)
+    frame, length = np.zeros_like(episode), segment.length[episode]
   elif table.crosses_episodes:
     episode, frame = table.windows.find(np.array([placed.end]), origin[:1])
     origin = np.array([0])
   else:
-    episode, frame = table.windows.find(lengths, is_end=placed.is_end)
+    episode, frame = table.windows.find(segment.length, is_end=segment.is_end)
   start = origin[episode] + frame
-  priority = 0.0 if callable(table.priority) else table.priority
+  priority = 0.0 if callable(table.priority) else float(table.priority)
   return Items(
       episode,
       frame,
       start,
       start + length,
-      np.full(len(start), priority, np.float64),
+      np.full(len(start), priority),
       np.zeros(len(start), np.uint64),
   )
-
-
-class Cuts(NamedTuple):
-  """Where the rows of placed episodes are cut into chunks, arrays `[K]`.
-
-  Attributes:
-    episode: the first episode of each chunk.
-    num_episodes: how many whole ones it holds; if 1, perhaps a part of it.
-    starts: the position of its first row; `[K + 1]`, the last is the end.
-  """
-
-  episode: np.ndarray
-  num_episodes: np.ndarray
-  starts: np.ndarray
-
-
-def cut_chunks(placed: Placed, chunk_length: int, share_chunks: bool) -> Cuts:
-  """Cuts the rows of episodes into chunks.
-
-  Args:
-    placed: the episodes.
-    chunk_length: the largest number of rows of a chunk.
-    share_chunks: whether episodes may share a chunk.
-  """
-  count = len(placed.origin)
-  first = np.arange(count)
-  if share_chunks:
-    sizes = placed.segment.length + placed.padding
-    first = segments_lib.find_runs(sizes, chunk_length)
-  begin = placed.origin[first]
-  end = np.append(begin[1:], placed.end)
-  run, start = windows_lib.ranges(
-      begin, -((begin - end) // chunk_length), chunk_length
-  )
-  num_episodes = np.diff(first, append=count)[run]
-  return Cuts(first[run], num_episodes, np.append(start, placed.end))
 
 
 class Chunks(NamedTuple):
   """Chunks that follow each other, and that items refer to.
 
   Attributes:
-    keys: their keys, uint64 `[K]`.
     starts: the positions of their first rows, and of the end, int64 `[K + 1]`.
+    keys: their keys, uint64 `[K]`.
   """
 
-  keys: np.ndarray = np.zeros(0, np.uint64)
   starts: np.ndarray = np.zeros(1, np.int64)
-
-  def from_chunk(self, first: int) -> 'Chunks':
-    """Returns the chunks from the one of an index on."""
-    return Chunks(self.keys[first:], self.starts[first:])
+  keys: np.ndarray = np.zeros(0, np.uint64)
 
   def chunk_of(self, position: Any) -> Any:
     """Returns the index of the chunk that holds a position; `K` at the end."""
@@ -219,3 +183,26 @@ class Chunks(NamedTuple):
         begins - self.starts[chunk],
         np.minimum(items.end[item], self.starts[chunk + 1]) - begins,
     )
+
+
+def cut_chunks(
+    placed: Placed, chunk_length: int, share_chunks: bool
+) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Cuts the rows of episodes into chunks.
+
+  Args:
+    placed: the episodes.
+    chunk_length: the largest number of rows of a chunk.
+    share_chunks: whether episodes may share a chunk.
+
+  Returns:
+    The positions of the first row of each chunk, and of the end, `[K + 1]`; its
+    first episode, and the episode after the last that it has rows of, `[K]`.
+  """
+  sizes = placed.segment.length + placed.padding
+  first = frames_lib.find_runs(sizes, chunk_length if share_chunks else 0)
+  last = np.append(first[1:], len(sizes))
+  begin = placed.origin[first]
+  counts = -((begin - np.append(begin[1:], placed.end)) // chunk_length)
+  run, start = windows_lib.ranges(begin, counts, chunk_length)
+  return np.append(start, placed.end), first[run], last[run]

@@ -5,7 +5,6 @@ server work without it, and do not load it.
 """
 
 import importlib
-import sys
 from typing import Any, NamedTuple
 
 _RELEASE = 'dm-reverb==0.14.0'
@@ -24,15 +23,10 @@ def __getattr__(name: str) -> Any:
   except ModuleNotFoundError as error:
     if error.name != 'reverb':
       raise
-    advice = f'pip install {_RELEASE}'
-    major, minor = sys.version_info[:2]
-    if (major, minor) >= (3, 12):
-      advice = (
-          f'there is no release of it for Python {major}.{minor}, so use Python'
-          ' 3.10 or 3.11'
-      )
     raise ModuleNotFoundError(
-        f'This needs Reverb, which is not installed: {advice}.', name='reverb'
+        'This needs Reverb, which is not installed: with Python 3.10 or 3.11,'
+        f' pip install {_RELEASE}. There is no release of it for later ones.',
+        name='reverb',
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""Tests of data sets as blocks of frames that are laid out."""
+"""Tests of data sets as segments of frames, and of which are refused."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -8,6 +8,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
+from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
@@ -15,49 +16,13 @@ from tests import golden
 from tests.replay import encoded
 
 _PAIRS = items.TableItems('table')
-
-
-def _episodes(lengths=(5, 1, 3)):
-  return [
-      golden.make_episode([1] * length, terminal=True, base=100 * index)
-      for index, length in enumerate(lengths)
-  ]
-
-
-def _rewards(blocks):
-  return np.concatenate([block.frames.reward for block in blocks]).tolist()
+_EPISODES = [
+    golden.make_episode([1] * length, terminal=True, base=100 * length)
+    for length in (5, 1, 3)
+]
 
 
 class FramesTest(parameterized.TestCase):
-
-  @parameterized.parameters(*golden.FORMS)
-  def test_frames_of_episodes(self, form):
-    episodes = _episodes()
-    source = frames.make_frame_source(
-        golden.FORMS[form](episodes),
-        _PAIRS,
-        options=options_lib.ConversionOptions(chunk_length=2),
-    )
-    self.assertEqual(source.tables, [_PAIRS])
-    self.assertFalse(source.of_sequences)
-    self.assertEqual(source.chunk_length, 2)
-    segments = list(source.segments())
-    found = [
-        (episode_id, length, step)
-        for segment in segments
-        for episode_id, length, step in zip(
-            segment.episode_ids, segment.length, segment.step
-        )
-    ]
-    self.assertEqual(found, [(0, 5, 0), (1, 1, 0), (2, 3, 0)])
-    rewards = sum((episode['reward'].tolist() for episode in episodes), [])
-    self.assertEqual(_rewards(segments), rewards)
-    # A part of a data set counts on, and is watched.
-    seen = []
-    part = source._replace(first_episode=7, watch=seen.append)
-    ids = sum((segment.episode_ids for segment in part.segments()), [])
-    self.assertEqual(ids, [7, 8, 9])
-    self.assertEqual(_rewards(seen), rewards)
 
   def test_parts_of_segments(self):
     rng = np.random.default_rng(0)
@@ -68,21 +33,17 @@ class FramesTest(parameterized.TestCase):
           encoded.one_by_one(episodes, 999),
       ):
         segments = list(encoded.source(blocks, [_PAIRS]).segments())
-        self.assertEqual(
-            sum((segment.length.tolist() for segment in segments), []), lengths
-        )
+        found = np.concatenate([each.length for each in segments])
+        self.assertEqual(found.tolist(), lengths)
         for segment in segments:
-          self.assertTrue(
-              len(segment.length) == 1 or segment.row_splits[-1] <= 4096
-          )
+          is_one = len(segment.length) == 1
+          self.assertTrue(is_one or segment.row_splits[-1] <= 4096)
           self.assertFalse(segment.is_open)
-        for a, b in zip(
-            tf.nest.flatten(encoded.concatenated(episodes)),
-            tf.nest.flatten(
-                encoded.concatenated([each.frames for each in segments])
-            ),
-        ):
-          self.assertTrue((a == b).all())
+        tf.nest.map_structure(
+            np.testing.assert_array_equal,
+            encoded.concatenated([each.frames for each in segments]),
+            encoded.concatenated(episodes),
+        )
 
   def test_an_error_comes_after_the_whole_episodes_before(self):
     rng = np.random.default_rng(0)
@@ -98,50 +59,51 @@ class FramesTest(parameterized.TestCase):
         found += segment.length.tolist()
     self.assertEqual(found, [5, 7])
 
-  def test_what_does_not_go_together(self):
-    data = golden.stacked(_episodes())
+  def test_what_is_refused(self):
+    data = golden.stacked(_EPISODES)
     windows = windows_lib.Windows
     cut = sequences.convert_rlds_to_sequences(data, windows(2))
+    in_batches = sequences.convert_rlds_to_sequences(
+        data, windows(2), batched=True
+    )
+    as_frames = conversion.convert_rlds_to_trajectories
     options = options_lib.ConversionOptions
     nan = rules_lib.ConversionRules(nan='invalid')
-    table = lambda *args, **kwargs: items.TableItems(
-        'table', windows(*args, **kwargs)
-    )
+    table = lambda *args: items.TableItems('table', windows(*args))
+    neither = 'before any conversion'
     for found, tables, settings, message in (
+        (as_frames(data), _PAIRS, options(), neither),
+        (as_frames(data, batched=True), _PAIRS, options(), neither),
+        (in_batches, _PAIRS, options(), neither),
         (cut, table(3), options(), 'priority and nothing else'),
         (cut, _PAIRS, options(chunk_length=2), 'go with RLDS data alone'),
         (cut, _PAIRS, options(rules=nan), 'written as they are'),
         (data, _PAIRS, options(chunk_length=0), 'must be a positive integer'),
-        (
-            data,
-            table(2, end='cross'),
-            options(episode_id='name'),
-            'depend on the order',
-        ),
+        (data, table(2, 1, 'cross'), options(episode_id='name'), 'the order'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         frames.make_frame_source(found, tables, settings)
 
-  def test_ids_of_a_field(self):
-    for values, dtype, expected in (
-        ([b'a', b'\xff'], tf.string, ['a', '\\xff']),
-        ([8, 9], tf.uint32, [8, 9]),
-    ):
-      data = (
-          golden.stacked(_episodes((2, 3)))
-          .enumerate()
-          .map(
-              lambda index, episode: {
-                  **episode,
-                  'name': tf.constant(values, dtype)[index],  # pylint: disable=cell-var-from-loop
-              }
-          )
-      )
-      source = frames.make_frame_source(
-          data, _PAIRS, options_lib.ConversionOptions(episode_id='name')
-      )
-      ids = sum((segment.episode_ids for segment in source.segments()), [])
-      self.assertEqual(ids, expected)
+  @parameterized.parameters(
+      ([b'a', b'\xff', b'b'], tf.string, ['a', '\\xff', 'b']),
+      ([8, 9, 7], tf.uint32, [8, 9, 7]),
+  )
+  def test_ids_of_a_field(self, values, dtype, expected):
+    values = tf.constant(values, dtype)
+    named = lambda index, episode: {**episode, 'name': values[index]}
+    data, watched = golden.stacked(_EPISODES).enumerate().map(named), []
+    for episode_id, ids in (('name', expected), (None, [7, 8, 9])):
+      options = options_lib.ConversionOptions(episode_id=episode_id)
+      source = frames.make_frame_source(data, _PAIRS, options)
+      source = source._replace(first_episode=7, watch=watched.append)
+      [segment] = source.segments()
+      self.assertEqual(segment.episode_ids, ids)
+      self.assertEqual(segment.length.tolist(), [5, 1, 3])
+    rewards = [each['reward'] for each in _EPISODES] * 2
+    np.testing.assert_array_equal(
+        np.concatenate([block.frames.reward for block in watched]),
+        np.concatenate(rewards),
+    )
 
 
 if __name__ == '__main__':

@@ -8,7 +8,7 @@ import tensorflow as tf
 from rlds2reverb.replay import importance
 
 
-def _info(priorities, exponent, chosen=slice(None), steps=None):
+def _info(priorities, exponent, chosen=slice(None)):
   """What Reverb says of items of a table with these priorities."""
   priorities = np.array(priorities, np.float64)
   powers = priorities**exponent
@@ -19,12 +19,7 @@ def _info(priorities, exponent, chosen=slice(None), steps=None):
       priority=priorities,
       times_sampled=np.ones(len(priorities), np.int32),
   )
-  chosen = reverb.SampleInfo(*(field[chosen] for field in fields))
-  if steps:
-    chosen = reverb.SampleInfo(
-        *(np.repeat(field[:, None], steps, 1) for field in chosen)
-    )
-  return tf.nest.map_structure(tf.constant, chosen)
+  return tf.nest.map_structure(lambda each: tf.constant(each[chosen]), fields)
 
 
 _PRIORITIES = [1, 4, 9, 16]
@@ -34,57 +29,42 @@ _TABLE = dict(normalization='table', min_priority=1, priority_exponent=0.5)
 
 class ImportanceTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.named_parameters(
-      ('batch', dict(), 1.0, [1, 1 / 2, 1 / 3, 1 / 4]),
-      ('beta', dict(), 0.5, [1, 2**-0.5, 3**-0.5, 1 / 2]),
-      ('no_correction', dict(), 0.0, [1, 1, 1, 1]),
-      ('table', _TABLE, 1.0, [1, 1 / 2, 1 / 3, 1 / 4]),
-      ('none', dict(normalization='none'), 1.0, [2.5, 1.25, 1 / 1.2, 0.625]),
-      ('few', dict(chosen=[2, 3]), 1.0, [1, 3 / 4]),
-      ('few_of_table', dict(_TABLE, chosen=[2, 3]), 1.0, [1 / 3, 1 / 4]),
-      (
-          'steps',
-          dict(steps=2),
-          1.0,
-          [[1] * 2, [1 / 2] * 2, [1 / 3] * 2, [1 / 4] * 2],
-      ),
+  @parameterized.parameters(
+      ({}, 1.0, slice(None), [1, 1 / 2, 1 / 3, 1 / 4]),
+      ({}, 0.5, slice(None), [1, 2**-0.5, 3**-0.5, 1 / 2]),
+      ({}, 0.0, slice(None), [1, 1, 1, 1]),
+      ({}, 1.0, slice(2, 4), [1, 3 / 4]),
+      (_TABLE, 1.0, slice(2, 4), [1 / 3, 1 / 4]),
+      (dict(normalization='none'), 1.0, slice(4), [2.5, 1.25, 1 / 1.2, 0.625]),
   )
-  def test_weights(self, settings, beta, expected):
-    settings = dict(settings)
-    info = _info(
-        _PRIORITIES,
-        0.5,
-        settings.pop('chosen', slice(None)),
-        settings.pop('steps', None),
-    )
+  def test_weights(self, settings, beta, chosen, expected):
+    info = _info(_PRIORITIES, 0.5, chosen)
     for run in _RUNS:
       function = run(importance.importance_weights)
       weights = function(info, tf.constant(beta), **settings)
       self.assertEqual(weights.dtype, tf.float32)
       self.assertAllClose(weights, expected)
 
-  @parameterized.parameters(
-      ('priority', 0, 'priorities of a table are 0'),
-      ('probability', 0, 'probability .* must be above 0'),
-      ('probability', -0.1, 'probability .* must be above 0'),
-      ('probability', np.nan, 'probability .* must be above 0'),
-  )
-  def test_what_cannot_have_been_sampled(self, field, wrong, message):
-    info = _info(_PRIORITIES, 0.5)._replace(
-        **{field: tf.constant([0.1, wrong, 0.3, 0.4], tf.float64)}
-    )
-    for run in _RUNS:
-      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-        run(importance.importance_weights)(info, 1.0)
-
-  @parameterized.parameters(
-      (dict(normalization='table'), 'needs min_priority and priority_exponent'),
-      (dict(min_priority=1.0), "normalization='batch' has min_priority=1.0"),
-      (dict(normalization='max'), "must be one of 'batch', 'table', 'none'"),
-  )
-  def test_arguments(self, settings, message):
-    with self.assertRaisesRegex(ValueError, message):
-      importance.importance_weights(_info(_PRIORITIES, 0.5), 1.0, **settings)
+  def test_what_is_refused(self):
+    info = _info(_PRIORITIES, 0.5)
+    for field, wrong, message in (
+        ('priority', 0, 'priorities of a table are 0'),
+        ('probability', -0.1, 'probability .* must be above 0'),
+        ('probability', np.nan, 'probability .* must be above 0'),
+    ):
+      values = tf.constant([0.1, wrong, 0.3, 0.4], tf.float64)
+      for run in _RUNS:
+        with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+          run(importance.importance_weights)(
+              info._replace(**{field: values}), 1.0
+          )
+    for settings, message in (
+        ({'normalization': 'table'}, 'needs min_priority and priority_expon'),
+        ({'min_priority': 1.0}, "normalization='batch' has min_priority=1.0"),
+        ({'normalization': 'max'}, "must be one of 'batch', 'table', 'none'"),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        importance.importance_weights(info, 1.0, **settings)
 
 
 class SequencePrioritiesTest(tf.test.TestCase):
@@ -96,16 +76,10 @@ class SequencePrioritiesTest(tf.test.TestCase):
       self.assertAllClose(function(steps), [0.9 * 6 + 0.1 * 3, 0, 5])
       self.assertAllClose(function(steps[0], max_weight=0.0), 3)
       self.assertEqual(function(steps).dtype, tf.float64)
-
-  def test_mask(self):
     steps = [[9.0, 2, 4, np.nan], [1, 1, 1, 1]]
     mask = [[False, True, True, False], [False] * 4]
-    self.assertAllClose(
-        importance.sequence_priority(steps, mask=mask),
-        [0.9 * 4 + 0.1 * 3, 0],
-    )
-
-  def test_max_weight_that_is_none(self):
+    masked = importance.sequence_priority(steps, mask=mask)
+    self.assertAllClose(masked, [0.9 * 4 + 0.1 * 3, 0])
     for wrong in (-0.1, 1.1, float('nan')):
       with self.assertRaisesRegex(ValueError, 'max_weight must be from 0 to 1'):
         importance.sequence_priority([1.0], max_weight=wrong)

@@ -26,17 +26,9 @@ class TableItemsTest(parameterized.TestCase):
       items.TableItems('table', **settings)
 
   def test_counts_of_whole_episodes(self):
-    tables = [
-        items.TableItems('all', None),
-        items.TableItems(
-            'short', None, max_sequence_length=4, bypass_longer_episodes=True
-        ),
-    ]
-    for table, expected in zip(tables, ([1, 1, 1], [1, 1, 0])):
+    for longest, expected in ((None, [1, 1, 1]), (4, [1, 1, 0])):
+      table = items.TableItems('table', None, longest)
       self.assertEqual(table.count(np.array([4, 1, 9])).tolist(), expected)
-    lengths = np.array([4, 5])
-    self.assertEqual(tables[0].is_too_long(lengths).tolist(), [False, False])
-    self.assertEqual(tables[1].is_too_long(lengths).tolist(), [False, True])
 
 
 if __name__ == '__main__':

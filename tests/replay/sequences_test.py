@@ -10,8 +10,6 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
-from rlds2reverb.replay.server import push
-from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
 from rlds2reverb.trajectories import specs
@@ -29,7 +27,6 @@ def _columns(sequence):
 class SequencesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(
-      ('whole_episodes', [4, 4, 4], 'drop', 3),
       ('padded', [1, 4, 2, 7], 'tile', 14),
       ('more_than_a_block', [4] * 1300, 'drop', 1300),
   )
@@ -76,32 +73,6 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     for contents in written:
       self.assertEqual(contents.items, expected)
       self.assertEqual(contents.num_episodes, count)
-
-  @parameterized.named_parameters(
-      ('frames', conversion.convert_rlds_to_trajectories, 'one-step frames'),
-      (
-          'blocks',
-          lambda data: conversion.convert_rlds_to_trajectories(
-              data, batched=True
-          ),
-          'blocks of frames, of no fixed length',
-      ),
-      (
-          'batches',
-          lambda data: sequences.convert_rlds_to_sequences(
-              data, windows_lib.Windows(4), batched=True
-          ),
-          'batches of sequences',
-      ),
-  )
-  def test_what_is_neither_rlds_data_nor_sequences(self, convert, found):
-    data = convert(golden.stacked([golden.COMPLETE]))
-    with self.assertRaisesRegex(ValueError, f'before any conversion.*{found}'):
-      insert.write_rlds_to_reverb(
-          data, 'localhost:1', items.TableItems(testing.TABLE)
-      )
-    with self.assertRaisesRegex(ValueError, 'before any conversion'):
-      push.push_rlds_to_reverb(data, lambda frame: None)
 
 
 if __name__ == '__main__':

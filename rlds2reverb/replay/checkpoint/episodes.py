@@ -14,7 +14,6 @@ most of the checkpoint is in memory, though compressed.
 
 import collections
 import functools
-import itertools
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
@@ -32,10 +31,6 @@ from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.replay.server import table_kinds
 
 POLICY_INFO = 'policy_info'
-
-# Each element of a generator costs a millisecond, so short episodes share one.
-_BATCH_EPISODES = 128
-_BATCH_BYTES = 1 << 20
 
 _SNAPPY = pyarrow.Codec('snappy')
 
@@ -91,59 +86,43 @@ def read_checkpoint_episodes(
     for batch in records_lib.parse(
         directory, records_lib.CHUNKS, protos.ChunkData
     ):
+      found = []
       for chunk in batch:
-        episode = episodes.get(chunk.chunk_key)
-        if episode is None:
+        if chunk.chunk_key not in episodes:
           continue
+        episode = episodes[chunk.chunk_key]
         parts[episode].append(chunk)
         waiting[episode] -= 1
         if not waiting[episode]:
-          yield from _assemble(parts.pop(episode), index.columns, signature)
+          found += _assemble(parts.pop(episode), index.columns, signature)
+      for steps in found if whole else ():
+        if not (steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]):
+          raise ValueError(
+              f'Table {table_name!r} of the checkpoint {directory} has parts of'
+              ' episodes: its items are sequences that leave frames out or'
+              ' overlap, or some were removed. So the episodes cannot be read'
+              ' back. A Reverb server gives the items as they are: open the'
+              ' checkpoint with reverb_server=True.'
+          )
+      if found:  # Each element of a generator costs a millisecond.
+        yield episode_batches.EpisodeBatch(
+            tf.nest.map_structure(lambda *each: np.concatenate(each), *found),
+            np.cumsum([0, *(len(steps[rlds.IS_FIRST]) for steps in found)]),
+            {},
+        )
 
-  def check(steps):
-    if not (steps[rlds.IS_FIRST][0] and steps[rlds.IS_LAST][-1]):
-      raise ValueError(
-          f'Table {table_name!r} of the checkpoint {directory} has parts of'
-          ' episodes: its items are sequences that leave frames out or overlap,'
-          ' or some were removed. So the episodes cannot be read back. A Reverb'
-          ' server gives the items as they are: open the checkpoint with'
-          ' reverb_server=True.'
-      )
-
+  rows = lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
   spec = _steps_of(
-      tf.nest.map_structure(
-          lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
-          signature,
-      ),
+      tf.nest.map_structure(rows, signature),
       *[tf.TensorSpec([None], tf.bool)] * 3,
   )
   batches = tf.data.Dataset.from_generator(
-      lambda: _in_batches(read(), check if whole else None),
+      read,
       output_signature=episode_batches.EpisodeBatch(
           spec, tf.TensorSpec([None], tf.int64), {}
       ),
   )
   return data_sets.Episodes(batches)
-
-
-def _in_batches(episodes, check) -> Iterator[episode_batches.EpisodeBatch]:
-  """Yields batches of the steps of episodes, once each is checked."""
-  batch, num_bytes = [], 0
-  for steps in itertools.chain(episodes, [None]):
-    if steps is not None:
-      if check is not None:
-        check(steps)
-      batch.append(steps)
-      num_bytes += sum(leaf.nbytes for leaf in tf.nest.flatten(steps))
-    is_full = num_bytes >= _BATCH_BYTES or len(batch) == _BATCH_EPISODES
-    if batch and (is_full or steps is None):
-      lengths = [len(each[rlds.IS_FIRST]) for each in batch]
-      yield episode_batches.EpisodeBatch(
-          tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batch),
-          np.cumsum([0, *lengths]),
-          {},
-      )
-      batch, num_bytes = [], 0
 
 
 def _assemble(
@@ -169,10 +148,10 @@ def _assemble(
       for column in range(num_columns)
   ]
   common = functools.reduce(np.intersect1d, [steps for steps, _ in found])
-  leaves = []
-  for steps, values in found:
-    unique, first = np.unique(steps, return_index=True)
-    leaves.append(values[first[np.searchsorted(unique, common)]])
+  leaves = [
+      values[np.intersect1d(common, steps, return_indices=True)[2]]
+      for steps, values in found
+  ]
   frames = tf.nest.pack_sequence_as(signature, leaves)
   # Frames may be missing, and chunks and sequences may go on into the next
   # episode. An episode of one step is one LAST frame whose next step type is
@@ -180,20 +159,17 @@ def _assemble(
   is_last = frames.step_type == ts.StepType.LAST
   is_single = is_last & (frames.next_step_type == ts.StepType.LAST)
   is_first = (frames.step_type == ts.StepType.FIRST) | is_single
-  is_filled = is_last & ~is_single & np.append(False, is_last)[:-1]
-  common, frames, is_first = tf.nest.map_structure(
-      lambda leaf: leaf[~is_filled], (common, frames, is_first)
+  is_kept = is_single | ~is_last | ~np.append(False, is_last)[:-1]
+  is_terminal = is_last & (frames.discount == 0)
+  steps, common = tf.nest.map_structure(
+      lambda leaf: leaf[is_kept],
+      (_steps_of(frames, is_first, is_last, is_terminal), common),
   )
   is_gap = np.diff(common, prepend=common[:1]) > 1
-  starts = np.flatnonzero(is_first | is_gap).tolist()
+  starts = np.flatnonzero(steps[rlds.IS_FIRST] | is_gap).tolist()
   bounds = sorted({0, *starts, len(common)})
   for begin, end in zip(bounds, bounds[1:]):
-    part = tf.nest.map_structure(
-        lambda leaf: leaf[begin:end], frames  # pylint: disable=cell-var-from-loop
-    )
-    is_last = part.step_type == ts.StepType.LAST
-    is_terminal = is_last & (part.discount == 0)
-    yield _steps_of(part, is_first[begin:end], is_last, is_terminal)
+    yield tf.nest.map_structure(lambda leaf: leaf[begin:end], steps)  # pylint: disable=cell-var-from-loop
 
 
 def _steps_of(
@@ -220,9 +196,6 @@ def _decode_tensor(proto: Any) -> np.ndarray:
   if dtype == tf.string:
     return tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy()
   shape = [dim.size for dim in proto.tensor_shape.dim]
-  dtype = np.dtype(dtype.as_numpy_dtype)
-  size = int(np.prod(shape)) * dtype.itemsize
-  content = _SNAPPY.decompress(
-      proto.tensor_content, decompressed_size=size, asbytes=True
-  )
-  return np.frombuffer(content, dtype).reshape(shape)
+  size = int(np.prod(shape)) * dtype.size
+  content = _SNAPPY.decompress(proto.tensor_content, size, asbytes=True)
+  return np.frombuffer(content, dtype.as_numpy_dtype).reshape(shape)

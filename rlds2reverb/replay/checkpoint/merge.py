@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Dict, List, Sequence
 
 import numpy as np
 
@@ -58,28 +58,28 @@ def merge_reverb_checkpoints(
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
   indices = [records_lib.read_index(path) for path in sources]
   names = list(indices[0].tables)
-  for path, index in zip(sources, indices):
-    if index.tables.keys() != indices[0].tables.keys():
+  settings = [
+      {name: _settings(table) for name, table in sorted(index.tables.items())}
+      for index in indices
+  ]
+  for path, others in zip(sources, settings):
+    if others != settings[0]:
       raise ValueError(
-          f'The checkpoints must have the same tables, but {sources[0]} has'
-          f' {sorted(names)}, and {path} has {sorted(index.tables)}.'
+          'The checkpoints must have the same tables, but those of'
+          f' {sources[0]} are\n{settings[0]}\nand those of {path}\n{others}'
       )
-    for name, table in index.tables.items():
-      ours, theirs = _settings(indices[0].tables[name]), _settings(table)
-      if ours != theirs:
-        raise ValueError(
-            f'Table {name!r} differs between the checkpoints {sources[0]} and'
-            f' {path}:\n{ours}\n{theirs}'
-        )
   # Each checkpoint may have the tables in another order.
-  order = [[names.index(name) for name in index.tables] for index in indices]
-  of_tables = np.concatenate(
-      [np.take(each, i.item_tables) for each, i in zip(order, indices)]
-  )
+  of_tables = [
+      np.take([names.index(name) for name in index.tables], index.item_tables)
+      for index in indices
+  ]
   first_items = _firsts([index.items for index in indices], of_tables)
-  first_chunks = _firsts([index.chunks for index in indices])
+  chunks = [index.chunks for index in indices]
+  first_chunks = _firsts(chunks, list(map(np.zeros_like, chunks)))
   is_copied = first_items == np.arange(len(first_items))
-  counts = np.bincount(of_tables[is_copied], minlength=len(names)).tolist()
+  counts = np.bincount(
+      np.concatenate(of_tables)[is_copied], minlength=len(names)
+  ).tolist()
   # A server writes the items of a table in the order of these dates, so the
   # items keep their order in the server's own checkpoints too.
   dates = itertools.count(time.time_ns())
@@ -91,32 +91,67 @@ def merge_reverb_checkpoints(
     with write(records_lib.ITEMS) as copy:
       for batch in _distinct(sources, records_lib.ITEMS, first_items):
         copy.write(map(_dated, batch, dates))
-    with write(records_lib.TABLES) as copy:
-      for name, count in zip(names, counts):
-        tables = [index.tables[name] for index in indices]
-        copy.write([_merged_table(tables, count).SerializeToString()])
+    _write_tables(path, [index.tables for index in indices], counts)
   return dict(zip(names, counts))
 
 
-def _firsts(keys: List[np.ndarray], tables: Any = 0) -> np.ndarray:
+def join_checkpoints(directories: Sequence[str], directory: str) -> None:
+  """Copies checkpoints of the same tables, and of other keys each, into one.
+
+  This takes a small part of the time of merging, as no record is parsed.
+
+  Args:
+    directories: the checkpoints. The items have the dates that they have there.
+    directory: where the joined one goes; see `merge_reverb_checkpoints`, which
+      has the errors, too.
+  """
+  tables = list(map(records_lib.read_tables, directories))
+  counts = [
+      sum(records_lib.num_items(each[name]) for each in tables)
+      for name in tables[0]
+  ]
+  with records_lib.new_checkpoint(directory) as path:
+    for file in (records_lib.CHUNKS, records_lib.ITEMS):
+      copied = 0
+      with records_lib.RecordFile(os.path.join(path, file)) as copy:
+        for source in directories:
+          for batch in records_lib.read(source, file):
+            copy.write(batch)
+            copied += len(batch)
+    if copied != sum(counts):
+      raise records_lib.CheckpointError(
+          f'One of {list(directories)} is damaged: there are {copied} items,'
+          f' but {sum(counts)} by the tables.'
+      )
+    _write_tables(path, tables, counts)
+
+
+def _write_tables(path, tables, counts) -> None:
+  """Writes the tables that hold so many items each of several checkpoints."""
+  file = os.path.join(path, records_lib.TABLES)
+  with records_lib.RecordFile(file) as copy:
+    for name, count in zip(tables[0], counts):
+      merged = _merged_table([each[name] for each in tables], count)
+      copy.write([merged.SerializeToString()])
+
+
+def _firsts(keys: List[np.ndarray], tables: List[np.ndarray]) -> np.ndarray:
   """Returns the first record that has the key and the table of each record.
 
   Args:
     keys: the keys of the records of each checkpoint, uint64 `[N]` in all.
-    tables: the index of the table of each record, int64 `[N]`.
+    tables: the index of the table of each record, `[N]` in all.
 
   Returns:
     The indices of records, int64 `[N]`.
   """
-  keys = np.concatenate(keys)
-  tables = np.broadcast_to(tables, keys.shape)
-  first = np.zeros(len(keys), np.int64)
-  for table in np.unique(tables):
-    chosen = np.flatnonzero(tables == table)
-    _, firsts, inverse = np.unique(
-        keys[chosen], return_index=True, return_inverse=True
-    )
-    first[chosen] = chosen[firsts[inverse]]
+  both = np.concatenate(keys), np.concatenate(tables)
+  order = np.lexsort(both)
+  keys, tables = (each[order] for each in both)
+  is_new = np.ones(len(order), bool)
+  is_new[1:] = (keys[1:] != keys[:-1]) | (tables[1:] != tables[:-1])
+  first = np.zeros_like(order)
+  first[order] = order[is_new][np.cumsum(is_new) - 1]
   return first
 
 
@@ -132,7 +167,7 @@ def _distinct(sources, file, first):
     ValueError: if two records of the same key differ.
   """
   is_first = first == np.arange(len(first))
-  is_shared = np.bincount(first, minlength=len(first))[first] > 1
+  is_shared = np.bincount(first)[first] > 1
   digests: Dict[int, bytes] = {}
   begin = 0
   for source in sources:
@@ -154,7 +189,6 @@ def _distinct(sources, file, first):
 
 def _digest(file: str, record: bytes) -> bytes:
   """Digests what is equal in two records of a key, in any encoding."""
-  content: Any
   if file == records_lib.CHUNKS:
     content = protos.ChunkData.FromString(record)
   else:
@@ -176,12 +210,13 @@ def _merged_table(
 ) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table that holds the items of several."""
   table = _settings(tables[0])
-  limiters = [each.rate_limiter for each in tables]
-  sampled = sum(each.num_unique_samples for each in tables)
   table.max_size = max([num_items, 1, *(each.max_size for each in tables)])
+  sampled = sum(each.num_unique_samples for each in tables)
   table.num_unique_samples = min(sampled, num_items)
   table.rate_limiter.insert_count = num_items
-  table.rate_limiter.sample_count = sum(each.sample_count for each in limiters)
+  table.rate_limiter.sample_count = sum(
+      each.rate_limiter.sample_count for each in tables
+  )
   return table
 
 

@@ -39,11 +39,10 @@ from rlds2reverb.replay import protos
 TABLES = 'tables.tfrecord'
 ITEMS = 'items.tfrecord'
 CHUNKS = 'chunks.tfrecord'
-FILES = (CHUNKS, ITEMS)
 DONE = 'DONE'
-COMPRESSION = 'ZLIB'
+_COMPRESSION = 'ZLIB'
 
-# Chunks may be large; items are small.
+# How many records are read at a time: chunks may be large, and items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
 
 
@@ -79,7 +78,7 @@ def read(directory: str, file: str) -> Iterator[List[bytes]]:
   """
   path = os.path.join(directory, file)
   batches = (
-      tf.data.TFRecordDataset(path, COMPRESSION)
+      tf.data.TFRecordDataset(path, _COMPRESSION)
       .batch(_RECORDS_PER_READ[file])
       .prefetch(1)
       .as_numpy_iterator()
@@ -111,46 +110,29 @@ def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
 class RecordFile:
   """A file of records that is being written, and is compressed as it is."""
 
-  def __init__(self, path: str, compression: str = COMPRESSION):
-    """Opens a file.
-
-    Args:
-      path: the file.
-      compression: how TensorFlow compresses it.
-
-    Raises:
-      OSError: if the file cannot be opened.
-    """
+  def __init__(self, path: str):
+    """Opens a file; raises an OSError if it cannot be opened."""
     self._path = path
     # The fastest level is enough, since large columns are compressed already.
-    options = tf.io.TFRecordOptions(
-        compression, compression_level=1 if compression else None
-    )
-    with self._os_error():
-      self._writer = tf.io.TFRecordWriter(path, options)
+    options = tf.io.TFRecordOptions(_COMPRESSION, compression_level=1)
+    self._writer = self._call(tf.io.TFRecordWriter, path, options)
 
   def __enter__(self):
     return self
 
   def __exit__(self, error_type, *unused_error):
-    ignored = contextlib.suppress(tf.errors.OpError)
-    with ignored if error_type else self._os_error():
-      self._writer.close()
+    ignored = OSError if error_type else ()
+    with contextlib.suppress(ignored):
+      self._call(self._writer.close)
 
   def write(self, records: Iterable[bytes]) -> None:
-    """Appends records.
+    """Appends records; raises an OSError if that fails."""
+    for record in records:
+      self._call(self._writer.write, record)
 
-    Raises:
-      OSError: if the file cannot be written.
-    """
-    with self._os_error():
-      for record in records:
-        self._writer.write(record)
-
-  @contextlib.contextmanager
-  def _os_error(self) -> Iterator[None]:
+  def _call(self, function, *args):
     try:
-      yield
+      return function(*args)
     except tf.errors.OpError as error:
       raise OSError(
           f'{self._path} could not be written, so nothing of its folder is'
@@ -258,6 +240,7 @@ def read_index(
     ValueError: if there is no table `columns_of`.
   """
   tables = read_tables(directory)
+  numbers = {name: number for number, name in enumerate(tables)}
   chunks, episodes, items = array.array('Q'), array.array('Q'), array.array('Q')
   item_tables = array.array('q')
   columns = collections.defaultdict(set)
@@ -267,7 +250,6 @@ def read_index(
   in_order = np.unique(np.asarray(chunks))
   if len(in_order) < len(chunks):
     raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
-  numbers = {name: number for number, name in enumerate(tables)}
   for batch in parse(directory, ITEMS, protos.PrioritizedItem):
     if not all(item.table in numbers for item in batch):
       raise _damaged(
@@ -292,10 +274,10 @@ def read_index(
   arrays = map(np.asarray, (chunks, episodes, items, item_tables))
   index = CheckpointIndex._make([tables, *arrays, dict(columns)])
   for name, number in numbers.items():
-    found = np.unique(index.items[index.item_tables == number])
-    check_num_items(directory, tables[name], len(found))
-  if len(items) != sum(map(num_items, tables.values())):
-    raise _damaged(directory, f'{ITEMS} holds an item twice')
+    keys = index.items[index.item_tables == number]
+    if len(np.unique(keys)) < len(keys):
+      raise _damaged(directory, f'{ITEMS} holds an item twice')
+    check_num_items(directory, tables[name], len(keys))
   # If the record of the table is lost, the checkpoint is damaged. Only a whole
   # checkpoint shows that there is no such table.
   if columns_of is not None and columns_of not in tables:

@@ -8,7 +8,6 @@ from typing import Any, Dict, Optional, Sequence, Union
 
 from absl import logging
 from google.protobuf import text_format
-import numpy as np
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
@@ -53,8 +52,7 @@ def write_reverb_checkpoint(
       replay_buffer = rlds2reverb.open_replay_buffer(
           None, reverb_server=server)
 
-  The memory that this takes does not grow with the data, apart from 8 bytes for
-  each item and each chunk, by which duplicate keys are found.
+  The memory that this takes does not grow with the data.
 
   Args:
     rlds_data: the data, as in `write_rlds_to_reverb`.
@@ -74,88 +72,53 @@ def write_reverb_checkpoint(
     FileExistsError: if `directory` is not empty.
     OSError: if the checkpoint cannot be written. Nothing of it is left then.
     ValueError: if a table is described twice or no items go into it, if its
-      signature does not fit the data, if it is too small, if two items have the
-      same key, or if an argument or the data is not valid.
+      signature does not fit the data, if it is too small, or if an argument or
+      the data is not valid.
     InvalidArgumentError: if an episode is invalid. Nothing of the checkpoint is
       left then.
   """
   directory = files.expand(directory)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
-  layout = layout_lib.Layout(source)
-  described = _describe_tables(layout.num_items, reverb_tables, source.spec)
-  with records_lib.new_checkpoint(directory) as path:
-    write_batches(layout, path)
-    write_tables(path, described, layout.num_items, source.spec)
-  for name, count in layout.num_items.items():
+  num_items = write_checkpoint(source, directory, reverb_tables=reverb_tables)
+  for name, count in num_items.items():
     logging.info('Wrote %d items of table %r to %s.', count, name, directory)
-  return layout.num_items
+  return num_items
 
 
-def write_batches(
-    layout: layout_lib.Layout,
-    path: str,
-    compression: str = records_lib.COMPRESSION,
-) -> Dict[str, np.ndarray]:
-  """Writes the chunks and the items of a layout into the folder `path`.
-
-  Returns:
-    The keys of the chunks and of the items, uint64 `[N]`, by their files.
-
-  Raises:
-    OSError: if a file cannot be written.
-    ValueError: if two chunks or two items have the same key.
-  """
-  no_keys = np.zeros(0, np.uint64)
-  chunk_keys, item_keys = [no_keys], [no_keys]
-  chunks, items = (
-      records_lib.RecordFile(os.path.join(path, file), compression)
-      for file in records_lib.FILES
-  )
-  with chunks, items:
-    for batch in layout.batches():
-      chunks.write(batch.chunks)
-      items.write(batch.items)
-      chunk_keys.append(batch.chunk_keys)
-      item_keys += batch.item_keys
-  keys = map(np.concatenate, (chunk_keys, item_keys))
-  keys_of = dict(zip(records_lib.FILES, keys))
-  for file in keys_of:
-    check_distinct(file, keys_of[file])
-  return keys_of
-
-
-def check_distinct(file: str, keys: np.ndarray) -> None:
-  """Raises a ValueError if one of the keys of a file comes twice."""
-  if len(np.unique(keys)) < len(keys):
-    kind = file.partition('.')[0]
-    raise ValueError(
-        f'Two {kind} have the same key, so one would replace the other. Write'
-        ' them under another identity.'
-    )
-
-
-def write_tables(
-    path: str,
-    described: Dict[str, Optional[reverb.Table]],
-    num_items: Dict[str, int],
-    spec: Any,
-) -> None:
-  """Writes the tables of the checkpoint in the folder `path`.
+def write_checkpoint(
+    source: frames_lib.FrameSource,
+    directory: str,
+    *,
+    reverb_tables: Sequence[reverb.Table] = (),
+    inserted_at: Optional[int] = None,
+    replace: bool = False,
+) -> Dict[str, int]:
+  """Writes the items of a `FrameSource`; see `write_reverb_checkpoint`.
 
   Args:
-    path: the folder.
-    described: the tables, or None for those with the defaults.
-    num_items: how many items each holds.
-    spec: the spec of a frame, a `Trajectory`.
+    source: the frames, and which items to make of them.
+    directory: where the checkpoint goes.
+    reverb_tables: the tables that should not have the defaults.
+    inserted_at: the date of the first item; see `layout.Layout`.
+    replace: whether what is in `directory` is replaced.
 
-  Raises:
-    ValueError: if a table is too small.
+  Returns:
+    The number of items of each table, by its name.
   """
-  with records_lib.RecordFile(os.path.join(path, records_lib.TABLES)) as file:
-    file.write(
-        table_checkpoint(name, table, num_items[name], spec).SerializeToString()
-        for name, table in described.items()
-    )
+  layout = layout_lib.Layout(source, inserted_at)
+  described = _describe_tables(layout.num_items, reverb_tables, source.spec)
+  with records_lib.new_checkpoint(directory, replace=replace) as path:
+    write = lambda file: records_lib.RecordFile(os.path.join(path, file))
+    with write(records_lib.CHUNKS) as chunks, write(records_lib.ITEMS) as items:
+      for batch in layout.batches():
+        chunks.write(batch.chunks)
+        items.write(batch.items)
+    with write(records_lib.TABLES) as file:
+      for name, table in described.items():
+        count = layout.num_items[name]
+        record = table_checkpoint(name, table, count, source.spec)
+        file.write([record.SerializeToString()])
+  return layout.num_items
 
 
 def _describe_tables(names, described, spec):
@@ -168,13 +131,13 @@ def _describe_tables(names, described, spec):
   tables = {table.name: table for table in described}
   if len(tables) != len(described):
     raise ValueError('reverb_tables describes a table twice.')
-  for name in sorted(tables):
+  for name, table in tables.items():
     if name not in names:
       raise ValueError(
           f'reverb_tables describes table {name!r}, which no items go into. The'
           f' tables with items are {list(names)}.'
       )
-    specs.check_signature(tables[name].info.signature, spec)
+    specs.check_signature(table.info.signature, spec)
   return {name: tables.get(name) for name in names}
 
 

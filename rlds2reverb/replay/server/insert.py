@@ -1,8 +1,9 @@
 """Writes RLDS data into Reverb servers, over their insert streams.
 
-Of several servers, the identity of an episode decides to which it goes. So
-however often it is written, its items go to the same server, and the episodes
-of a data set are spread evenly:
+Many items travel in one request, and count when the server confirms them. Of
+several servers, the identity of an episode decides to which it goes. So however
+often it is written, its items go to the same server, and the episodes of a data
+set are spread evenly:
 
     episode    0  1  2  3  4  5
     server     0  1  0  1  0  1
@@ -10,11 +11,15 @@ of a data set are spread evenly:
 
 from __future__ import annotations
 
+import collections
 import contextlib
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+import threading
+import time
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
 import zlib
 
 from absl import logging
+import grpc
 import numpy as np
 import tensorflow as tf
 
@@ -23,10 +28,25 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.server import insert_stream
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
+
+_METHOD = '/deepmind.reverb.ReverbService/InsertStream'
+# How many requests may wait for the network. Most are half a mebibyte.
+_MAX_WAITING = 4
+
+
+class InsertError(RuntimeError):
+  """An error that says that a Reverb server did not confirm all items.
+
+  Attributes:
+    confirmed: the number of items that the server did confirm.
+  """
+
+  def __init__(self, message: str, confirmed: int):
+    super().__init__(message)
+    self.confirmed = confirmed
 
 
 @options_lib.takes_options
@@ -111,12 +131,11 @@ def insert(
   for infos in before:
     for info in infos.values():
       specs.check_signature(info.signature, source.spec)
-  streams: List[insert_stream.InsertStream] = []
+  streams: List[InsertStream] = []
   try:
     with contextlib.ExitStack() as stack:
       for address in addresses:
-        stream = insert_stream.InsertStream(address, timeout)
-        streams.append(stack.enter_context(stream))
+        streams.append(stack.enter_context(InsertStream(address, timeout)))
       _send(source, layouts, streams)
     after = ask()
   except BaseException as error:
@@ -125,13 +144,14 @@ def insert(
         + tables_lib.describe_contents(address, names)
         for address in addresses
     )
-    if isinstance(error, (insert_stream.InsertError, ConnectionError)):
+    if isinstance(error, (InsertError, ConnectionError)):
       error.args = (f'{error} {contents}',)
       raise
     what = 'Failed' if isinstance(error, Exception) else 'Interrupted'
+    confirmed = sum(stream.confirmed for stream in streams)
     logging.error(
         f'{what} when the server had confirmed %d items. %s',
-        sum(stream.confirmed for stream in streams),
+        confirmed,
         contents,
     )
     raise
@@ -143,32 +163,25 @@ def insert(
 
 def _send(source, layouts, streams) -> None:
   """Sends all items, and waits until they are confirmed."""
-  failure = None
   try:
     for segment in source.segments():
       ids = segment.episode_ids
       servers = np.array([server_of(each, len(streams)) for each in ids])
       for server in np.unique(servers).tolist():
-        for batch in layouts[server].add(segment.choose(servers == server)):
-          request = protos.InsertStreamRequest(
-              chunks=batch.chunks, items=batch.items
-          )
-          streams[server].write(
-              request.SerializeToString(),
-              len(batch.items),
-              batch.keep_chunk_keys,
-          )
+        of_server = segment.choose(np.flatnonzero(servers == server))
+        for batch in layouts[server].add(of_server):
+          streams[server].write(batch)
     for layout in layouts:
       layout.warn()
-  except insert_stream.InsertError:
+  except InsertError:
     raise
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    failure = error
-  # After an error in the data, the episodes before it still arrive.
+  except Exception:
+    # After an error in the data, the episodes before it still arrive.
+    for stream in streams:
+      stream.flush()
+    raise
   for stream in streams:
     stream.flush()
-  if failure is not None:
-    raise failure
 
 
 def server_of(episode_id: Any, num_servers: int) -> int:
@@ -182,3 +195,111 @@ def server_of(episode_id: Any, num_servers: int) -> int:
   if not isinstance(episode_id, int):
     episode_id = zlib.crc32(str(episode_id).encode())
   return episode_id % num_servers
+
+
+class InsertStream:
+  """Sends batches of items, and counts those that the server confirms.
+
+  Attributes:
+    sent: the number of items that have been sent.
+    confirmed: the number of items that the server has confirmed.
+  """
+
+  def __init__(self, address: str, timeout: float):
+    """Opens the stream.
+
+    Args:
+      address: the address of the server, `host:port`.
+      timeout: how many seconds the server may take to accept another request or
+        to confirm another item.
+    """
+    self.sent = self.confirmed = 0
+    self._timeout = timeout
+    # The threads that send and read share all below, under this condition.
+    self._changed = threading.Condition()
+    self._waiting: Deque[Optional[bytes]] = collections.deque()
+    self._failure = ''
+    self._progress = time.monotonic()
+    self._channel = tables_lib.open_channel(address)
+    self._call = self._channel.stream_stream(_METHOD)(iter(self._next, None))
+    self._reader = threading.Thread(target=self._read, daemon=True)
+    self._reader.start()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused_error):
+    """Ends the stream. Items that are not confirmed by now may be lost."""
+    with self._changed:
+      self._waiting = collections.deque([None])
+      self._changed.notify_all()
+    self._call.cancel()
+    self._channel.close()
+    self._reader.join()
+
+  def write(self, batch: layout_lib.Batch) -> None:
+    """Sends a batch; waits while too many are waiting to be sent.
+
+    The server forgets all chunks but those that the batch keeps, and ends the
+    stream with an error if it does not have one of these.
+
+    Raises:
+      InsertError: if the stream has failed, or the server did nothing for
+        `timeout` seconds.
+    """
+    request = protos.InsertStreamRequest(
+        chunks=batch.chunks,
+        items=batch.items,
+        keep_chunk_keys=batch.keep_chunk_keys,
+    ).SerializeToString()
+    self._wait(lambda: len(self._waiting) < _MAX_WAITING)
+    with self._changed:
+      self._waiting.append(request)
+      self.sent += len(batch.items)
+      self._changed.notify_all()
+
+  def flush(self) -> None:
+    """Waits until all items are confirmed; raises as `write` does."""
+    self._wait(lambda: self.confirmed == self.sent)
+
+  def _wait(self, condition) -> None:
+    with self._changed:
+      self._progress = time.monotonic()
+      while not condition():
+        left = self._progress + self._timeout - time.monotonic()
+        if left <= 0:
+          self._failure = self._failure or (
+              f'The server confirmed nothing for {self._timeout:g} seconds.'
+          )
+        if self._failure:
+          raise InsertError(
+              f'{self._failure} It has confirmed {self.confirmed} of the'
+              f' {self.sent} items sent so far.',
+              self.confirmed,
+          )
+        self._changed.wait(left)
+
+  def _next(self) -> Optional[bytes]:
+    """Returns the next request, or None; gRPC calls this in its own thread."""
+    with self._changed:
+      self._changed.wait_for(lambda: self._waiting)
+      self._moved()
+      return self._waiting.popleft()
+
+  def _read(self) -> None:
+    failure = 'The server ended the insert stream.'
+    try:
+      for response in self._call:
+        keys = protos.InsertStreamResponse.FromString(response).keys
+        with self._changed:
+          self.confirmed += len(keys)
+          self._moved()
+    except grpc.RpcError as error:
+      failure = f'The insert stream failed: {error.code()}: {error.details()}.'
+    with self._changed:
+      self._failure = failure
+      self._changed.notify_all()
+
+  def _moved(self) -> None:
+    self._progress = time.monotonic()
+    self._changed.notify_all()

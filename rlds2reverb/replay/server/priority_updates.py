@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Sequence, Union
 
 import grpc
-import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay import protos
@@ -32,8 +31,8 @@ class PriorityUpdater:
   negative or NaN.
 
   Attributes:
-    highest: the highest priority so far, a float64 scalar variable. It is what
-      a new item gets, so that each is soon sampled once:
+    highest: the highest priority so far, a float64 scalar variable; 1 before
+      any update. It is what a new item gets, so that each is soon sampled once:
       `TableItems(..., priority=lambda _: updater.highest)`, or
       `observer.update_priority(float(updater.highest))`.
   """
@@ -43,7 +42,6 @@ class PriorityUpdater:
       servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
       table_name: str,
       *,
-      initial_priority: float = 1.0,
       timeout: float = tables_lib.SECONDS_TO_ANSWER,
   ):
     """Checks that the table is there.
@@ -53,20 +51,14 @@ class PriorityUpdater:
         a list of several, among which the items are spread. Each is told all
         priorities, and ignores those of the others' items.
       table_name: the name of the table.
-      initial_priority: what `highest` is before any update.
       timeout: how many seconds a server may take to answer.
 
     Raises:
       ConnectionError: if a server does not answer.
-      ValueError: if a server has no such table, if the table's selectors do not
-        look at priorities, or if an argument is not valid.
+      ValueError: if a server has no such table, or if the table's selectors do
+        not look at priorities.
     """
     addresses = tables_lib.addresses_of(servers)
-    if not 0 <= initial_priority < np.inf:
-      raise ValueError(
-          'initial_priority must be a number from 0 up, but is'
-          f' {initial_priority}.'
-      )
     for address in addresses:
       info = tables_lib.table_infos(address, [table_name], timeout)[table_name]
       if not any(
@@ -79,9 +71,7 @@ class PriorityUpdater:
             ' items by their priorities. Create it with'
             ' create_reverb_table(kind="prioritized").'
         )
-    self.highest = tf.Variable(
-        initial_priority, trainable=False, dtype=tf.float64
-    )
+    self.highest = tf.Variable(1.0, False, dtype=tf.float64)
     self._table_name = table_name
     self._timeout = timeout
     self._channels = {a: tables_lib.open_channel(a) for a in addresses}
@@ -116,14 +106,9 @@ class PriorityUpdater:
           ' one of those of the steps.'
       )
     is_valid = (priorities >= 0) & tf.math.is_finite(priorities)
-    check = tf.debugging.Assert(
-        tf.reduce_all(is_valid),
-        [
-            'Priorities must be finite numbers from 0 up, but some are',
-            tf.boolean_mask(priorities, ~is_valid),
-        ],
-        summarize=10,
-    )
+    wrong = tf.boolean_mask(priorities, ~is_valid)
+    message = 'Priorities must be finite numbers from 0 up, but some are'
+    check = tf.debugging.Assert(tf.reduce_all(is_valid), [message, wrong], 10)
     with tf.control_dependencies([check]):
       highest = tf.maximum(self.highest, tf.reduce_max(priorities))
     self.highest.assign(highest)
@@ -139,13 +124,13 @@ class PriorityUpdater:
             for key, new in zip(keys.tolist(), priorities.tolist())
         ],
     ).SerializeToString()
-    calls = {
-        address: channel.unary_unary(_METHOD).future(
+    calls = [
+        channel.unary_unary(_METHOD).future(
             request, timeout=self._timeout, wait_for_ready=True
         )
-        for address, channel in self._channels.items()
-    }
-    for address, call in calls.items():
+        for channel in self._channels.values()
+    ]
+    for address, call in zip(self._channels, calls):
       try:
         call.result()
       except grpc.RpcError as error:

@@ -1,7 +1,7 @@
 """Pushes RLDS data to a Reverb server, as a TF-Agents observer would."""
 
 import dataclasses
-from typing import Callable, List, Optional, Union
+from typing import Any, Dict, List, Optional
 
 from absl import logging
 import numpy as np
@@ -32,11 +32,8 @@ _KNOWN_OBSERVERS = (
 _METHODS = ('auto', 'observer', 'bulk')
 _OBSERVER_METHODS = ('__call__', 'get_table_signature', 'flush', 'reset')
 
-Observer = Union[
-    reverb_utils.ReverbAddEpisodeObserver,
-    reverb_utils.ReverbAddTrajectoryObserver,
-    Callable[[trajectory.Trajectory], None],
-]
+# A TF-Agents observer, or a callable with its methods.
+Observer = Any
 
 
 @options_lib.takes_options
@@ -113,22 +110,19 @@ def push_rlds_to_reverb(
         ' the data set as it is before any conversion. Sequences [L, ...] go to'
         ' write_rlds_to_reverb.'
     )
-  settings = options_lib.with_policy_info(options, policy_info_fn)
-  report = settings.report or report_lib.ConversionReport()
-  settings = dataclasses.replace(settings, report=report)
+  options = options_lib.with_policy_info(options, policy_info_fn)
+  report = options.report or report_lib.ConversionReport()
+  options = dataclasses.replace(options, report=report)
   held = private.observer_settings(reverb_observer)
-  is_bulk = _is_bulk(method, reverb_observer, held, settings)
-  ask = lambda: (
-      tables_lib.table_infos(
-          reverb_observer.py_client, held.table_names, timeout
-      )
-      if type(reverb_observer) in _KNOWN_OBSERVERS
-      else {}
+  is_known = type(reverb_observer) in _KNOWN_OBSERVERS
+  is_bulk = _is_bulk(method, reverb_observer, held, options)
+  ask = lambda: tables_lib.table_infos(
+      reverb_observer.py_client, held.table_names, timeout
   )
-  before = ask()
+  before = ask() if is_known else {}
   signatures = [info.signature for info in before.values()]
   signature = (signatures or [reverb_observer.get_table_signature()])[0]
-  spec = specs.create_trajectory_data_spec(rlds_data, settings.policy_info_fn)
+  spec = specs.create_trajectory_data_spec(rlds_data, options.policy_info_fn)
   if tf.nest.flatten(spec.policy_info) and not (
       signature is None
       or tf.nest.flatten(getattr(signature, 'policy_info', ()))
@@ -138,24 +132,24 @@ def push_rlds_to_reverb(
         ' policy_info_fn is left out. Create the table with'
         ' create_trajectory_data_spec(rlds_data, policy_info_fn) to keep it.'
     )
-    settings = dataclasses.replace(settings, policy_info_fn=None)
+    options = dataclasses.replace(options, policy_info_fn=None)
     spec = spec._replace(policy_info=())
   if is_bulk:
     tables = _items_of(type(reverb_observer), held)
-    source = frames_lib.make_frame_source(rlds_data, tables, settings)
+    source = frames_lib.make_frame_source(rlds_data, tables, options)
     frames, [counts] = insert_lib.insert(
         source, [reverb_observer.py_client], timeout=timeout, before=[before]
     )
   else:
     specs.check_signature(signature, spec)
-    blocks = conversion.trajectory_blocks(rlds_data, settings)
-    frames = _hand_over(blocks, reverb_observer)
+    blocks = conversion.trajectory_blocks(rlds_data, options)
+    frames = _hand_over(blocks, reverb_observer, is_known)
     report.warn()
-    counts = tables_lib.written_items(before, ask())
+    counts = tables_lib.written_items(before, ask() if is_known else {})
   report.inserted_items.update(
       {name: count.new for name, count in counts.items()}
   )
-  is_strict = settings.rules.validation == 'strict'
+  is_strict = options.rules.validation == 'strict'
   if is_strict and not frames and not report.skipped_episodes:
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return frames
@@ -169,38 +163,36 @@ def _is_bulk(method, observer, held, options) -> bool:
     ValueError: if `method` or another argument asks for something impossible.
   """
   checks.check_choice('method', method, _METHODS)
-  reason = ''
+  missing = [name for name in _OBSERVER_METHODS if not hasattr(observer, name)]
+  reason = 'the observer is called with each frame'
   if type(observer) not in _KNOWN_OBSERVERS:
     reason = f'what a {type(observer).__name__} writes is not known'
   elif held.cached_steps or not held.writer:
     reason = 'the observer is closed, or holds frames of an unfinished episode'
-  if method == 'bulk' and reason:
-    raise ValueError(f'method="bulk" is not possible: {reason}.')
-  is_bulk = method != 'observer' and not reason
+  elif method != 'observer':
+    return True
   of_bulk = (options.identity, options.episode_id, options.chunk_length)
-  if not is_bulk and of_bulk != (None, None, None):
+  if method == 'bulk' or of_bulk != (None, None, None):
     raise ValueError(
-        'identity, episode_id and chunk_length go with the bulk way, but the'
-        f' observer is called with each frame: {reason or "as method says"}.'
+        'method="bulk", identity, episode_id and chunk_length go with the bulk'
+        f' way, which is not possible: {reason}.'
     )
-  missing = [name for name in _OBSERVER_METHODS if not hasattr(observer, name)]
   if missing:
     raise TypeError(
         f'reverb_observer must have {", ".join(_OBSERVER_METHODS)}, but'
         f' {observer!r} has no {", ".join(missing)}. write_rlds_to_reverb takes'
         ' a server or a client, and needs no observer.'
     )
-  return is_bulk
+  return False
 
 
 def _items_of(kind, held) -> List[items_lib.TableItems]:
   """Returns the items that an observer of a kind writes into its tables."""
+  settings: Dict[str, Any] = {'priority': held.priority}
   if kind is reverb_utils.ReverbAddEpisodeObserver:
-    settings = {
-        'windows': None,
-        'max_sequence_length': held.max_sequence_length,
-        'bypass_longer_episodes': held.bypass_partial_episodes,
-    }
+    settings['windows'] = None
+    settings['max_sequence_length'] = held.max_sequence_length
+    settings['bypass_longer_episodes'] = held.bypass_partial_episodes
   else:
     end = 'pad' if held.pad_end_of_episodes else 'drop'
     if held.tile_end_of_episodes:
@@ -208,21 +200,21 @@ def _items_of(kind, held) -> List[items_lib.TableItems]:
     if kind is reverb_utils.ReverbTrajectorySequenceObserver:
       end = 'cross'
     length, stride = held.sequence_length, held.stride_length
-    settings = {'windows': windows_lib.Windows(length, stride, end)}
-  return [
-      items_lib.TableItems(name, priority=held.priority, **settings)
-      for name in held.table_names
-  ]
+    settings['windows'] = windows_lib.Windows(length, stride, end)
+  return [items_lib.TableItems(name, **settings) for name in held.table_names]
 
 
-def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
+def _hand_over(blocks: tf.data.Dataset, observer: Observer, is_known) -> int:
   """Calls `observer` with each frame, and returns the number of frames.
 
   After an error the observer is empty.
   """
-  is_known = type(observer) in _KNOWN_OBSERVERS
-  # An unknown observer gets tensors, as TF-Agents would give it.
-  as_leaf = _as_array if is_known else tf.convert_to_tensor
+  # An unknown observer gets tensors, as TF-Agents would give it. A NumPy string
+  # would lose the zero bytes at its end.
+  as_array = lambda leaf: (
+      np.array(leaf, object) if isinstance(leaf, bytes) else leaf
+  )
+  as_leaf = as_array if is_known else tf.convert_to_tensor
   structure = blocks.element_spec.frames
   frames = 0
   try:
@@ -242,8 +234,3 @@ def _hand_over(blocks: tf.data.Dataset, observer: Observer) -> int:
       observer.open()
     raise
   return frames
-
-
-def _as_array(leaf):
-  # A numpy string would lose the zero bytes at its end.
-  return np.array(leaf, object) if isinstance(leaf, bytes) else leaf

@@ -70,8 +70,8 @@ class ServerReplayBuffer(
     )
     # Nothing else holds a server that was started here. So the server ends with
     # the replay buffer, while Reverb's modules are still there.
-    self._held = {server} if isinstance(server, reverb.Server) else set()
-    self._finalizer = weakref.finalize(self, _let_go, self._held, owns_server)
+    self._local_server = server if isinstance(server, reverb.Server) else None
+    self._finalizer = weakref.finalize(self, _stop, server, owns_server)
     # A cache and no dictionary: TensorFlow would save a dictionary in a
     # checkpoint.
     self._iterator = functools.lru_cache(maxsize=None)(
@@ -79,11 +79,6 @@ class ServerReplayBuffer(
             self._as_dataset(batch_size, num_steps, None, None)
         )
     )
-
-  @property
-  def local_server(self) -> Optional[reverb.Server]:
-    """The server, if it is in this process and not closed."""
-    return next(iter(self._held), None)
 
   @property
   def num_items(self) -> int:
@@ -135,6 +130,7 @@ class ServerReplayBuffer(
 
   def close(self) -> None:
     """Stops the server, if it is this replay buffer's own."""
+    self._local_server = None
     self._finalizer()
 
   @functools.cached_property
@@ -181,9 +177,6 @@ class ServerReplayBuffer(
     return next(iterator)
 
 
-def _let_go(held, stops: bool) -> None:
-  """Stops the server in a set, if it is there, and forgets it."""
-  while held:
-    server = held.pop()
-    if stops:
-      server.stop()
+def _stop(server: Any, owns_server: bool) -> None:
+  if owns_server:
+    server.stop()

@@ -78,16 +78,18 @@ def sample_reverb_servers(
       have another length; or if a batch is larger than all that a table that
       removes what was sampled ever held.
   """
-  addresses = tables_lib.addresses_of(servers)
-  if sequence_length is not None:
-    checks.check_positive('sequence_length', sequence_length)
-  if batch_size is not None:
-    checks.check_positive('batch_size', batch_size)
+  for name, value in (
+      ('sequence_length', sequence_length),
+      ('batch_size', batch_size),
+  ):
+    if value is not None:
+      checks.check_positive(name, value)
   if batch_size is not None and sequence_length is None:
     raise ValueError(
         'Items of a batch have one length: pass sequence_length, or sample'
         ' single items and batch them with padded_batch.'
     )
+  addresses = tables_lib.addresses_of(servers)
   watch = watching.TableWatch(addresses, table_name, timeout)
   weights = tf.constant(watch.sizes())
   samples = _batches(watch, weights, batch_size, drop_remainder, seed)
@@ -109,13 +111,12 @@ def _common_signature(watch):
   ]
   first, *others = map(paths.leaves, signatures)
   for address, leaves in zip(watch.addresses[1:], others):
-    for path in {**first, **leaves}:
-      if first.get(path) != leaves.get(path):
-        raise ValueError(
-            f'Table {watch.table_name!r} of {address} differs from that of'
-            f' {watch.addresses[0]}: its {path!r} is {leaves.get(path)}, and'
-            f' there it is {first.get(path)}.'
-        )
+    if leaves != first:
+      fields = {path for path, _ in first.items() ^ leaves.items()}
+      raise ValueError(
+          f'Table {watch.table_name!r} of {address} differs from that of'
+          f' {watch.addresses[0]} in the fields {sorted(fields)}.'
+      )
   return signatures[0]
 
 
@@ -125,8 +126,8 @@ def _batches(watch, weights, batch_size, drop_remainder, seed):
   Items that are shorter than others of their batch are padded with steps of the
   type `_NO_STEP`, which no step has.
   """
-  needed = batch_size if batch_size is not None and drop_remainder else 1
   signature = _common_signature(watch)
+  needed = batch_size if batch_size and drop_remainder else 1
   parts = [
       _sample_server(watch, server, signature, batch_size, needed)
       for server in range(len(watch.addresses))
@@ -186,10 +187,9 @@ def _finish(sample, server, watch, weights, shape):
     weights: how many items each has.
     shape: the static `[B, T]`, None where they are not.
   """
-  table = f'table {watch.table_name!r}'
+  table, info = f'table {watch.table_name!r}', sample.info
   steps = tf.cast(sample.data.step_type != _NO_STEP, tf.int32)
-  length = tf.shape(steps)[1]
-  lengths = tf.reduce_sum(steps, axis=1)
+  length, lengths = tf.shape(steps)[1], tf.reduce_sum(steps, axis=1)
   checked = [
       tf.debugging.Assert(
           tf.reduce_all(lengths == (shape[1] or length)),
@@ -202,18 +202,14 @@ def _finish(sample, server, watch, weights, shape):
           summarize=10,
       )
   ]
-  if any(info.sampler_options.HasField('prioritized') for info in watch.infos):
-    checked.append(
-        tf.debugging.Assert(
-            tf.reduce_all(sample.info.priority > 0),
-            [
-                f'All priorities of {table} are 0 on a server of'
-                f' {", ".join(watch.addresses)}, so that Reverb samples it'
-                ' uniformly. Give some of its items a priority above 0.'
-            ],
-        )
+  if any(each.sampler_options.HasField('prioritized') for each in watch.infos):
+    message = (
+        f'All priorities of {table} are 0 on a server of'
+        f' {", ".join(watch.addresses)}, so that Reverb samples it uniformly.'
+        ' Give some of its items a priority above 0.'
     )
-  info = sample.info
+    has_priority = tf.reduce_all(info.priority > 0)
+    checked.append(tf.debugging.Assert(has_priority, [message]))
   if len(watch.addresses) > 1:
     total = tf.reduce_sum(weights)
     info = info._replace(

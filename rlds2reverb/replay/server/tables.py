@@ -49,16 +49,11 @@ class WrittenItems(NamedTuple):
 
 def check_address(address: str) -> None:
   """Raises a ValueError if `address` is not a host and a port: `host:8000`."""
-  host, _, port = address.rpartition(':')
-  if not host or not re.fullmatch('[0-9]+', port):
+  found = re.fullmatch('.+:([0-9]{1,5})', address)
+  if not found or not 0 < int(found[1]) <= _MAX_PORT:
     raise ValueError(
-        f'The address of a server must be host:port, such as localhost:8000,'
-        f' but is {address!r}.'
-    )
-  if not 0 < int(port) <= _MAX_PORT:
-    raise ValueError(
-        f'The port of a server must be between 1 and {_MAX_PORT}, but is'
-        f' {port} in {address!r}.'
+        'The address of a server must be host:port, such as localhost:8000,'
+        f' with a port from 1 to {_MAX_PORT}, but is {address!r}.'
     )
 
 
@@ -104,15 +99,13 @@ def open_channel(address: str) -> grpc.Channel:
   tries soon again to reach a server that was away.
   """
   options = {
-      'enable_http_proxy': 0,
-      'max_receive_message_length': -1,
-      'max_reconnect_backoff_ms': 1000,
-      'max_send_message_length': -1,
-      'use_local_subchannel_pool': 1,
+      'grpc.enable_http_proxy': 0,
+      'grpc.max_receive_message_length': -1,
+      'grpc.max_reconnect_backoff_ms': 1000,
+      'grpc.max_send_message_length': -1,
+      'grpc.use_local_subchannel_pool': 1,
   }
-  return grpc.insecure_channel(
-      address, options=[(f'grpc.{name}', options[name]) for name in options]
-  )
+  return grpc.insecure_channel(address, options=list(options.items()))
 
 
 def table_infos(
@@ -209,15 +202,14 @@ def written_items(
   counts = {}
   for name, table in after.items():
     new, existing = inserted(table) - inserted(before[name]), 0
-    held = before[name].current_size
+    size, held = table.current_size, before[name].current_size
     logging.info(
         'The server took %d new items into table %r, which now holds %d.',
         new,
         name,
-        table.current_size,
+        size,
     )
-    removed = held + new - table.current_size
-    if removed > 0 and table.current_size == table.max_size:
+    if size == table.max_size < held + new:
       logging.warning(
           'Table %r is too small: %d items were inserted beside the %d it held,'
           ' but its max_size is %d, so %d items were removed. Create the table'
@@ -225,8 +217,8 @@ def written_items(
           name,
           new,
           held,
-          table.max_size,
-          removed,
+          size,
+          held + new - size,
       )
     if confirmed is not None:
       new = min(max(new, 0), confirmed[name])
@@ -262,11 +254,7 @@ def check_not_blocking(info: Any, count: int) -> None:
     count: the number of items.
   """
   if blocks_after(info, count):
-    raise ValueError(
-        f'Table {info.name!r} would block: nobody samples it while it is'
-        f' filled, and its rate limiter has {_limits(info)}. Fill a table with'
-        ' the MinSize rate limiter.'
-    )
+    raise ValueError(f'Table {info.name!r} would block: {_why(info)}')
 
 
 def describe_contents(server: Any, names: Sequence[str]) -> str:
@@ -280,23 +268,19 @@ def describe_contents(server: Any, names: Sequence[str]) -> str:
     infos = table_infos(server, names, _DESCRIBE_TIMEOUT_SECONDS)
   except (ConnectionError, ValueError) as error:
     return str(error)
-  found = []
-  for info in infos.values():
-    found.append(f'Table {info.name!r} holds {info.current_size} items.')
-    if blocks_after(info):
-      sampled = info.rate_limiter_info.sample_stats.completed
-      found.append(
-          'Its rate limiter lets no more in before it is sampled: it has'
-          f' {_limits(info)}, with {inserted(info)} items inserted and'
-          f' {sampled} sampled. Fill a table with the MinSize rate limiter, or'
-          ' sample at the same time.'
-      )
-  return ' '.join(found)
+  return ' '.join(
+      f'Table {info.name!r} holds {info.current_size} items.'
+      + (f' It blocks: {_why(info)}' if blocks_after(info) else '')
+      for info in infos.values()
+  )
 
 
-def _limits(info) -> str:
+def _why(info) -> str:
   limiter = info.rate_limiter_info
   return (
-      f'samples_per_insert={limiter.samples_per_insert:g} and'
-      f' max_diff={limiter.max_diff:g}'
+      'its rate limiter lets no more in before it is sampled, as it has'
+      f' samples_per_insert={limiter.samples_per_insert:g} and'
+      f' max_diff={limiter.max_diff:g}, with {inserted(info)} items inserted'
+      f' and {limiter.sample_stats.completed} sampled. Fill a table with the'
+      ' MinSize rate limiter, or sample at the same time.'
   )

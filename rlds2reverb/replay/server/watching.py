@@ -85,14 +85,15 @@ class TableWatch:
       except ConnectionError:
         since = self._silent_since.setdefault(address, begin)
         silent = time.monotonic() - since
-        if silent >= self.timeout:
-          self._silent_since.clear()
-          raise ConnectionError(
-              f'The Reverb server at {address} died while its table'
-              f' {self.table_name!r} was sampled, or cannot be reached: it has'
-              f' not answered for {silent:.0f} seconds. Start it again, and'
-              ' then the data set.'
-          ) from None
+        if silent < self.timeout:
+          continue
+        self._silent_since.clear()
+        raise ConnectionError(
+            f'The Reverb server at {address} died while its table'
+            f' {self.table_name!r} was sampled, or cannot be reached: it has'
+            f' not answered for {silent:.0f} seconds. Start it again, and then'
+            ' the data set.'
+        ) from None
     return np.zeros(0, np.int32)
 
   def check_end(self, server: int, batch_size: int) -> None:
@@ -110,26 +111,16 @@ class TableWatch:
     # A table that was restored from a checkpoint may hold more than it counted.
     total = sum(max(tables_lib.inserted(i), i.current_size) for i in infos)
     info, limiter = infos[server], infos[server].rate_limiter_info
-    nothing = f'gave no item for {self.timeout:g} seconds'
-    if not total:
-      held = [
-          f'{address} holds {info.current_size} of the'
-          f' {info.rate_limiter_info.min_size_to_sample} items that it takes'
-          for address, info in zip(self.addresses, infos)
-      ]
+    if not (self.removes_sampled and total) or info.current_size:
       raise ValueError(
-          f'Table {self.table_name!r} {nothing}: {"; ".join(held)}. Write items'
-          ' into it: a TableItems names its table, and items of more frames'
-          ' than an episode has are not made.'
-      )
-    if not self.removes_sampled or info.current_size:
-      raise ValueError(
-          f'Table {self.table_name!r} of {self.addresses[server]} {nothing}. It'
-          f' holds {info.current_size}, and its rate limiter has'
+          f'Table {self.table_name!r} gave no item for {self.timeout:g}'
+          f' seconds: {self.addresses[server]} holds {info.current_size}, and'
+          ' its rate limiter has'
           f' min_size_to_sample={limiter.min_size_to_sample},'
           f' samples_per_insert={limiter.samples_per_insert:g} and'
-          f' min_diff={limiter.min_diff:g}. Write more items, or create the'
-          ' table with the MinSize rate limiter.'
+          f' min_diff={limiter.min_diff:g}. Write items into it: a TableItems'
+          ' names its table, and items of more frames than an episode has are'
+          ' not made. Or create the table with the MinSize rate limiter.'
       )
     if total < batch_size:
       raise ValueError(
@@ -173,29 +164,25 @@ def guard(samples: tf.data.Dataset, watch: TableWatch) -> tf.data.Dataset:
   # This sleeps in a thread of tf.data, under the lock that its cancellation
   # takes. If its input called a function, as `counter` does, freeing the
   # iterator could wait for ever.
-  ticks = tf.data.Dataset.range(tf.int64.max)
-  ticks = tf.data.experimental.from_variant(
-      tf.raw_ops.SleepDataset(
-          input_dataset=tf.data.experimental.to_variant(ticks),
-          sleep_microseconds=_TICK_MICROSECONDS,
-          output_types=[tf.int64],
-          output_shapes=[[]],
-      ),
-      ticks.element_spec,
+  numbers = tf.data.Dataset.range(tf.int64.max)
+  ticks = tf.raw_ops.SleepDataset(
+      input_dataset=tf.data.experimental.to_variant(numbers),
+      sleep_microseconds=_TICK_MICROSECONDS,
+      output_types=[tf.int64],
+      output_shapes=[[]],
   )
+  ticks = tf.data.experimental.from_variant(ticks, numbers.element_spec)
   # The interleaving yields whatever comes first: a batch of samples, or the
   # error of a tick. Ticks are elements, or the stream could not be stopped.
   end = tf.data.Dataset.from_tensors((nothing()[0], tf.constant([_END])))
   parts = samples.concatenate(end), ticks.map(tick)
   variants = [tf.data.experimental.to_variant(part) for part in parts]
-  both = tf.data.Dataset.range(2).interleave(
-      lambda index: tf.data.experimental.from_variant(
-          tf.gather(variants, index), spec
-      ),
-      cycle_length=2,
-      num_parallel_calls=2,
-      deterministic=False,
+  part = lambda index: tf.data.experimental.from_variant(
+      tf.gather(variants, index), spec
   )
-  return both.take_while(
-      lambda _, server: tf.reduce_all(server != _END)
-  ).filter(lambda _, server: tf.size(server) > 0)
+  return (
+      tf.data.Dataset.range(2)
+      .interleave(part, 2, num_parallel_calls=2, deterministic=False)
+      .take_while(lambda _, server: tf.reduce_all(server != _END))
+      .filter(lambda _, server: tf.size(server) > 0)
+  )

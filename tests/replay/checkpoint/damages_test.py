@@ -142,40 +142,32 @@ class DamagesTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([30, 70, 3, 12]), _TABLES)
     return path if own else self.serve(path).checkpoint()
 
-  def check(self, path, opener, expected, copy):
-    folder = self.new()
-    try:
-      found = _OPENERS[opener](copy, folder)
-    except _ERRORS as error:
-      self.assertIn(copy, str(error))
-      self.assertFalse(os.path.exists(os.path.join(folder, 'a')))
-      return False
-    self.assertEqual(found, expected[opener])
-    return True
-
   def check_damages(self, own, seeds, openers_of):
-    path = self.intact(own)
-    expected = {
-        name: opener(path, self.new()) for name, opener in _OPENERS.items()
-    }
-    refused = 0
+    """Each damage is refused, or nobody notices it; returns how many were."""
+    path, refused = self.intact(own), 0
+    expected = {name: of(path, self.new()) for name, of in _OPENERS.items()}
     for seed in seeds:
       rng = random.Random(seed)
       copy = self.copy(path)
       _damage(rng, copy)
       for opener in openers_of(seed):
         with self.subTest(seed=seed, opener=opener):
-          refused += not self.check(path, opener, expected, copy)
+          try:
+            found = _OPENERS[opener](copy, self.new())
+          except _ERRORS as error:
+            self.assertIn(copy, str(error))
+            refused += 1
+          else:
+            self.assertEqual(found, expected[opener])
     return refused
 
   @parameterized.parameters(True, False)
-  @pytest.mark.few(1)
   def test_random_damages(self, own):
     names = list(_OPENERS)
     refused = self.check_damages(
-        own, range(14), lambda seed: [names[seed % len(names)]]
+        own, range(6), lambda seed: [names[seed % len(names)]]
     )
-    self.assertGreater(refused, 7)
+    self.assertGreater(refused, 2)
 
   @parameterized.parameters(True, False)
   @pytest.mark.long
@@ -191,14 +183,12 @@ class DamagesTest(checkpoints.CheckpointTestCase):
       ('items.tfrecord', slice(None, None, 2), 'has .* items, but'),
       ('chunks.tfrecord', slice(1), 'chunks that its items refer to'),
   )
-  @pytest.mark.few(3)
   def test_records_that_are_missing(self, file, left, sentence):
     path = self.intact(own=True)
     contents = checkpoints.records_of(path, file)
     checkpoints.rewrite(path, file, contents[left])
-    for name in 'open', 'episodes', 'merge':
-      with self.assertRaisesRegex(records.CheckpointError, sentence):
-        _OPENERS[name](path, self.new())
+    with self.assertRaisesRegex(records.CheckpointError, sentence):
+      records.read_index(path)
 
 
 if __name__ == '__main__':

@@ -1,9 +1,6 @@
 """Tests of reading episodes back from checkpoints."""
 
-from unittest import mock
-
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import data_sets
@@ -12,8 +9,6 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
-from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -24,9 +19,13 @@ def _read(path, table=testing.TABLE):
   return [episode['steps'] for episode in found.as_numpy_iterator()]
 
 
+def _table(*windows, name=testing.TABLE):
+  return items.TableItems(name, windows_lib.Windows(*windows))
+
+
 class EpisodesTest(checkpoints.CheckpointTestCase):
 
-  def _assert_same(self, read, expected):
+  def check_same(self, read, expected):
     """Asserts that the episodes are the same, in any order."""
     self.assertLen(read, len(expected))
     by_first = lambda steps: np.ravel(steps['reward'])[0]
@@ -43,77 +42,38 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
 
   def test_nested_fields_of_every_dtype(self):
     rng = np.random.default_rng(0)
-    expected = [
-        episode
-        for episode in golden.random_episodes(rng, 30, nested_fields=True)
-        if golden.length_of(episode) > 1  # one step makes no item of two
-    ]
+    expected = golden.random_episodes(rng, 30, nested_fields=True)
+    # One step makes no item of two.
+    expected = [each for each in expected if golden.length_of(each) > 1]
     # Chunks of 3 steps, so that an episode has several, which items share.
     path = self.write(expected, chunk_length=3)
-    self._assert_same(_read(path), expected)
+    self.check_same(_read(path), expected)
 
-  def test_short_episodes_that_share_chunks(self):
+  def test_short_episodes(self):
     expected = checkpoints.episodes([2, 1, 3, 5, 1, 1, 4])
-    table = items.TableItems(testing.TABLE, windows_lib.Windows(3, end='pad'))
-    for settings in ({}, {'one_episode_chunks': True}, {'chunk_length': 4}):
-      path = self.new()
-      write.write_reverb_checkpoint(
-          golden.batched(expected, batch_size=5),
-          path,
-          table,
-          options=options_lib.ConversionOptions(**settings),
-      )
-      self._assert_same(_read(path), expected)
-
-  def test_short_episodes_travel_in_batches(self):
-    expected = checkpoints.episodes([2, 3, 5, 2, 4])
-    path = self.write(expected)
+    for table in _table(3, 1, 'pad'), _table(2, 1, 'cross'):
+      for settings in ({}, {'one_episode_chunks': True}, {'chunk_length': 4}):
+        path = self.write(expected, table, **settings)
+        self.check_same(_read(path), expected)
     found = episodes.read_checkpoint_episodes(path, testing.TABLE)
     (batch,) = data_sets.batches_of(found).as_numpy_iterator()
-    self.assertAllEqual(batch.row_splits, [0, 2, 5, 10, 12, 16])
-    self._assert_same(_read(path), expected)
-    # Others wait for no more of them than the limits say.
-    with mock.patch.object(episodes, '_BATCH_EPISODES', 2):
-      batches = list(data_sets.batches_of(found).as_numpy_iterator())
-    self.assertEqual([len(one.row_splits) - 1 for one in batches], [2, 2, 1])
-    with mock.patch.object(episodes, '_BATCH_BYTES', 1):
-      batches = list(data_sets.batches_of(found).as_numpy_iterator())
-    self.assertLen(batches, 5)
+    self.assertAllEqual(batch.row_splits, [0, 2, 3, 6, 11, 12, 13, 17])
 
-  @pytest.mark.long
   def test_what_servers_and_merging_write(self):
     expected = checkpoints.episodes([30, 7, 120])
-    path = self.write(
-        expected,
-        [
-            checkpoints.PAIRS,
-            items.TableItems(checkpoints.OTHER, windows_lib.Windows(50)),
-        ],
-    )
-    client = self.serve(path)
-    served = client.checkpoint()
+    other = _table(50, name=checkpoints.OTHER)
+    path = self.write(expected, [checkpoints.PAIRS, other])
+    served = self.serve(path).checkpoint()
     merged = self.new()
     merge.merge_reverb_checkpoints([path], merged)
     for one in (path, served, merged):
-      self._assert_same(_read(one), expected)
+      self.check_same(_read(one), expected)
       # Only the longest episode makes items of 50 steps.
-      self._assert_same(_read(one, checkpoints.OTHER), expected[2:])
-
-  def test_many_items_of_another_table_come_first(self):
-    expected = checkpoints.episodes([1200])
-    path = self.write(
-        expected, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, None)]
-    )
-    self._assert_same(_read(path, checkpoints.OTHER), expected)
+      self.check_same(_read(one, checkpoints.OTHER), expected[2:])
 
   def test_frames_that_are_missing(self):
     # Items of two steps, each in chunks of its own: that in the middle goes.
-    (expected,) = checkpoints.episodes([6])
-    path = self.write(
-        [expected],
-        items.TableItems(testing.TABLE, windows_lib.Windows(2, 2)),
-        chunk_length=2,
-    )
+    path = self.write(checkpoints.episodes([6]), _table(2, 2), chunk_length=2)
     client = self.serve(path)
     keys = [
         int(np.ravel(sample.info.key)[0])
@@ -122,8 +82,8 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     ]
     client.mutate_priorities(testing.TABLE, deletes=keys[:1])
     read = _read(client.checkpoint())
-    self.assertEqual(
-        sorted(steps['observation'][:, 0].tolist() for steps in read),
+    self.assertCountEqual(
+        [steps['observation'][:, 0].tolist() for steps in read],
         [[0, 1], [4, 5]],
     )
 

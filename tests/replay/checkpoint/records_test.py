@@ -19,6 +19,13 @@ class RecordsTest(checkpoints.CheckpointTestCase):
     self.assertGreater(len(found), 1)
     self.assertEqual(sum(found, []), contents)
 
+  def test_a_full_disk(self):
+    with self.assertRaisesRegex(
+        OSError, '/dev/full could not be written, so nothing of its folder'
+    ):
+      with records.RecordFile('/dev/full') as file:
+        file.write([b'record'])
+
   def test_what_is_no_checkpoint(self):
     path = self.create_tempdir().mkdir('one').full_path
     with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE.$'):

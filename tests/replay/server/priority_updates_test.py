@@ -6,7 +6,6 @@ import reverb
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import importance
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import priority_updates
@@ -26,7 +25,7 @@ def _data(rewards=tuple(_REWARDS)):
 
 class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
-  def _server(self, data, **kwargs):
+  def serve(self, data, **kwargs):
     """Returns a server with a prioritized table of single frames."""
     table = table_kinds.create_reverb_table(
         testing.TABLE,
@@ -37,16 +36,15 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     )
     server = reverb.Server([table])
     self.addCleanup(server.stop)
-    self._insert(data, server, **kwargs)
+    self.insert(data, server, **kwargs)
     return server
 
-  def _insert(self, data, server, length=1, **kwargs):
-    table = items.TableItems(
-        testing.TABLE, windows_lib.Windows(length), **kwargs
-    )
+  def insert(self, data, server, **kwargs):
+    windows = windows_lib.Windows(1)
+    table = items.TableItems(testing.TABLE, windows, **kwargs)
     insert.write_rlds_to_reverb(data, server, table)
 
-  def _sample(self, server, count=200):
+  def sample(self, server, count=200):
     """Returns the first rewards of samples, and a SampleInfo `[count]`."""
     samples = list(
         server.localhost_client().sample(
@@ -68,9 +66,9 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_RUN)
   def test_a_train_step_sets_priorities(self, is_graph):
-    server = self._server(_data())
-    updater = priority_updates.PriorityUpdater(server, testing.TABLE)
-    rewards, info = self._sample(server)
+    server = self.serve(_data())
+    updater = priority_updates.PriorityUpdater(server, testing.TABLE, timeout=1)
+    rewards, info = self.sample(server)
     self.assertCountEqual(set(rewards), _REWARDS)
     update = _RUN[is_graph](updater.update_priorities)
     for wrong in ([100.0, -1.0], [100.0, np.nan], [100.0, np.inf]):
@@ -80,7 +78,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         update(info.key[:2], tf.constant(wrong))
     update(info.key, tf.constant(rewards))
     self.assertEqual(updater.highest.numpy(), 16)
-    rewards, info = self._sample(server, 4000)
+    rewards, info = self.sample(server, 4000)
     counts = [np.count_nonzero(rewards == reward) for reward in _REWARDS]
     self.assertLess(
         testing.chi_square(counts, [0.1, 0.2, 0.3, 0.4]),
@@ -88,15 +86,21 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     )
     # A new item gets the highest so far, not the highest now.
     update(info.key, tf.fill([4000], 2.0))
-    self._insert(_data([100.0]), server, priority=lambda item: updater.highest)
-    rewards, info = self._sample(server)
+    self.insert(_data([100.0]), server, priority=lambda item: updater.highest)
+    rewards, info = self.sample(server)
     self.assertAllClose(info.priority, np.where(rewards == 100, 16, 2))
     self.assertIn(100, rewards)
+    server.stop()
+    with self.assertRaisesRegex(
+        tf.errors.UnknownError if is_graph else ConnectionError,
+        f'server at localhost:{server.port} did not take new priorities',
+    ):
+      update(info.key[:2], tf.constant([1.0, 2.0]))
 
   def test_items_of_several_servers(self):
-    servers = [self._server(_data([1.0, 2.0])), self._server(_data([3.0, 4.0]))]
+    servers = [self.serve(_data([1.0, 2.0])), self.serve(_data([3.0, 4.0]))]
     updater = priority_updates.PriorityUpdater(servers, testing.TABLE)
-    found = [self._sample(server, 50) for server in servers]
+    found = [self.sample(server, 50) for server in servers]
     keys = np.concatenate([info.key for _, info in found])
     rewards = np.concatenate([rewards for rewards, _ in found])
     # As a batch [B, T], where the steps of an item share its key.
@@ -104,55 +108,27 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         keys[:, np.newaxis].repeat(3, 1), tf.constant(10 * rewards)
     )
     for server in servers:
-      rewards, info = self._sample(server, 50)
+      rewards, info = self.sample(server, 50)
       self.assertAllClose(info.priority, 10 * rewards)
     self.assertEqual(updater.highest.numpy(), 40)
 
-  def test_sequences(self):
-    server = self._server(
-        _data(),
-        length=3,
-        priority=lambda item: importance.sequence_priority(item.reward),
-    )
-    rewards, info = self._sample(server, 50)
-    expected = {1: 0.9 * 9 + 0.1 * 14 / 3, 4: 0.9 * 16 + 0.1 * 29 / 3}
-    self.assertAllClose(info.priority, [expected[r] for r in rewards])
-
-  def test_tables_that_have_no_priorities(self):
+  def test_what_is_refused(self):
     spec = specs.create_trajectory_data_spec(_data())
+    kinds = ('uniform', 'top_k')
     server = reverb.Server(
-        [
-            table_kinds.create_reverb_table('uniform', spec, 3),
-            table_kinds.create_reverb_table('top', spec, 3, kind='top_k'),
-        ]
+        [table_kinds.create_reverb_table(kind, spec, 3, kind) for kind in kinds]
     )
     self.addCleanup(server.stop)
-    priority_updates.PriorityUpdater(server, 'top')
-    for servers, name, kwargs, message in (
-        (server, 'uniform', {}, "'uniform' of .* neither samples nor removes"),
-        (server, 'other', {}, "no table 'other'"),
-        ([], 'top', {}, 'There are no servers'),
-        (server, 'top', {'initial_priority': -1}, 'initial_priority must be'),
+    updater = priority_updates.PriorityUpdater(server, 'top_k')
+    with self.assertRaisesRegex(ValueError, 'one number for each item'):
+      updater.update_priorities(tf.ones([2], tf.uint64), [1.0])
+    for servers, name, message in (
+        (server, 'uniform', "'uniform' of .* neither samples nor removes"),
+        (server, 'other', "no table 'other'"),
+        ([], 'top_k', 'There are no servers'),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        priority_updates.PriorityUpdater(servers, name, **kwargs)
-
-  @parameterized.parameters(*_RUN)
-  def test_a_server_that_is_gone(self, is_graph):
-    server = self._server(_data())
-    address = f'localhost:{server.port}'
-    updater = priority_updates.PriorityUpdater(
-        address, testing.TABLE, timeout=1
-    )
-    update = _RUN[is_graph](updater.update_priorities)
-    keys = tf.ones([2], tf.uint64)  # No item has this key.
-    update(keys, tf.constant([1.0, 2.0]))
-    server.stop()
-    with self.assertRaisesRegex(
-        tf.errors.UnknownError if is_graph else ConnectionError,
-        f'The Reverb server at {address} did not take new priorities',
-    ):
-      update(keys, tf.constant([1.0, 2.0]))
+        priority_updates.PriorityUpdater(servers, name)
 
 
 if __name__ == '__main__':

@@ -10,12 +10,14 @@ import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
+from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -81,20 +83,22 @@ def _rewards(dataset):
 
 class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
-  def _address(self, *args, **kwargs):
+  def serve(self, *args, **kwargs):
     server, address = make_server(*args, **kwargs)
     self.addCleanup(server.stop)
     return address
 
-  def _assert_raises(self, message, dataset):
+  def sample(self, *args, **kwargs):
+    return sampling.sample_reverb_servers(*args, **kwargs)
+
+  def check_raises(self, message, dataset):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       list(dataset.take(9))
 
   # What comes out.
 
-  @parameterized.parameters(4, None)
-  def test_elements_are_those_of_tf_agents(self, batch_size):
-    address = self._address('uniform', range(20), sequence_length=3)
+  def test_elements_are_those_of_tf_agents(self):
+    address = self.serve('uniform', range(20), sequence_length=3)
     signature = reverb.Client(address).server_info()[_TABLE].signature
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
         tf.nest.map_structure(
@@ -105,25 +109,22 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         sequence_length=3,
         server_address=address,
     )
-    expected = replay_buffer.as_dataset(
-        sample_batch_size=batch_size, num_steps=3
-    )
-    dataset = sampling.sample_reverb_servers(address, _TABLE, 3, batch_size)
     shapes = lambda spec: tf.nest.map_structure(
         lambda leaf: (leaf.shape, leaf.dtype), spec
     )
-    self.assertEqual(
-        shapes(dataset.element_spec), shapes(expected.element_spec)
-    )
-    (ours,), (theirs,) = dataset.take(1), expected.take(1)
-    tf.nest.assert_same_structure(ours, theirs)
-    for data, info in dataset.take(5):
-      reward = np.reshape(data.reward, [-1, 3])
-      self.assertAllEqual(reward - reward[:, :1], [[0, 1, 2]] * len(reward))
-      self.assertAllEqual(info.table_size, np.full(info.key.shape, 18))
-    dataset = sampling.sample_reverb_servers(address, _TABLE, 2, 4)
-    self._assert_raises(
-        r'sequence_length is 2, but .* found are:\] \[3\]', dataset
+    for batch_size in 4, None:
+      expected = replay_buffer.as_dataset(batch_size, 3)
+      dataset = self.sample(address, _TABLE, 3, batch_size)
+      self.assertEqual(
+          shapes(dataset.element_spec), shapes(expected.element_spec)
+      )
+      for data, info in dataset.take(5):
+        reward = np.reshape(data.reward, [-1, 3])
+        self.assertAllEqual(reward - reward[:, :1], [[0, 1, 2]] * len(reward))
+        self.assertAllEqual(info.table_size, np.full(info.key.shape, 18))
+    self.check_raises(
+        r'sequence_length is 2, but .* found are:\] \[3\]',
+        self.sample(address, _TABLE, 2, 4),
     )
 
   def test_whole_episodes(self):
@@ -131,59 +132,40 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(
         [golden.make_episode([1] * length, terminal=True) for length in lengths]
     )
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data)
-    ) as client:
-      insert.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, None))
-      dataset = sampling.sample_reverb_servers(client, _TABLE, None, timeout=1)
+    spec = specs.create_trajectory_data_spec(data)
+    with testing.reverb_server(spec) as client:
+      write = lambda: insert.write_rlds_to_reverb(
+          data, client, items.TableItems(_TABLE, None)
+      )
+      write()
       found = []
-      for trajectory, info in dataset:
+      for trajectory, info in self.sample(client, _TABLE, None, timeout=1):
         found.append(len(trajectory.reward))
         self.assertEqual(info.key.shape, trajectory.reward.shape)
       self.assertEqual(found, lengths)
-      insert.write_rlds_to_reverb(data, client, items.TableItems(_TABLE, None))
-      self._assert_raises(
-          'items of other lengths',
-          sampling.sample_reverb_servers(client, _TABLE, 8, 3),
+      write()
+      self.check_raises(
+          'items of other lengths', self.sample(client, _TABLE, 8, 3)
       )
 
-  def test_servers_are_drawn_by_their_sizes(self):
-    addresses = [
-        self._address('uniform', range(100)),
-        self._address('uniform', range(100, 400)),
-        self._address('uniform', []),
-    ]
-    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 20)
-    rewards = []
-    for data, info in dataset.take(400):
-      rewards += data.reward[:, 0].numpy().tolist()
-      self.assertAllClose(info.probability, np.full([20, 1], 1 / 400))
-      self.assertAllEqual(info.table_size, np.full([20, 1], 400))
-    counts = np.histogram(rewards, [0, 50, 100, 200, 400])[0]
-    self.assertLess(
-        testing.chi_square(counts, [1 / 8, 1 / 8, 1 / 4, 1 / 2]),
-        testing.CHI_SQUARE_LIMITS[3],
-    )
-
-  def test_priorities_of_two_servers(self):
-    shards = [[1.0, 4.0], [9.0, 16.0, 25.0]]
+  def test_servers_are_drawn_by_their_sizes_and_priorities(self):
+    shards = [[1.0, 4.0], [9.0, 16.0, 25.0], []]
     by_reward = lambda item: item.reward[0]
     addresses = [
-        self._address('prioritized', shard, priority=by_reward)
-        for shard in shards
+        self.serve('prioritized', shard, priority=by_reward) for shard in shards
     ]
     expected = {}
     for shard in shards:
       powers = np.array(shard) ** 0.6  # The default exponent.
       expected.update(zip(shard, len(shard) / 5 * powers / powers.sum()))
-    dataset = sampling.sample_reverb_servers(addresses, _TABLE, 1, 40)
     counts = collections.Counter()
-    for data, info in dataset.take(100):
+    for data, info in self.sample(addresses, _TABLE, 1, 40).take(100):
       rewards = data.reward[:, 0].numpy().tolist()
       counts.update(rewards)
       self.assertAllClose(
           info.probability[:, 0], [expected[r] for r in rewards]
       )
+      self.assertAllEqual(info.table_size, np.full([40, 1], 5))
     self.assertLess(
         testing.chi_square(
             [counts[reward] for reward in expected], list(expected.values())
@@ -191,92 +173,89 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         testing.CHI_SQUARE_LIMITS[4],
     )
 
-  # Tables that remove what was sampled.
-
-  @parameterized.parameters((False, [3, 3, 2]), (True, [3, 3]))
-  def test_one_pass(self, drop_remainder, sizes):
-    address = self._address('one_pass', range(8))
-    dataset = sampling.sample_reverb_servers(
-        address, _TABLE, 1, 3, drop_remainder=drop_remainder, timeout=1
+  def test_tables_that_remove_what_was_sampled(self):
+    for drop_remainder, sizes in ((False, [3, 3, 2]), (True, [3, 3])):
+      address = self.serve('one_pass', range(8))
+      rewards = _rewards(
+          self.sample(
+              address, _TABLE, 1, 3, drop_remainder=drop_remainder, timeout=1
+          )
+      )
+      self.assertEqual(list(map(len, rewards)), sizes)
+      self.assertLen(set(sum(rewards, [])) & set(range(8)), sum(sizes))
+    # Two queues are mixed, not one after the other, and each keeps its order.
+    shards = range(20), range(20, 100)
+    addresses = [self.serve('queue', shard) for shard in shards]
+    dataset = self.sample(
+        addresses, _TABLE, 1, 8, drop_remainder=False, timeout=1
     )
-    rewards = _rewards(dataset)
-    self.assertEqual(list(map(len, rewards)), sizes)
-    self.assertLen(set(sum(rewards, [])) & set(range(8)), sum(sizes))
+    found = sum(_rewards(dataset), [])
+    for shard in shards:
+      self.assertEqual([r for r in found if r in shard], list(shard))
+    self.assertBetween(sum(reward < 20 for reward in found[:40]), 1, 19)
 
-  def test_queues_of_one_server_and_of_two(self):
-    one = self._address('queue', range(20))
-    addresses = [
-        self._address('queue', range(20)),
-        self._address('queue', range(20, 100)),
-    ]
-    found, of_both = (
-        sum(
-            _rewards(
-                sampling.sample_reverb_servers(
-                    served, _TABLE, 1, 8, drop_remainder=False, timeout=1
-                )
-            ),
-            [],
-        )
-        for served in (one, addresses)
+  def test_an_agent_goes_on_with_a_table_of_recorded_episodes(self):
+    address = self.serve('uniform', range(81), sequence_length=2)
+    observer = reverb_utils.ReverbAddTrajectoryObserver(
+        reverb.Client(address), _TABLE, sequence_length=2
     )
-    self.assertEqual(found, list(range(20)))
-    self.assertCountEqual(of_both, range(100))
-    # They are mixed, not one after the other.
-    self.assertBetween(sum(reward < 20 for reward in of_both[:40]), 1, 19)
+    # As a driver does, one by one; own rewards are from 1000 on.
+    own_data = make_data(range(1000, 1061))
+    for frame in conversion.convert_rlds_to_trajectories(own_data):
+      observer(type(frame)(*tf.nest.map_structure(np.array, frame)))
+    observer.close()
+    own = np.array(
+        [
+            data.reward[:, 0].numpy() >= 1000
+            for data, _ in self.sample(address, _TABLE, 2, 16).take(300)
+        ]
+    )
+    self.assertLess(
+        testing.chi_square([(~own).sum(), own.sum()], [80 / 140, 60 / 140]),
+        testing.CHI_SQUARE_LIMITS[1],
+    )
 
   # What goes wrong.
 
   def test_nothing_comes(self):
-    late = [self._address('uniform', []) for _ in range(2)]
-    full = self._address('one_pass', range(8))
-    none = sampling.sample_reverb_servers(late, _TABLE, 1, 4, timeout=1)
-    self._assert_raises(f"Table '{_TABLE}' gave no item for 1 seconds", none)
-    self._assert_raises(
-        'A batch of 10 is more than the 8 items that table',
-        sampling.sample_reverb_servers(full, _TABLE, 1, 10, timeout=1),
+    late = [self.serve('uniform', []) for _ in range(2)]
+    full = self.serve('one_pass', range(8))
+    self.check_raises(
+        f"Table '{_TABLE}' gave no item for 1 seconds: .* holds 0, and its rate"
+        ' limiter has min_size_to_sample=1',
+        self.sample(late, _TABLE, 1, 4, timeout=1),
     )
-    dataset = sampling.sample_reverb_servers(late, _TABLE, 1, 4)
+    self.check_raises(
+        'A batch of 10 is more than the 8 items that table',
+        self.sample(full, _TABLE, 1, 10, timeout=1),
+    )
+    dataset = self.sample(late, _TABLE, 1, 4)
     iterator = iter(dataset.prefetch(1))  # It is sampled from here on.
     time.sleep(1)
+    table = items.TableItems(_TABLE, windows_lib.Windows(1))
     for address in late:
-      insert.write_rlds_to_reverb(
-          make_data([3.0]),
-          address,
-          items.TableItems(_TABLE, windows_lib.Windows(1)),
-      )
+      insert.write_rlds_to_reverb(make_data([3.0]), address, table)
     self.assertAllEqual(next(iterator)[0].reward, np.full([4, 1], 3))
 
-  def test_rate_limiter_that_lets_nothing_out(self):
-    address = self._address('uniform', [0, 1], min_size_to_sample=3)
-    self._assert_raises(
-        'It holds 2, and its .* min_size_to_sample=3',
-        sampling.sample_reverb_servers(address, _TABLE, 1, 4, timeout=1),
-    )
-
-  @parameterized.parameters(1, 2)
-  def test_all_priorities_are_zero(self, num_servers):
+  def test_all_priorities_are_zero(self):
     addresses = [
-        self._address('prioritized', range(4), priority=0.0)
-        for _ in range(num_servers)
+        self.serve('prioritized', range(4), priority=0.0) for _ in range(2)
     ]
-    self._assert_raises(
-        f'All priorities of table .*{_TABLE}.* are 0',
-        sampling.sample_reverb_servers(addresses, _TABLE, 1, 4),
-    )
+    for served in addresses[0], addresses:
+      self.check_raises(
+          f'All priorities of table .*{_TABLE}.* are 0',
+          self.sample(served, _TABLE, 1, 4),
+      )
 
   def test_arguments(self):
-    address = self._address('uniform', range(9))
+    address = self.serve('uniform', range(9))
     no_signature = reverb.Server([testing.make_table(name=_TABLE)])
     self.addCleanup(no_signature.stop)
-    image = make_data([0]).map(
-        lambda episode: {
-            'steps': {**episode['steps'], 'observation': tf.zeros([1, 5])}
-        }
-    )
-    spec = specs.create_trajectory_data_spec(image)
+    spec = specs.create_trajectory_data_spec(make_data([0]))
+    spec = spec._replace(observation=tf.TensorSpec([5], tf.float32))
     other = reverb.Server([table_kinds.create_reverb_table(_TABLE, spec, 5)])
     self.addCleanup(other.stop)
+    gone = f'localhost:{other.port}'
     for args, message in (
         (
             (address, 'other', 1, 4),
@@ -289,22 +268,20 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         ((no_signature, _TABLE, 1, 4), 'is not of trajectories'),
         (
             ([address, other], _TABLE, 1, 4),
-            f"localhost:{other.port} differs from .* its 'observation' is",
+            rf"{gone} differs from .* in the fields \['observation'\]",
         ),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        sampling.sample_reverb_servers(*args)
+        self.sample(*args)
     with self.assertRaisesRegex(ValueError, 'timeout must be positive'):
-      sampling.sample_reverb_servers(address, _TABLE, 1, 4, timeout=0)
+      self.sample(address, _TABLE, 1, 4, timeout=0)
     other.stop()
-    with self.assertRaisesRegex(ConnectionError, f'localhost:{other.port}'):
-      sampling.sample_reverb_servers(
-          f'localhost:{other.port}', _TABLE, 1, 4, timeout=1
-      )
+    with self.assertRaisesRegex(ConnectionError, gone):
+      self.sample(gone, _TABLE, 1, 4, timeout=1)
 
   @pytest.mark.long
   def test_iterators_that_are_freed_while_they_poll(self):
-    address = self._address('uniform', range(10))
+    address = self.serve('uniform', range(10))
     found = subprocess.run(
         processes.command(_FREEING, address),
         capture_output=True,
@@ -314,11 +291,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertIn('FREED', found.stdout)
 
-  def _assert_dies(self, address, stop):
-    other = self._address('uniform', range(30))
-    dataset = sampling.sample_reverb_servers(
-        [other, address], _TABLE, 1, 4, timeout=1
-    )
+  def check_dies(self, address, stop):
+    other = self.serve('uniform', range(30))
+    dataset = self.sample([other, address], _TABLE, 1, 4, timeout=1)
     iterator = iter(dataset.prefetch(2))
     next(iterator)
     stop()
@@ -331,14 +306,14 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_stopped_server(self):
     server, address = make_server('uniform', range(30))
-    self._assert_dies(address, server.stop)
+    self.check_dies(address, server.stop)
 
   @pytest.mark.long
   def test_killed_server(self):
     process = processes.ServerProcess(_SERVER, 'uniform', 30)
     self.addCleanup(process.kill)
     process.serve()
-    self._assert_dies(process.address, process.kill)
+    self.check_dies(process.address, process.kill)
 
 
 if __name__ == '__main__':

@@ -15,33 +15,30 @@ def _insert(client, count):
 
 class TablesTest(parameterized.TestCase):
 
-  def test_servers_are_named_by_address_client_or_themselves(self):
-    server = reverb.Server([testing.make_table()])
-    address = f'localhost:{server.port}'
-    try:
+  def test_servers_and_their_states(self):
+    states = []
+    for _ in range(2):
+      server = reverb.Server([testing.make_table()])
+      address = f'localhost:{server.port}'
+      states.append(tables.state_of(server, 10))
       for named in address, reverb.Client(address), server:
-        self.assertEqual(tables.address_of(named), address)
         self.assertEqual(tables.addresses_of(named), [address])
         self.assertEqual(tables.addresses_of([named, 'b:1']), [address, 'b:1'])
         self.assertIn(testing.TABLE, tables.table_infos(named, None, 10))
-    finally:
+      _insert(reverb.Client(address), 2)
+      self.assertEqual(tables.state_of(address, 10), states[-1])
       server.stop()
-    with self.assertRaisesRegex(ValueError, 'There are no servers'):
-      tables.addresses_of([])
-    with self.assertRaisesRegex(ValueError, 'host:port'):
-      tables.address_of('localhost')
-
-  def test_every_start_of_a_server_has_its_own_state(self):
-    states = []
-    for _ in range(2):
-      with testing.reverb_server() as client:
-        address = client.server_address
-        states.append(tables.state_of(address, 10))
-        _insert(client, 2)
-        self.assertEqual(tables.state_of(address, 10), states[-1])
+    # Every start of a server has its own state.
     self.assertNotEqual(*states)
     with self.assertRaisesRegex(ConnectionError, f'server at {address}'):
       tables.state_of(address, 0.2)
+
+  def test_what_is_no_address(self):
+    for address in ('localhost', ':8000', 'a:', 'a:http', 'a:0', 'a:65536'):
+      with self.assertRaisesRegex(ValueError, 'must be host:port, .* a port'):
+        tables.address_of(address)
+    with self.assertRaisesRegex(ValueError, 'There are no servers'):
+      tables.addresses_of([])
 
   def test_how_many_items_a_rate_limiter_lets_in(self):
     table = reverb.Table(
