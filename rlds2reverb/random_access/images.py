@@ -133,18 +133,14 @@ def formats_of(
   Raises:
     ValueError: if there is no such column, or if it has no strings.
   """
-  numbers = {column.name: number for number, column in enumerate(columns)}
-  strings = [column.name for column in columns if column.is_string]
+  numbers = {
+      column.name: number
+      for number, column in enumerate(columns)
+      if column.is_string
+  }
   found = {}
   for name, image_format in images.items():
-    if name in numbers and name not in strings:
-      column = columns[numbers[name]]
-      raise ValueError(
-          f'{name} is {column.dtype} {tuple(column.shape)} in the index, and'
-          ' not encoded images: frames of videos are decoded when the index is'
-          ' built. Leave it out of images=.'
-      )
-    checks.check_choice('The path of an image', name, strings)
+    checks.check_choice('The path of an encoded image', name, list(numbers))
     if not isinstance(image_format, ImageFormat):
       image_format = ImageFormat(tuple(image_format))
     found[numbers[name]] = image_format

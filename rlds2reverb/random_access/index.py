@@ -82,4 +82,5 @@ class Index(rows_lib.RowStore):
     self.lengths = self.arrays['lengths']
 
   def __reduce__(self):
-    return type(self), (self.folder, self.data_dir, False)
+    data_dir = self.files and self.files.folder
+    return type(self), (self.folder, data_dir, False)

@@ -48,15 +48,13 @@ class MixedItems(items_lib.SequenceOfItems):
               f' {known} in data sets before it. Make them the same in the'
               ' function prepare of build_index, as PadField does, or by images.'
           )
-    # The nest of a single data set may have parts without fields.
-    self._only = items if len(self.sources) == 1 else None
-    self.spec = items.spec if self._only else layout_lib.nest_of(self._specs)
+    self.spec = layout_lib.nest_of(self._specs)
 
   def batch(self, items: Any) -> Any:
     """Returns items, stacked; see `Items.batch`."""
     items = self.check_numbers(items)
-    if self._only:
-      return self._only.batch(items)
+    if len(self.sources) == 1:
+      return next(iter(self.sources.values())).batch(items)
     # A data set without items begins where the next one does.
     source = np.searchsorted(self._first, items, 'right') - 1
     leaves = {

@@ -8,9 +8,8 @@ strings.bin    all strings, one after the other
 """
 
 import json
-import math
 import os
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence
+from typing import Any, BinaryIO, Dict, List, Optional
 import zlib
 
 import numpy as np
@@ -133,13 +132,16 @@ def _damaged(path: str, problem: str) -> OSError:
   )
 
 
-def map_file(path: str, shape: Sequence[int]) -> np.ndarray:
-  """Returns a file as an array, uint8, whose bytes are read as they are used.
+def map_file(path: str, row_bytes: int) -> np.ndarray:
+  """Returns a file as an array, whose bytes are read as they are used.
 
   Args:
     path: the file.
-    shape: the shape of the array, of as many bytes as the file has.
+    row_bytes: the number of bytes of a row.
+
+  Returns:
+    uint8 `[N, row_bytes]`.
   """
-  if not math.prod(shape):
-    return np.zeros(shape, np.uint8)
-  return np.asarray(np.memmap(path, np.uint8, 'r', shape=tuple(shape)))
+  if not os.path.getsize(path):
+    return np.zeros([0, row_bytes], np.uint8)
+  return np.asarray(np.memmap(path, np.uint8, 'r')).reshape(-1, row_bytes)

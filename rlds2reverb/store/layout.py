@@ -102,6 +102,8 @@ class RowLayout:
     self.places = [places[k] for k in range(len(columns))]
     widest = max([dtype.alignment for dtype in dtypes], default=1)
     self.row_bytes[0] += -self.row_bytes[0] % widest
+    # The length of a file says how many rows it has.
+    self.row_bytes[0] = max(self.row_bytes[0], 1)
     # Batches of a data set are of one size.
     self.arrays_of = functools.lru_cache(8)(
         lambda numbers, *lead: memory.ArrayLayout(

@@ -13,7 +13,7 @@ errors of rounding do not add up.
 
 import functools
 import io
-from typing import Any, Optional, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 
@@ -214,9 +214,6 @@ class PriorityTree:
       self._levels.append(blocks)
       values = blocks.sum(1)
     self._top = values
-    # The least weight above 0 of each block of leaves. It is computed when it
-    # is first asked for.
-    self._minima: Optional[np.ndarray] = None
 
   def find(self, fractions: np.ndarray) -> Tuple[np.ndarray, np.ndarray, float]:
     """Finds where fractions of the sum of all weights lie.
@@ -258,23 +255,12 @@ class PriorityTree:
       at = at // _BLOCK
       values = level.take(at, axis=0, mode='clip') @ _SUMS[:, -1]
     self._top[at] = values
-    if self._minima is not None and self._levels:
-      at = numbers // _BLOCK
-      self._minima[at] = _least(self._levels[0][at])
 
   @property
   def minimum(self) -> float:
     """The least weight above 0; infinite if there is none."""
-    if not self._levels:
-      return _least(self._top[np.newaxis])[0]
-    if self._minima is None:
-      self._minima = _least(self._levels[0])
-    return self._minima.min()
-
-
-def _least(blocks):
-  """Returns the least weight above 0 of each block."""
-  return np.where(blocks > 0, blocks, np.inf).min(1)
+    leaves = self._levels[0] if self._levels else self._top
+    return leaves.min(where=leaves > 0, initial=np.inf)
 
 
 def _below(values, limits):

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import io
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -49,11 +49,6 @@ class RowStore:
   def num_rows(self) -> int:
     """How many rows there are."""
     return len(self.groups[0])
-
-  @property
-  def data_dir(self) -> str:
-    """The folder of the data set that has strings; or ''."""
-    return self.files.folder if self.files else ''
 
   def read(
       self,
@@ -186,19 +181,24 @@ def open_rows(
   folders.check_files(folder, content['files'], blocks)
   layout = layout_lib.RowLayout.of_json(content['layout'])
   paths = [os.path.join(folder, name) for name in layout.file_names]
-  num_bytes, _ = content['files'][layout.file_names[-1]]
   facts = [strings_lib.FileFacts(*each) for each in content['data_files']]
   data_dir = data_dir or content['data_dir']
   with np.load(os.path.join(folder, folders.ARRAYS)) as arrays:
-    return RowStore(
+    return _mapped(
         layout,
-        *_mapped(layout, paths, content['num_rows'], num_bytes),
-        dict(arrays),
-        content['meta'],
-        content['fingerprint'],
-        folder,
-        strings_lib.DataFiles(data_dir, facts) if data_dir else None,
+        paths,
+        arrays=dict(arrays),
+        meta=content['meta'],
+        fingerprint=content['fingerprint'],
+        folder=folder,
+        files=strings_lib.DataFiles(data_dir, facts) if data_dir else None,
     )
+
+
+def _mapped(layout, paths, **attributes: Any) -> RowStore:
+  """Returns the rows of each group, and the strings, as they are in files."""
+  *groups, strings = map(folders.map_file, paths, [*layout.row_bytes, 1])
+  return RowStore(layout, groups, strings, **attributes)
 
 
 class StoreWriter:
@@ -206,7 +206,6 @@ class StoreWriter:
 
   Attributes:
     layout: how a frame is stored.
-    num_rows: how many rows were written.
   """
 
   def __init__(
@@ -218,7 +217,7 @@ class StoreWriter:
       layout: how a frame is stored.
       folder: an empty folder for the files, or None for memory.
     """
-    self.layout, self.num_rows, self._folder = layout, 0, folder
+    self.layout, self._folder = layout, folder
     self._files = {
         name: folders.ChecksummedFile(name, folder)
         for name in (folders.ARRAYS, *layout.file_names)
@@ -232,16 +231,13 @@ class StoreWriter:
     rows = self.layout.encode(leaves, self._cells_of)
     for name, group in zip(self.layout.file_names, rows):
       self._files[name].write(group.ravel())
-    self.num_rows += len(rows[0])
 
   def rows(self, **attributes: Any) -> RowStore:
     """Returns what was written so far, with further attributes."""
     files = [self._files[name] for name in self.layout.file_names]
     for each in files:
       each.file.flush()
-    paths = [each.path for each in files]
-    mapped = _mapped(self.layout, paths, self.num_rows, files[-1].size)
-    return RowStore(self.layout, *mapped, **attributes)
+    return _mapped(self.layout, [each.path for each in files], **attributes)
 
   def finish(
       self,
@@ -275,7 +271,6 @@ class StoreWriter:
       content = {
           'holds': holds,
           'layout': columns,
-          'num_rows': self.num_rows,
           'meta': meta,
           'fingerprint': fingerprint,
           'data_dir': data_dir,
@@ -304,12 +299,3 @@ class StoreWriter:
         cell = strings_lib.OWN_FILE, len(value), self._known[value], 0
       cells.append(cell)
     return np.array(cells, strings_lib.CELL).reshape(values.shape)
-
-
-def _mapped(layout, paths, num_rows, num_bytes) -> Tuple[Any, np.ndarray]:
-  """Returns the rows of each group, and the strings, as they are in files."""
-  groups = [
-      folders.map_file(path, [num_rows, size])
-      for path, size in zip(paths, layout.row_bytes)
-  ]
-  return groups, folders.map_file(paths[-1], [num_bytes])

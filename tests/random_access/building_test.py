@@ -160,7 +160,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     ), self.assertLogs(level='WARNING') as logs:
       copy = random_access.build_index(self.directory, self.new_folder())
     self.assertIn('copied into the index: it is not on the local', str(logs))
-    self.assertEqual(copy.data_dir, '')
+    self.assertIsNone(copy.files)
     items, copies = (
         random_access.Items(each, windows_lib.Windows(2))
         for each in (index, copy)

@@ -175,11 +175,8 @@ def load_frames(
   elif marker['meta'].get('made_from') != made_from:
     raise FileExistsError(
         f'{directory} holds frames of other data or with other items, or of'
-        ' files that have changed since. Remove it, or choose another'
-        ' directory.'
+        ' files that have changed. Remove it, or choose another directory.'
     )
-  else:
-    logging.info('Using the frames prepared in %s.', directory)
   return open_frames(directory)
 
 
@@ -239,7 +236,7 @@ def _write(source, folder, made_from) -> FrameStore:
         'windows': windows and [windows.length, windows.stride, windows.end],
         'spec': text_format.MessageToString(tensor_spec.to_proto(spec)),
     }
-    return dataclasses.replace(_store(writer.finish(meta, arrays)), spec=spec)
+    return _store(writer.finish(meta, arrays))
 
 
 def _check_has_items(episodes, items) -> None:
@@ -264,11 +261,9 @@ def _returns(spec, segment) -> np.ndarray:
   is_number = isinstance(reward, tf.TypeSpec) and reward.shape.rank == 0
   if not (is_number and reward.dtype.is_floating):
     return np.full(len(segment.step), np.nan)
-  is_transition = segment.frames.step_type != ts.StepType.LAST
-  rewards = segment.frames.reward.astype(np.float64)
-  return np.add.reduceat(
-      np.where(is_transition, rewards, 0.0), segment.row_splits[:-1]
-  )
+  is_last = segment.frames.step_type == ts.StepType.LAST
+  rewards = np.where(is_last, 0.0, segment.frames.reward.astype(np.float64))
+  return np.add.reduceat(rewards, segment.row_splits[:-1])
 
 
 def _priorities(items, episodes, spec, writer) -> np.ndarray:
