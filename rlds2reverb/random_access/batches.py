@@ -98,9 +98,7 @@ class Batches(batches_lib.Batches):
           f' {batch_size}.'
       )
     if not items.num_items:
-      raise ValueError(
-          'There are no items to draw from: no episode is so long.'
-      )
+      raise ValueError('There are no items: no episode is so long.')
     if weights is not None and not replacement:
       raise ValueError('weights need replacement=True.')
     self._order = samplers.WithoutReplacement(drop_last)
@@ -121,14 +119,13 @@ class Batches(batches_lib.Batches):
     )
     self._draw = self._sampler.bind(items, self._process)
     self._augment = dict(augment or {})
-    known = _leaves(items.spec)
+    images = [
+        name
+        for name, leaf in _leaves(items.spec).items()
+        if leaf.dtype == 'uint8' and leaf.shape[-1:] == (3,)
+    ]
     for name in self._augment:
-      checks.check_choice('The path of an image', name, list(known))
-      if known[name].dtype != 'uint8' or known[name].shape[-1:] != (3,):
-        raise ValueError(
-            f'{name} is {known[name]}, and not uint8 [..., 3]: only decoded'
-            ' images can be augmented. Is it in images=?'
-        )
+      checks.check_choice('The path of a decoded image', name, images)
 
   def __len__(self) -> int:
     """The largest length of a sequence: there is no end."""

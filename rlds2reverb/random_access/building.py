@@ -112,7 +112,7 @@ def build_index(
       # It may say that a reference is no image.
       if not (data.folder and 'mage' in str(e) and 'ecod' in str(e)):
         raise
-      _log(source, f'prepare looks at its images: {e}')
+      _warn(source, f'prepare looks at its images: {e}')
       for written in os.listdir(unfinished):
         os.remove(os.path.join(unfinished, written))
       _write(_copied(builder, split), prepare, unfinished)
@@ -126,13 +126,11 @@ def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
   except FileNotFoundError:
     if readers.find_format(source) is None:
       raise
-    _log(source, 'it is not a TFDS data set', logging.INFO)
     return None
 
 
-def _log(source, why: str, level: int = logging.WARNING) -> None:
-  logging.log(
-      level,
+def _warn(source, why: str) -> None:
+  logging.warning(
       '%s cannot be indexed where it lies, and is copied into the index: %s.',
       source,
       why,
@@ -149,7 +147,7 @@ def _in_place(builder, split, num_processes) -> _Data:
   elif files_lib.is_url(os.fspath(builder.data_path)):
     why = 'it is not on the local disk'
   if why:
-    _log(builder.data_path, why)
+    _warn(builder.data_path, why)
     return _copied(builder, split)
   records = record_places.find_records(builder, split)
   features = builder.info.features

@@ -1,8 +1,8 @@
 """An index of RLDS data: the small columns, and the places of images."""
 
-import contextlib
+import importlib
 import os
-from typing import Iterator, Optional, Union
+from typing import Optional, Union
 
 from rlds2reverb.store import rows as rows_lib
 
@@ -21,24 +21,19 @@ def expand_folder(folder: PathLike) -> str:
   return os.path.abspath(os.path.expanduser(folder))
 
 
-@contextlib.contextmanager
-def explain_missing_dependency(missing: str) -> Iterator[None]:
-  """Says what to do if the imports that make a missing file fail.
+def need_tensorflow(what: str) -> None:
+  """Raises a ModuleNotFoundError that says what to do without TensorFlow.
 
   Args:
-    missing: the subject of the error: `'... has no index yet, and building
-      it'`.
-
-  Raises:
-    ModuleNotFoundError: if a module, such as TensorFlow, is not installed.
+    what: what needs it, the subject of the error.
   """
   try:
-    yield
+    importlib.import_module('tensorflow')
   except ModuleNotFoundError as e:
     raise ModuleNotFoundError(
-        f'{missing} needs the full environment, with TensorFlow: {e.name} is'
-        ' not installed here. `pip install .` in a clone makes it. Make the'
-        ' same call there once; then it works here.',
+        f'{what} needs the full environment, with TensorFlow: {e.name} is not'
+        ' installed here. `pip install .` in a clone makes it. Make the same'
+        ' call there once; then it works here.',
         name=e.name,
     ) from e
 

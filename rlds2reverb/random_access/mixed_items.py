@@ -46,7 +46,7 @@ class MixedItems(items_lib.SequenceOfItems):
           raise ValueError(
               f'Field {"/".join(map(str, keys))} is {spec} in {name}, but'
               f' {known} in data sets before it. Make them the same in the'
-              ' function prepare of build_index, as PadField does, or by images.'
+              ' function prepare of build_index (PadField), or by images.'
           )
     self.spec = layout_lib.nest_of(self._specs)
 

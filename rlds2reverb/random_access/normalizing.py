@@ -11,6 +11,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import layout as layout_lib
 
+_STATISTICS = ('mean', 'std', 'min', 'max')
 _QUANTILES = (0.01, 0.99)
 
 
@@ -36,21 +37,20 @@ def open_normalizer(
   floats = [one.name for one in columns if one.dtype.startswith('float')]
   for field in fields:
     checks.check_known(index.folder, 'field of floats', field, floats)
-  known: Dict[str, Any] = {}
+  stored: Dict[str, Any] = {}
   if os.path.exists(path):
     with open(path, encoding='utf-8') as f:
-      found = json.load(f)
-    if found['fingerprint'] == index.fingerprint:
-      known = found['fields']
+      stored = json.load(f)
+  known = stored.get(index.fingerprint, {})
   missing = sorted(set(fields) - set(known))
   if missing:
-    with index_lib.explain_missing_dependency(
+    index_lib.need_tensorflow(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
-    ):
-      known.update(_compute(index, missing))
+    )
+    known = {**known, **_compute(index, missing)}
     with open(f'{path}.unfinished', 'w', encoding='utf-8') as f:
-      json.dump({'fingerprint': index.fingerprint, 'fields': known}, f)
+      json.dump({index.fingerprint: known}, f)
     os.replace(f.name, path)
   return normalization.Normalizer(
       fields, {name: known[name] for name in fields}
@@ -96,11 +96,11 @@ def _compute(
   found = compute.compute_statistics(
       episodes, list(fields), quantiles=_QUANTILES
   ).fields
-  statistics = {}
-  for field, one in found.items():
-    values = {
-        name: getattr(one, name) for name in ('mean', 'std', 'min', 'max')
-    }
-    values['low'], values['high'] = map(one.quantile, _QUANTILES)
-    statistics[field] = {name: each.tolist() for name, each in values.items()}
-  return statistics
+  return {
+      field: {
+          **{name: getattr(one, name).tolist() for name in _STATISTICS},
+          'low': one.quantile(_QUANTILES[0]).tolist(),
+          'high': one.quantile(_QUANTILES[1]).tolist(),
+      }
+      for field, one in found.items()
+  }

@@ -128,18 +128,16 @@ def open_batches(
   for name, source in opened.items():
     path = os.path.join(folder, name)
     index = open_index(path, source, num_processes)
-    transform = None
-    if normalize:
-      transform = normalizing.open_normalizer(
-          index, normalize, f'{path}.statistics.json'
-      )
-    here = {column.name for column in index.layout.columns} & set(images)
-    missing -= here
+    names = {column.name for column in index.layout.columns}
+    missing -= names
     items[name] = items_lib.Items(
         index,
         windows,
-        images={field: one for field, one in images.items() if field in here},
-        transform=transform,
+        images={field: images[field] for field in names & set(images)},
+        transform=normalize
+        and normalizing.open_normalizer(
+            index, normalize, f'{path}.statistics.json'
+        ),
     )
   if missing:
     raise ValueError(f'No data set has the images {sorted(missing)}.')
@@ -171,12 +169,10 @@ def open_index(
   path = f'{folder}.source.json'
   identity = source.identity()
   if not os.path.exists(os.path.join(folder, folders.MARKER)):
-    with index_lib.explain_missing_dependency(
-        f'{folder} has no index yet, and building it'
-    ):
-      # pylint: disable=g-import-not-at-top
-      from rlds2reverb.formats import readers
-      from rlds2reverb.random_access import building
+    index_lib.need_tensorflow(f'{folder} has no index yet, and building it')
+    # pylint: disable=g-import-not-at-top
+    from rlds2reverb.formats import readers
+    from rlds2reverb.random_access import building
 
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(path, 'w', encoding='utf-8') as f:

@@ -144,17 +144,19 @@ class Prioritized(samplers.Sampler):
       if not alive.all():
         items, priorities = items[alive], priorities[alive]
         highest = priorities.max(initial=0.0)
-      self._set(items, priorities)
+      self.set(items, priorities)
       self._highest = max(self._highest, highest)
 
   def add(self, items: np.ndarray) -> None:
     """Takes new items, with the highest priority so far, or 1 if that is 0."""
     self._highest = self._highest or 1.0
-    self._set(items, self._highest)
+    self.set(items, self._highest)
 
-  def remove(self, items: np.ndarray) -> None:
-    """Forgets items."""
-    self._set(items, 0.0)
+  def set(self, items: np.ndarray, priorities: Any) -> None:
+    """Changes the priorities of items; 0 for those that go."""
+    slots = items % self._items.num_slots
+    self._priorities[slots] = priorities
+    self._tree.update(slots, self._weights(self._priorities[slots]))
 
   def min_priority(self) -> float:
     """Returns the least priority above 0 of all items."""
@@ -184,12 +186,6 @@ class Prioritized(samplers.Sampler):
   def _take(self, priorities, highest):
     self._priorities, self._highest = priorities, float(highest)
     self._tree = PriorityTree(self._weights(priorities))
-
-  def _set(self, items, priorities):
-    """Keeps priorities, each in a slot of the item."""
-    slots = items % self._items.num_slots
-    self._priorities[slots] = priorities
-    self._tree.update(slots, self._weights(self._priorities[slots]))
 
   def _weights(self, priorities):
     return priorities**self.alpha * (priorities > 0)

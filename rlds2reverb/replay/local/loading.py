@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any, Optional
 
-from absl import logging
 from google.protobuf import text_format
 import numpy as np
 import tensorflow as tf

@@ -18,7 +18,6 @@ from tf_agents.trajectories import time_step as ts
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
-from rlds2reverb.store import items as store_items
 from rlds2reverb.store import prioritized
 from rlds2reverb.store import rows as rows_lib
 
@@ -216,5 +215,5 @@ class FrameRing(tf.train.experimental.PythonState):
     while first < self._next and self._starts[first % self.capacity] < row:
       first += 1
     if self.listener is not None and first > self.first:
-      self.listener.remove(np.arange(self.first, first))
+      self.listener.set(np.arange(self.first, first), 0.0)
     self.first = first
