@@ -3,14 +3,15 @@
 import json
 import os
 import re
-from typing import Collection
+from typing import Collection, List
 import zipfile
 
 import h5py
 
 from rlds2reverb.datasets import files
 
-_HINTS = {
+# What data of each format is.
+FORMATS = {
     'calvin': 'a CALVIN data set',
     'd3rlpy': 'a replay buffer of d3rlpy',
     'hdf5': 'flat arrays',
@@ -25,7 +26,12 @@ _HINTS = {
     'torchrl': 'a storage of TorchRL',
     'zarr': 'a Zarr replay buffer',
 }
-# What tells a folder of a format, in the order in which it is looked for.
+# How a sentence begins that is about the path itself.
+IT_HOLDS = ' It holds '
+
+# What a folder or a file has of each format, in the order in which it is looked
+# for: files in a folder; arrays in an npz file; groups and arrays in an HDF5
+# file, by a regular expression.
 _FOLDERS = {
     'ep_start_end_ids.npy': 'calvin',
     'meta/info.json': 'lerobot',
@@ -36,11 +42,19 @@ _FOLDERS = {
     'meta/zarr.json': 'zarr',
     'main_data.hdf5': 'minari',
     'data/main_data.hdf5': 'minari',
+    'metadata.json': 'minari',
+    'data/metadata.json': 'minari',
+    'dataset_info.json': 'rlds',
 }
-_HDF5_SUFFIXES = ('.hdf5', '.h5')
-_EPISODE = re.compile(r'episode_\d+')
-_DEMO = re.compile(r'demo_\d+')
-_TRAJECTORY = re.compile(r'traj_\d+')
+_HDF5 = (
+    (r'(episode_\d+\n)+', 'minari'),
+    (r'(?s).*\bdata/demo_\d+\n.*', 'robomimic'),
+    (r'(?s).*\bcolumns\n(.*\n)?num_episodes\n(.*\n)?version\n.*', 'd3rlpy'),
+    # TorchRL's buffers say how many transitions they hold.
+    (r'(?s)(.*\n)?_len\n(.*\n)?traj_\d+\n.*', 'torchrl'),
+    (r'(?s)(.*\n)?traj_\d+\n.*', 'maniskill'),
+    (r'(?s)(.*\n)?(observations|actions|rewards)\n.*', 'hdf5'),
+)
 
 
 def hint(path: str, but: Collection[str] = ()) -> str:
@@ -58,12 +72,11 @@ def hint(path: str, but: Collection[str] = ()) -> str:
   try:
     found = find(path)
     if found and found not in but:
-      return f' It holds {_described(found)}.'
-    if not found and files.is_folder(path):
-      for name in files.names_in(path):
-        found = find(os.path.join(path, name))
-        if found:
-          return f' {name} in it holds {_described(found)}.'
+      return f'{IT_HOLDS}{_described(found)}.'
+    for name in () if found else files.names_in(path):
+      found = find(os.path.join(path, name))
+      if found:
+        return f' {name} in it holds {_described(found)}.'
   except (OSError, ValueError):
     pass  # The caller is about to raise an error already.
   return ''
@@ -94,46 +107,37 @@ def find(path: str) -> str:
         return 'imitation' if 'indices.npy' in file.namelist() else 'npz'
     except zipfile.BadZipFile as e:
       raise ValueError(f'{path} is not a whole npz file: {e}.') from e
-  if path.endswith(_HDF5_SUFFIXES):
+  if path.endswith(('.hdf5', '.h5')):
     with h5py.File(path, 'r') as file:
-      return _format_of_hdf5(file)
+      text = ''.join(f'{name}\n' for name in _names_in(file))
+    return next((one for form, one in _HDF5 if re.fullmatch(form, text)), '')
   return ''
 
 
 def _described(found: str) -> str:
   reader = 'load_episodes' if found == 'rlds' else 'formats.load'
-  return f'{_HINTS[found]}, which {reader} reads'
+  return f'{FORMATS[found]}, which {reader} reads'
 
 
 def _format_of_folder(path: str) -> str:
   """Returns the format of a folder by the names of its files."""
   for name, found in _FOLDERS.items():
-    if files.exists(os.path.join(path, name)):
+    file = os.path.join(path, name)
+    if not files.exists(file):
+      continue
+    if not name.endswith('metadata.json') or found != 'minari':
       return found
-  for folder in path, os.path.join(path, 'data'):
-    metadata = os.path.join(folder, 'metadata.json')
-    if files.exists(metadata):
-      with files.open_text(metadata) as f:
-        if 'minari_version' in json.load(f):
-          return 'minari'
-  return 'rlds' if files.exists(os.path.join(path, 'dataset_info.json')) else ''
+    with files.open_text(file) as f:
+      if 'minari_version' in json.load(f):
+        return found
+  return ''
 
 
-def _format_of_hdf5(file: h5py.File) -> str:
-  """Returns the format of an HDF5 file by the names at its top."""
-  names = list(file)
-  if names and all(map(_EPISODE.fullmatch, names)):
-    return 'minari'
+def _names_in(file: h5py.File) -> List[str]:
+  """Returns the sorted names at the top of an HDF5 file, and below `data`."""
+  names = sorted(file)
   # A link to another file is not followed.
   is_here = isinstance(file.get('data', getlink=True), h5py.HardLink)
   if is_here and isinstance(file['data'], h5py.Group):
-    if any(map(_DEMO.fullmatch, file['data'])):
-      return 'robomimic'
-  if {'num_episodes', 'version', 'columns'} <= set(names):
-    return 'd3rlpy'
-  if any(map(_TRAJECTORY.fullmatch, names)):
-    # TorchRL's buffers say how many transitions they hold.
-    return 'torchrl' if '_len' in names else 'maniskill'
-  if {'observations', 'actions', 'rewards'} & set(names):
-    return 'hdf5'
-  return ''
+    names += [f'data/{name}' for name in file['data']]
+  return names

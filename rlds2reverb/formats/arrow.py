@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +40,17 @@ def open_parquet(path: str) -> parquet.ParquetFile:
     return parquet.ParquetFile(path)
 
 
-def count_rows(path: str) -> int:
-  """Returns the number of rows of a parquet file."""
-  with open_parquet(path) as file:
-    return file.metadata.num_rows
+def read_table(path: str) -> pa.Table:
+  """Reads a file of parquet, or of Arrow's own format.
+
+  Raises:
+    ValueError: if there is no such file, or if it is damaged.
+  """
+  with open_errors(path):
+    if path.endswith('.parquet'):
+      return parquet.read_table(path, partitioning=None)
+    with pa.memory_map(path) as file:
+      return pa.ipc.open_file(file).read_all()
 
 
 def find_parquet(path: str) -> List[str]:
@@ -84,22 +91,14 @@ def read_episodes(
     yield waiting[0][column][0].as_py(), pa.Table.from_batches(waiting)
 
 
-def read_rows(
-    batch: pa.RecordBatch, names: Mapping[str, str]
-) -> Iterator[Dict[str, Any]]:
-  """Yields what each row has: an array of a list, or a single value.
-
-  Args:
-    batch: the rows.
-    names: the names of columns, by those that they get.
-  """
-  lists = {name for name in names.values() if is_list(batch[name].type)}
+def read_rows(batch: pa.RecordBatch) -> Iterator[Dict[str, Any]]:
+  """Yields what each row has: the array of a list, or a single value."""
   for row in range(len(batch)):
     yield {
-        name: to_array(batch[column].slice(row, 1).flatten(), None, column)
-        if column in lists
-        else batch[column][row].as_py()
-        for name, column in names.items()
+        name: to_array(column.slice(row, 1).flatten(), None, name)
+        if is_list(column.type)
+        else column[row].as_py()
+        for name, column in zip(batch.schema.names, batch.columns)
     }
 
 

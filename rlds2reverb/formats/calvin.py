@@ -43,10 +43,6 @@ _SAFE = {
 }
 
 
-# The first and the last frame of an episode, and its fields.
-_Span = Tuple[int, int, Dict[str, str]]
-
-
 @gin.configurable(module='rlds2reverb')
 def load_calvin(
     directory: files.PathLike,
@@ -80,11 +76,14 @@ def load_calvin(
       is not like the first.
   """
   directory = downloads.find(directory, 'CALVIN', marker=_BOUNDS_FILE)
-  find_spans = _find_texts if language else _find_episodes
   path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
   if not os.path.isfile(path):
     raise ValueError(f'There is no {path}, which has the texts of the frames.')
-  spans = find_spans(path)
+  spans = (
+      _find_texts(path)
+      if language
+      else [(*one, {}) for one in np.load(path).tolist()]
+  )
   wrong = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
   if wrong or not spans:
     raise ValueError(
@@ -95,17 +94,20 @@ def load_calvin(
   where = f'A frame of {directory}'
   columns_lib.check_left_out(where, like, leave_out)
   columns_lib.check_has(where, [_ACTIONS], like)
-  names = {_ACTIONS: rlds.ACTION}
-  for name in like:
-    is_observed = name.startswith(_OBSERVATIONS)
-    names.setdefault(name, f'{rlds.OBSERVATION}/' * is_observed + name)
+  names = {
+      name: f'{rlds.OBSERVATION}/' * name.startswith(_OBSERVATIONS) + name
+      for name in like
+      if name not in leave_out
+  }
+  if _ACTIONS in names:
+    names[_ACTIONS] = rlds.ACTION
 
   def read() -> python_episodes.Episodes:
     for index, (first, last, fields) in enumerate(spans):
+      frames = range(first, last + 1)
       steps = {
-          names[name]: _column(directory, range(first, last + 1), name, one)
-          for name, one in like.items()
-          if name not in leave_out
+          path: _column(directory, frames, name, like[name])
+          for name, path in names.items()
       }
       yield python_episodes.make_episode(
           columns_lib.nest(steps), index, fields=fields
@@ -149,20 +151,18 @@ def _read_frame(
     raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
 
 
-def _find_episodes(path: str) -> List[_Span]:
-  """Returns the episodes of a data set."""
-  return [(int(first), int(last), {}) for first, last in np.load(path)]
-
-
-def _find_texts(path: str) -> List[_Span]:
-  """Returns the spans that texts describe."""
+def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
+  """Returns the first and last frames that texts are about, and the texts."""
   try:
-    found = _unpickle(path)
-    texts, tasks = (found['language'][name] for name in ('ann', 'task'))
+    with open(path, 'rb') as f:
+      npz.read_header(f)
+      found = _Unpickler(f).load().item()
     return [
         (int(first), int(last), {_TEXT: str(text), 'task': task})
         for (first, last), text, task in zip(
-            found['info']['indx'], texts, tasks
+            found['info']['indx'],
+            found['language']['ann'],
+            found['language']['task'],
         )
     ]
   except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
@@ -178,10 +178,3 @@ class _Unpickler(pickle.Unpickler):
           f'it names {module}.{name}, which may run any code, so it is refused.'
       )
     return super().find_class(module, name)
-
-
-def _unpickle(path: str) -> Any:
-  """Returns the dict that `numpy.save` has pickled."""
-  with open(path, 'rb') as f:
-    npz.read_header(f)
-    return _Unpickler(f).load().item()

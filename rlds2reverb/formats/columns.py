@@ -35,6 +35,11 @@ NAMES = {
     rlds.ACTION: 'actions',
     rlds.REWARD: 'rewards',
 }
+# What an error says of values that are pickles.
+RUNS_CODE = (
+    'has objects of Python, which may run any code when they are read, so it is'
+    ' refused.'
+)
 # Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 
@@ -70,12 +75,15 @@ AnyColumn = Union[np.ndarray, h5py.Dataset, Column]
 _COLUMN_TYPES = (np.ndarray, h5py.Dataset, Column)
 
 
-def part(column: AnyColumn, begin: int, end: int) -> Column:
-  """Returns some rows of a column, as a column."""
+def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
+  """Returns some rows of a column, as a column; they may get another shape."""
+  shape = column.shape[1:] if shape is None else shape
   return Column(
       column.dtype,
-      (end - begin, *column.shape[1:]),
-      lambda first, last: column[begin + first : begin + last],
+      (end - begin, *shape),
+      lambda first, last: np.reshape(
+          column[begin + first : begin + last], (last - first, *shape)
+      ),
   )
 
 
@@ -178,14 +186,18 @@ def log_left_out(what: str, names: Iterable[str]) -> None:
 
 def is_readable(column: AnyColumn) -> bool:
   """Returns whether a column has rows of numbers or of strings."""
-  if column.dtype.kind != 'O':
-    is_number = column.dtype.newbyteorder('=') in _NUMBERS
-    return bool(column.shape) and (is_number or column.dtype.kind in 'SU')
-  return (
-      bool(column.shape)
-      and h5py.check_vlen_dtype(column.dtype) in (None, str, bytes, np.uint8)
-      and h5py.check_ref_dtype(column.dtype) is None
-  )
+  dtype = column.dtype
+  if dtype.kind == 'O':
+    is_known = h5py.check_vlen_dtype(dtype) in (None, str, bytes, np.uint8)
+    is_known = is_known and h5py.check_ref_dtype(dtype) is None
+  else:
+    is_known = dtype.newbyteorder('=') in _NUMBERS or dtype.kind in 'SU'
+  return bool(column.shape) and is_known
+
+
+def has_rows(column: AnyColumn, *counts: int) -> bool:
+  """Returns whether a column is readable, and has one of some lengths."""
+  return is_readable(column) and len(column) in counts
 
 
 def checked_spec(

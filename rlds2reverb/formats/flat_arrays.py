@@ -6,7 +6,7 @@ transitions, for the observation that the last transition leads to.
 """
 
 import contextlib
-from typing import Any, Callable, ContextManager, Iterator, Mapping, Optional
+from typing import Any, Callable, ContextManager, Mapping, Optional
 
 import gin
 import h5py
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import flat_layout
@@ -145,11 +145,7 @@ def _episodes(
   """Returns the episodes of the columns that `open_source` opens."""
   names = column_names or {}
   for name in names:
-    if name not in flat_layout.USED:
-      raise ValueError(
-          'column_names gives the names in the data by the expected names'
-          f' {", ".join(flat_layout.USED)}, but has {name!r}.'
-      )
+    checks.check_choice('A key of column_names', name, flat_layout.USED)
   lacking = [name for name, given in names.items() if given is None]
 
   @contextlib.contextmanager
@@ -169,54 +165,51 @@ def to_dataset(
     layout: flat_layout.FlatLayout,
 ) -> tf.data.Dataset:
   """Returns the episodes of columns, which are opened to be read."""
-  no_reward = {rlds.REWARD: tf.TensorSpec([], tf.float32)}
-  has_reward = columns_lib.below(rlds.REWARD, layout.names)
-  spec = columns_lib.nest({**({} if has_reward else no_reward), **layout.specs})
+  bounds, is_terminal = layout.bounds, layout.is_terminal
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
-  num_rows = python_episodes.BATCH_BYTES // blocks.step_bytes(spec)
-  run = layout.bounds[:-1] // max(num_rows, 1)
-  starts = np.flatnonzero(np.diff(run, prepend=-1))
+  spec = columns_lib.nest(layout.specs)
+  run = bounds[:-1] // max(
+      python_episodes.BATCH_BYTES // blocks.step_bytes(spec), 1
+  )
+  starts = np.append(0, np.flatnonzero(np.diff(run)) + 1)
 
-  def batches() -> Iterator[episode_batches.EpisodeBatch]:
+  def read() -> python_episodes.Episodes:
     with open_columns() as columns:
       for first, end in zip(starts, [*starts[1:], len(run)]):
-        yield _batch(columns, layout, first, end)
+        rows, terminal = bounds[first : end + 1], is_terminal[first:end]
+        # Whether the episode has one step more than it has rows.
+        is_added = terminal | layout.has_next
+        steps = {
+            field: _column(columns, layout, field, rows)
+            for field in layout.names
+        }
+        if not columns_lib.below(rlds.REWARD, steps):
+          steps[rlds.REWARD] = np.zeros(rows[-1] - rows[0], np.float32)
+        yield python_episodes.PythonEpisode(
+            columns_lib.nest(steps),
+            np.diff(rows) + is_added,
+            terminal,
+            np.arange(first, end),
+            may_lack=is_added,
+        )
 
-  return python_episodes.of_batches(batches, spec, len(run))
+  return python_episodes.to_dataset(read, len(run))
 
 
-def _batch(
-    columns, layout: flat_layout.FlatLayout, first: int, end: int
-) -> episode_batches.EpisodeBatch:
-  """Reads the episodes from `first` until `end`."""
-  bounds = layout.bounds[first : end + 1]
-  is_terminal = layout.is_terminal[first:end]
-  # Whether the episode has one step more than it has rows.
-  is_added = is_terminal | layout.has_next
-  rows = np.diff(bounds)
-  lengths = rows + is_added
-  stops = np.cumsum(lengths)
-  # A row moves by the number of steps that were added before it.
-  added_before = np.cumsum(is_added) - is_added
-  place = np.arange(bounds[-1] - bounds[0]) + np.repeat(added_before, rows)
-
-  def read(field: str, name: str) -> np.ndarray:
-    spec = layout.specs[field]
-    steps = columns_lib.zeros(stops[-1], spec)
-    # Where the rewards have the shape (1,), their spec does not.
-    steps[place] = columns_lib.read(
-        columns[name], slice(bounds[0], bounds[-1]), spec
-    ).reshape(-1, *spec.shape)
-    if layout.has_next and field.split('/')[0] == rlds.OBSERVATION:
-      steps[stops - 1] = columns_lib.read(
-          columns[flat_layout.NEXT + name], bounds[1:] - 1, spec
-      )
-    return steps
-
-  steps = {field: read(field, name) for field, name in layout.names.items()}
-  if not columns_lib.below(rlds.REWARD, steps):
-    steps[rlds.REWARD] = np.zeros(stops[-1], np.float32)
-  return python_episodes.make_batch(
-      columns_lib.nest(steps), lengths, is_terminal, np.arange(first, end)
+def _column(
+    columns, layout: flat_layout.FlatLayout, field: str, bounds: np.ndarray
+) -> columns_lib.AnyColumn:
+  """Returns a field of the episodes with the given bounds."""
+  name, spec = layout.names[field], layout.specs[field]
+  # Where the rewards have the shape (1,), their spec does not.
+  part = columns_lib.part(columns[name], bounds[0], bounds[-1], spec.shape)
+  if not (layout.has_next and field.split('/')[0] == rlds.OBSERVATION):
+    return part
+  after = columns[flat_layout.NEXT + name]
+  return np.insert(
+      columns_lib.read(part, slice(None), spec),
+      bounds[1:] - bounds[0],
+      columns_lib.read(after, bounds[1:] - 1, spec),
+      axis=0,
   )

@@ -65,8 +65,8 @@ def find_layout(
       for field, name in columns_lib.NAMES.items()
       for one in columns_lib.below(name, columns)
   }
-  there = {*columns, *(one.split('/')[0] for one in names.values())}
-  missing = [one for one in _REQUIRED if one not in {*there, *may_lack}]
+  there = {*columns, *(one.split('/')[0] for one in names.values()), *may_lack}
+  missing = [one for one in _REQUIRED if one not in there]
   if missing:
     name = missing[0]
     raise ValueError(
@@ -77,26 +77,26 @@ def find_layout(
         + f' If there is none: column_names={{{name!r}: None}}.'
         * (name in OPTIONAL)
     )
-  if _TERMINALS in columns:
-    terminals = _flag(columns, _TERMINALS)
-  else:
-    [action, *_] = columns_lib.below(columns_lib.NAMES[rlds.ACTION], columns)
-    terminals = np.zeros(len(columns[action]), bool)
-  num_rows = len(terminals)
+  [action, *_] = columns_lib.below(rlds.ACTION, names)
+  counted = _TERMINALS if _TERMINALS in columns else names[action]
+  num_rows = int(np.prod(columns[counted].shape[:1]))
   names |= {name: name for name in _other_fields(columns, num_rows)}
   specs = {
-      field: _row_spec(
-          columns, name, num_rows, field.split('/')[0] == rlds.REWARD
-      )
-      for field, name in names.items()
+      field: _row_spec(columns, name, num_rows) for field, name in names.items()
   }
+  for field in columns_lib.below(rlds.REWARD, specs):
+    specs[field] = _squeezed(specs[field])
   has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
-  if has_next:
-    for field in columns_lib.below(rlds.OBSERVATION, names):
-      _check_next(columns, names[field], specs[field], num_rows)
-  is_end = terminals.copy()
-  if _TIMEOUTS in columns:
-    is_end |= _flag(columns, _TIMEOUTS, num_rows)
+  for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
+    name, spec = NEXT + names[field], specs[field]
+    if name not in columns or _row_spec(columns, name, num_rows) != spec:
+      found = _row_spec(columns, name, num_rows) if name in columns else None
+      raise ValueError(
+          f'There must be a {name} for each {names[field]}, or for none, with'
+          f' rows of {spec.dtype.name} {spec.shape}, but there is {found}.'
+      )
+  terminals = _flag(columns, _TERMINALS, num_rows)
+  is_end = terminals | _flag(columns, _TIMEOUTS, num_rows)
   is_end[-1:] = True
   bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
   if max_episode_steps is not None:
@@ -124,7 +124,7 @@ def _other_fields(
           f' from other columns: {", ".join(USED)}. Rename it, or leave it'
           ' out.'
       )
-    if columns_lib.is_readable(column) and len(column) == num_rows:
+    if columns_lib.has_rows(column, num_rows):
       found.append(name)
     else:
       left_out.append(f'{name} {column.shape}')
@@ -133,39 +133,26 @@ def _other_fields(
   return found
 
 
-def _row_spec(
-    columns, name, num_rows: Optional[int], may_be_squeezed: bool = False
-) -> tf.TensorSpec:
-  """Returns the spec of a row, of which one number may be `[1]`."""
-  column = columns[name]
-  spec = columns_lib.checked_spec(name, column)
-  if num_rows not in (None, len(column)):
+def _row_spec(columns, name: str, num_rows: int) -> tf.TensorSpec:
+  spec = columns_lib.checked_spec(name, columns[name])
+  if len(columns[name]) != num_rows:
     raise ValueError(
-        f'The column {name} has {len(column)} rows, but {_TERMINALS} has'
+        f'The column {name} has {len(columns[name])} rows, but {_TERMINALS} has'
         f' {num_rows}. A row must be a transition in both.'
     )
-  is_one = may_be_squeezed and spec.shape == [1]
-  return tf.TensorSpec([], spec.dtype) if is_one else spec
+  return spec
 
 
-def _check_next(columns, name, spec, num_rows) -> None:
-  """Checks that there is a next observation like the observation `name`."""
-  if NEXT + name not in columns:
-    raise ValueError(
-        f'There is a column {name}, but no {NEXT + name}. Either every'
-        ' observation must have one, or none.'
-    )
-  found = _row_spec(columns, NEXT + name, num_rows)
-  if found != spec:
-    raise ValueError(
-        f'The rows of {NEXT + name} are {found.dtype.name} {found.shape}, but'
-        f' those of {name} are {spec.dtype.name} {spec.shape}.'
-    )
+def _squeezed(spec: tf.TensorSpec) -> tf.TensorSpec:
+  """Returns the spec of a number whose rows may be `[1]`."""
+  return tf.TensorSpec([], spec.dtype) if spec.shape == [1] else spec
 
 
-def _flag(columns, name, num_rows=None) -> np.ndarray:
-  """Returns the values of a flag: bool `[N]`."""
-  spec = _row_spec(columns, name, num_rows, may_be_squeezed=True)
+def _flag(columns, name: str, num_rows: int) -> np.ndarray:
+  """Returns the values of a flag, bool `[N]`; False if it is not there."""
+  if name not in columns:
+    return np.zeros(num_rows, bool)
+  spec = _squeezed(_row_spec(columns, name, num_rows))
   if spec.shape.rank or spec.dtype == tf.string:
     raise ValueError(
         f'The column {name} must be one bool or number a row, but its rows are'

@@ -78,21 +78,21 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
             f'{checks.did_you_mean(feature, features)} The features are'
             f' {sorted(features)}.'
         )
-      parts[f'{place}/{name.replace(".", "/")}'] = Part(
-          feature,
-          _columns(where, entry, features[feature]) if default else None,
-          modality == _ANNOTATION,
-      )
+      columns, shape = None, features[feature]['shape']
+      if default:
+        columns = slice(entry.get('start'), entry.get('end'))
+        if len(shape) != 1 or not _is_within(columns, shape[0]):
+          raise ValueError(
+              f'{where} goes from {columns.start} to {columns.stop}, but its'
+              f' feature has the shape {list(shape)}.'
+          )
+      is_task = modality == _ANNOTATION
+      place_in = f'{place}/{name.replace(".", "/")}'
+      parts[place_in] = Part(feature, columns, is_task)
   return parts
 
 
-def _columns(where: str, entry: Any, feature: Any) -> slice:
-  begin, end = entry.get('start'), entry.get('end')
-  shape = feature['shape']
+def _is_within(columns: slice, size: int) -> bool:
+  begin, end = columns.start, columns.stop
   are_known = isinstance(begin, int) and isinstance(end, int)
-  if not are_known or len(shape) != 1 or not 0 <= begin < end <= shape[0]:
-    raise ValueError(
-        f'{where} goes from {begin} to {end}, but its feature has the shape'
-        f' {list(shape)}.'
-    )
-  return slice(begin, end)
+  return are_known and 0 <= begin < end <= size

@@ -15,7 +15,7 @@ The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
 
 import json
 import os
-from typing import Any, Dict, Iterator, Sequence
+from typing import Dict, Iterator, List, Sequence
 
 import gin
 import numpy as np
@@ -34,12 +34,13 @@ _OBSERVATIONS = 'obs'
 _ACTIONS = 'acts'
 _TERMINAL = 'terminal'
 _INDICES = 'indices'
+_INFOS = 'infos'
 _FIELDS = {
     rlds.OBSERVATION: _OBSERVATIONS,
     rlds.ACTION: _ACTIONS,
     rlds.REWARD: 'rews',
+    _INFOS: _INFOS,
 }
-_INFOS = {'infos': 'infos'}
 
 
 @gin.configurable(module='rlds2reverb')
@@ -63,8 +64,11 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
       like the first.
   """
   path = files.expand_local(path, 'A data set of imitation')
-  if os.path.isfile(os.path.join(path, _STATE_FILE)):
-    return _load_folder(path)
+  state = os.path.join(path, _STATE_FILE)
+  if os.path.isfile(state):
+    with files.open_text(state) as f:
+      tables = [one['filename'] for one in json.load(f)['_data_files']]
+    return _load_tables([os.path.join(path, table) for table in tables])
   if not os.path.isfile(path):
     raise ValueError(
         f'{path} is neither the folder of a HuggingFace data set, which has a'
@@ -73,28 +77,25 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   return _load_npz(path)
 
 
-def _load_folder(path: str) -> tf.data.Dataset:
+def _load_tables(paths: List[str]) -> tf.data.Dataset:
   """Reads the tables of a HuggingFace data set."""
-  with files.open_text(os.path.join(path, _STATE_FILE)) as f:
-    names = [file['filename'] for file in json.load(f)['_data_files']]
 
   def batches() -> Iterator[pa.RecordBatch]:
-    for name in names:
-      file_path = os.path.join(path, name)
-      with arrow.open_errors(file_path), pa.memory_map(file_path) as file:
+    for path in paths:
+      with arrow.open_errors(path), pa.memory_map(path) as file:
         with pa.ipc.open_stream(file) as reader:
           yield from reader
 
-  def rows() -> Iterator[Dict[str, Any]]:
-    for batch in batches():
-      names = _names_of(path, batch.schema.names)
-      yield from arrow.read_rows(batch, {**names, _TERMINAL: _TERMINAL})
-
   def read() -> python_episodes.Episodes:
-    for index, columns in enumerate(rows()):
-      yield python_episodes.make_episode(
-          columns, index, columns.pop(_TERMINAL), has_last=True
-      )
+    index = 0
+    for batch in batches():
+      names = _names_of(paths[0], batch.schema.names)
+      for row in arrow.read_rows(batch):
+        steps = {field: row[name] for field, name in names.items()}
+        yield python_episodes.make_episode(
+            steps, index, row[_TERMINAL], has_last=True
+        )
+        index += 1
 
   return python_episodes.to_dataset(read, sum(map(len, batches())))
 
@@ -117,18 +118,19 @@ def _load_npz(path: str) -> tf.data.Dataset:
         f'{path} has {len(is_terminal)} trajectories by {_TERMINAL}, but'
         f' {_INDICES} are {starts.tolist()[:10]}.'
     )
+  names.pop(_INFOS, None)
 
   def read() -> python_episodes.Episodes:
     with npz.open_columns(path) as columns:
       begin = 0
       for index, length in enumerate(lengths):
-        steps = {}
-        for field in names.keys() - _INFOS:
-          # Each earlier trajectory has one observation more than actions.
-          is_more = field == rlds.OBSERVATION
-          first = begin + index * is_more
-          rows = slice(first, first + length + is_more)
-          steps[field] = columns[names[field]][rows]
+        rows = slice(begin, begin + length)
+        # Each earlier trajectory has one observation more than actions.
+        observed = slice(begin + index, begin + index + length + 1)
+        steps = {
+            field: columns[name][observed if name == _OBSERVATIONS else rows]
+            for field, name in names.items()
+        }
         yield python_episodes.make_episode(
             steps, index, is_terminal[index], has_last=True
         )
@@ -139,11 +141,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
 
 def _names_of(path: str, names: Sequence[str]) -> Dict[str, str]:
   """Returns the columns that there are, by the names of their fields."""
-  columns_lib.check_has(
-      path,
-      (_OBSERVATIONS, _ACTIONS, _TERMINAL),
-      names,
-      ' Trajectories of imitation have all of these.',
-  )
-  known = {**_FIELDS, **_INFOS}
-  return {field: name for field, name in known.items() if name in names}
+  required = _OBSERVATIONS, _ACTIONS, _TERMINAL
+  advice = ' Trajectories of imitation have all of these.'
+  columns_lib.check_has(path, required, names, advice)
+  return {field: name for field, name in _FIELDS.items() if name in names}

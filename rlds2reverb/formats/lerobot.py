@@ -172,17 +172,16 @@ class _Frames(NamedTuple):
 
   def part(self, part: gr00t.Part) -> Any:
     """Returns the rows of a part of a feature, or the texts of its tasks."""
-    if part.columns is not None:
-      return self.feature(part.feature)[:, part.columns]
-    if not part.is_task:
-      return self.feature(part.feature)
-    numbers, tasks = self.rows[part.feature].to_pylist(), self.data.tasks
-    for number in numbers:
-      if number not in tasks:
+    if part.is_task:
+      tasks, numbers = self.data.tasks, self.rows[part.feature].to_pylist()
+      unknown = set(numbers) - tasks.keys()
+      if unknown:
         raise ValueError(
-            f'There is no task {number}, but tasks {sorted(tasks)[:10]}.'
+            f'There is no task {min(unknown)}, but tasks {sorted(tasks)[:10]}.'
         )
-    return np.array([tasks[number] for number in numbers], object)
+      return np.array([tasks[number] for number in numbers], object)
+    rows = self.feature(part.feature)
+    return rows if part.columns is None else rows[:, part.columns]
 
   def feature(self, name: str) -> Any:
     """Returns the rows of a feature."""
@@ -190,13 +189,10 @@ class _Frames(NamedTuple):
     is_depth = depth_maps.is_depth(feature)
     if name not in self.data.videos:
       rows = arrow.to_array(self.rows[name], feature['shape'], name)
-      if is_depth and rows.dtype == object:
-        if all(map(depth_maps.is_tiff, rows)):
-          stored = (feature.get('info') or {}).get('depth_unit')
-          decode = depth_maps.decode_tiff
-          rows = np.stack(
-              [decode(one, stored, self.depth_unit) for one in rows]
-          )
+      is_tiff = is_depth and rows.dtype == object
+      if is_tiff and all(map(depth_maps.is_tiff, rows)):
+        units = (feature.get('info') or {}).get('depth_unit'), self.depth_unit
+        rows = np.stack([depth_maps.decode_tiff(one, *units) for one in rows])
       return rows
     path, begin = self.data.videos[name][self.episode]
     times = begin + self.rows[_TIMESTAMP].to_numpy().astype(np.float64)

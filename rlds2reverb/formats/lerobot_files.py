@@ -64,40 +64,36 @@ def open_data_set(name_or_directory: files.PathLike) -> LeRobotData:
   is_v3 = version.startswith('v3.')
   read_meta = _read_v3 if is_v3 else _read_v2
   rows, tasks = read_meta(os.path.join(directory, 'meta'), videos)
-  episodes = {row[EPISODE_INDEX]: row for row in sorted(rows, key=_number)}
+  rows.sort(key=lambda row: row[EPISODE_INDEX])
 
-  def file_of(index: int, template: str, prefix: str, **names: Any) -> str:
+  def file_of(row: Dict[str, Any], template: str, prefix: str, **names) -> str:
     """Returns the path of the file that has an episode, alone or not."""
-    names[EPISODE_INDEX] = index
+    index = row[EPISODE_INDEX]
     if is_v3:
       for name in 'chunk_index', 'file_index':
-        names[name] = episodes[index][f'{prefix}/{name}']
+        names[name] = row[f'{prefix}/{name}']
     else:
       names['episode_chunk'] = index // info['chunks_size']
-    return os.path.join(directory, info[template].format(**names))
+    path = info[template].format(episode_index=index, **names)
+    return os.path.join(directory, path)
 
-  def video_of(index: int, video: str) -> Tuple[str, float]:
+  def video_of(row: Dict[str, Any], video: str) -> Tuple[str, float]:
     prefix = f'videos/{video}'
-    return (
-        file_of(index, 'video_path', prefix, video_key=video),
-        episodes[index].get(f'{prefix}/from_timestamp', 0.0),
-    )
+    path = file_of(row, 'video_path', prefix, video_key=video)
+    return path, row.get(f'{prefix}/from_timestamp', 0.0)
 
+  of_each = lambda value_of: {row[EPISODE_INDEX]: value_of(row) for row in rows}
   return LeRobotData(
       directory,
       info,
-      [*dict.fromkeys(file_of(one, 'data_path', 'data') for one in episodes)],
-      {index: row['length'] for index, row in episodes.items()},
+      [*dict.fromkeys(file_of(row, 'data_path', 'data') for row in rows)],
+      of_each(lambda row: row['length']),
       {
-          video: {index: video_of(index, video) for index in episodes}
+          video: of_each(lambda row, video=video: video_of(row, video))
           for video in videos
       },
       {number: text.encode() for number, text in tasks},
   )
-
-
-def _number(row: Dict[str, Any]) -> int:
-  return row[EPISODE_INDEX]
 
 
 # The rows of the episodes, and the numbers and texts of the tasks.
@@ -109,10 +105,11 @@ def _read_v2(folder: str, unused_videos: List[str]) -> _Meta:
     with files.open_text(os.path.join(folder, name)) as f:
       return [json.loads(line) for line in f if line.strip()]
 
-  episodes, tasks = read_lines('episodes.jsonl'), []
-  if os.path.exists(os.path.join(folder, 'tasks.jsonl')):
-    tasks = read_lines('tasks.jsonl')
-  return episodes, [(line[TASK_INDEX], line[TASK]) for line in tasks]
+  has_tasks = os.path.exists(os.path.join(folder, 'tasks.jsonl'))
+  tasks = read_lines('tasks.jsonl') if has_tasks else []
+  return read_lines('episodes.jsonl'), [
+      (line[TASK_INDEX], line[TASK]) for line in tasks
+  ]
 
 
 def _read_v3(folder: str, videos: List[str]) -> _Meta:
@@ -128,11 +125,9 @@ def _read_v3(folder: str, videos: List[str]) -> _Meta:
   path = os.path.join(folder, 'tasks.parquet')
   if not os.path.exists(path):
     return episodes, ()
-  with arrow.open_parquet(path) as file:
-    table = file.read()
+  table = arrow.read_table(path)
   # The texts are the index of a pandas frame. The name of that column differs
   # between versions.
   types = pa.string(), pa.large_string()
   [texts] = [field.name for field in table.schema if field.type in types]
-  pairs = (table[name].to_pylist() for name in (TASK_INDEX, texts))
-  return episodes, zip(*pairs)
+  return episodes, zip(*(table[k].to_pylist() for k in (TASK_INDEX, texts)))

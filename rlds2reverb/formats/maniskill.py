@@ -11,10 +11,7 @@ The layout is that of ManiSkill 3.0.1.
 
 import json
 import os
-import re
-from typing import Dict
 
-from absl import logging
 import gin
 import tensorflow as tf
 
@@ -24,7 +21,7 @@ from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
 
 _LAYOUT = hdf5_groups.GroupLayout(
-    re.compile(r'traj_(\d+)'),
+    'traj',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'terminated',
     help=' Make the observations of a file of states with `python -m'
@@ -61,18 +58,8 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
         f'{path} is not a file of ManiSkill: it must have traj_0 and so on,'
         ' with obs and actions.'
     )
-  fields = _fields_beside(path)
+  beside, fields = f'{os.path.splitext(path)[0]}.json', {}
+  if os.path.isfile(beside):
+    with files.open_text(beside) as f:
+      fields['env_info'] = json.dumps(json.load(f).get('env_info'))
   return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)
-
-
-def _fields_beside(path: str) -> Dict[str, str]:
-  """Returns the fields of all episodes in the JSON file."""
-  beside = f'{os.path.splitext(path)[0]}.json'
-  if not os.path.isfile(beside):
-    return {}
-  with files.open_text(beside) as f:
-    try:
-      return {'env_info': json.dumps(json.load(f)['env_info'])}
-    except (KeyError, TypeError, ValueError):
-      logging.warning('%s has no env_info, and is left out.', beside)
-      return {}

@@ -19,13 +19,11 @@ itself is not used: it needs another version of NumPy than TensorFlow does.
 import glob
 import json
 import os
-import re
 from typing import Any, Dict, Iterator, Set, Tuple
 
 import gin
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -41,9 +39,10 @@ _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _SPACES = {'observations': 'observation_space', 'actions': 'action_space'}
 _TERMINATIONS = 'terminations'
 _INFOS = 'infos'
+_TEXT = tf.TensorSpec([], tf.string)
 _PARQUET = 'parquet'
 _LAYOUT = hdf5_groups.GroupLayout(
-    re.compile(r'episode_(\d+)'),
+    'episode',
     columns_lib.NAMES,
     _TERMINATIONS,
     unused=(_TERMINATIONS, 'truncations'),
@@ -77,13 +76,17 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   """
   root = os.environ.get('MINARI_DATASETS_PATH') or '~/.minari/datasets'
   path = downloads.find(name_or_directory, 'Minari', root)
-  for folder in path, os.path.join(path, 'data'):
-    data_format, spaces = _read_metadata(folder)
+  file = next(
+      filter(os.path.isfile, (os.path.join(path, one) for one in _FILES)), path
+  )
+  folders = [path, os.path.join(path, 'data')]
+  if os.path.isfile(file):
+    folders = [os.path.dirname(file)]
+  found = [_read_metadata(folder) for folder in folders]
+  for folder, (data_format, spaces) in zip(folders, found):
     if data_format in ('arrow', _PARQUET):
       return _load_tables(folder, data_format, spaces)
-  candidates = (path, *(os.path.join(path, name) for name in _FILES))
-  file = next(filter(os.path.isfile, candidates), None)
-  if file is None:
+  if len(folders) > 1:
     raise ValueError(
         f'There is no HDF5 file in {path}: a Minari data set has one of'
         f' {_FILES}.'
@@ -95,17 +98,26 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f'{file} is not a Minari data set: it has {names}, and not only'
         f' episodes such as episode_0.'
     )
-  _, spaces = _read_metadata(os.path.dirname(file))
-  images = {
-      name
-      for name, space in spaces.items()
-      if space['type'] == 'Box'
-      and space['dtype'] == 'uint8'
-      and len(space['shape']) > 1
-  }
-  return hdf5_groups.load(
-      file, _LAYOUT, groups, prepare=lambda columns: _prepare(columns, images)
-  )
+
+  def prepare(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the columns of an episode, with JPEGs as strings."""
+    columns_lib.check_has(where, [_TERMINATIONS], columns)
+    early = np.flatnonzero(columns[_TERMINATIONS][:-1])
+    if len(early):
+      raise ValueError(
+          f'{where} has a termination in row {early[0]}, but'
+          f' {len(columns[_TERMINATIONS])} rows. A termination must be in the'
+          ' last row.'
+      )
+    for name, column in columns.items():
+      shape = spaces.get(name, {}).get('shape', ())
+      # Where all JPEGs of an episode have as many bytes, Minari has stored them
+      # as one array.
+      if len(shape) > 1 and column.dtype == np.uint8 and column.ndim == 2:
+        columns[name] = columns_lib.read(column, slice(None), _TEXT)
+    return columns
+
+  return hdf5_groups.load(file, _LAYOUT, groups, prepare=prepare)
 
 
 def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
@@ -135,28 +147,6 @@ def _leaves(space: Dict[str, Any], name: str) -> Dict[str, Any]:
   return leaves
 
 
-def _prepare(columns: Dict[str, Any], images: Set[str]) -> Dict[str, Any]:
-  """Returns the columns of an episode, with JPEGs as strings."""
-  columns_lib.check_has('An episode', [_TERMINATIONS], columns)
-  terminations = columns[_TERMINATIONS]
-  early = np.flatnonzero(terminations[:-1])
-  if len(early):
-    raise ValueError(
-        f'{os.path.dirname(terminations.name)} has a termination in row'
-        f' {early[0]}, but {len(terminations)} rows. A termination must be in'
-        ' the last row.'
-    )
-  # Where all JPEGs of an episode have as many bytes, Minari has stored them as
-  # one array.
-  text = tf.TensorSpec([], tf.string)
-  return {
-      name: columns_lib.read(column, slice(None), text)
-      if name in images and column.ndim == 2
-      else column
-      for name, column in columns.items()
-  }
-
-
 def _load_tables(
     folder: str, data_format: str, spaces: Dict[str, Any]
 ) -> tf.data.Dataset:
@@ -168,29 +158,20 @@ def _load_tables(
 
   def read() -> python_episodes.Episodes:
     for index in ids:
-      table = _read_table(os.path.join(folder, str(index)), data_format)
+      paths = sorted(
+          glob.glob(f'{glob.escape(folder)}/{index}/*.{data_format}')
+      )
+      if not paths:
+        raise ValueError(
+            f'There is no file *.{data_format} in {folder}/{index}.'
+        )
+      table = pa.concat_tables(map(arrow.read_table, paths))
       yield _episode(table, spaces, index, left_out)
 
   dataset = python_episodes.to_dataset(read, len(ids))
   what = 'infos without numbers or strings for each step'
   columns_lib.log_left_out(what, sorted(left_out))
   return dataset
-
-
-def _read_table(folder: str, data_format: str) -> pa.Table:
-  """Reads the rows of an episode."""
-  paths = sorted(glob.glob(f'{glob.escape(folder)}/*.{data_format}'))
-  if not paths:
-    raise ValueError(f'There is no file *.{data_format} in {folder}.')
-  tables = []
-  for path in paths:
-    with arrow.open_errors(path):
-      if data_format == _PARQUET:
-        tables.append(parquet.read_table(path, partitioning=None))
-      else:
-        with pa.memory_map(path) as file:
-          tables.append(pa.ipc.open_file(file).read_all())
-  return pa.concat_tables(tables)
 
 
 def _episode(
@@ -213,12 +194,12 @@ def _episode(
       steps[field + below[len(name) :]] = arrow.to_array(
           column.slice(0, rows), shape, below
       )
-  if _INFOS in columns:
-    for name, column, shape in _infos(columns[_INFOS], _INFOS):
-      try:
-        steps[name] = arrow.to_array(column, shape, name)
-      except ValueError:
-        left_out.add(name)
+  infos = _infos(columns[_INFOS], _INFOS) if _INFOS in columns else ()
+  for name, column, shape in infos:
+    try:
+      steps[name] = arrow.to_array(column, shape, name)
+    except ValueError:
+      left_out.add(name)
   terminations = columns[_TERMINATIONS].to_numpy(zero_copy_only=False)
   return python_episodes.make_episode(
       columns_lib.nest(steps), index, terminations[: len(table) - 1]

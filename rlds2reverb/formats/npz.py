@@ -13,8 +13,6 @@ import numpy as np
 
 from rlds2reverb.formats import columns
 
-_SUFFIX = '.npy'
-
 
 @contextlib.contextmanager
 def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
@@ -37,9 +35,8 @@ def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
     raise ValueError(f'{path} is not a whole npz file: {e}.') from e
   with archive:
     found = {
-        member[: -len(_SUFFIX)]: _column(archive, member)
-        for member in archive.namelist()
-        if member.endswith(_SUFFIX)
+        name: _column(archive, name)
+        for name in (one.removesuffix('.npy') for one in archive.namelist())
     }
     yield {name: column for name, column in found.items() if column.shape}
 
@@ -51,10 +48,10 @@ def read_header(file) -> Tuple[Tuple[int, ...], bool, np.dtype]:
   return np.lib.format.read_array_header_2_0(file)
 
 
-def _column(archive: zipfile.ZipFile, member: str) -> columns.Column:
-  """Returns the rows of an array; `member` is its file in the archive."""
-  file = archive.open(member)
-  name = f'The array {member[: -len(_SUFFIX)]} of {archive.filename}'
+def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
+  """Returns the rows of an array."""
+  file = archive.open(f'{array}.npy')
+  name = f'The array {array} of {archive.filename}'
   shape, is_fortran, dtype = read_header(file)
   start = file.tell()
   if is_fortran and len(shape) > 1:
@@ -65,10 +62,7 @@ def _column(archive: zipfile.ZipFile, member: str) -> columns.Column:
 
   def read(begin: int, end: int) -> np.ndarray:
     if dtype.hasobject:
-      raise ValueError(
-          f'{name} has objects of Python, which may run any code when they are'
-          ' read, so it is refused.'
-      )
+      raise ValueError(f'{name} {columns.RUNS_CODE}')
     rows = np.empty((end - begin, *shape[1:]), dtype)
     place = start + begin * rows[:1].nbytes
     if place != file.tell():  # After a jump, checksums are not looked at.

@@ -5,7 +5,7 @@ a row a step        observations, actions, ..., and a column that tells the
 a row an episode    each of these is a list of the episode's steps
 """
 
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 import gin
 import numpy as np
@@ -24,6 +24,9 @@ _REQUIRED = (
     columns_lib.NAMES[rlds.OBSERVATION],
 )
 _USED = (*columns_lib.NAMES.values(), _TERMINALS)
+_ADVICE = (
+    ' Say with column_names={"observations": ...} what its columns are called.'
+)
 # A row may be a whole episode.
 _BATCH_SIZE = 16
 
@@ -69,59 +72,41 @@ def load_parquet(
   paths = arrow.find_parquet(path)
   if not paths:
     raise ValueError(f'There is no table of parquet at {path}.')
+  for name in column_names or {}:
+    checks.check_choice('A key of column_names', name, _USED)
+  renamed = lambda columns: columns_lib.renamed(columns, column_names or {})
   with arrow.open_parquet(paths[0]) as file:
-    names = _find_names(path, file.schema_arrow.names, column_names or {})
+    names = file.schema_arrow.names
+  columns_lib.check_has(path, _REQUIRED, renamed(dict.fromkeys(names)), _ADVICE)
   if episode_column is not None:
-    checks.check_known(path, 'column', episode_column, names.values())
+    checks.check_known(path, 'column', episode_column, names)
 
   def rows() -> Iterator[Dict[str, Any]]:
     for one in paths:
       with arrow.open_parquet(one) as file:
         for batch in file.iter_batches(_BATCH_SIZE):
-          yield from arrow.read_rows(batch, names)
+          yield from arrow.read_rows(batch)
 
   def tables() -> Iterator[Dict[str, Any]]:
     for _, table in arrow.read_episodes(paths, episode_column):
       yield {
-          name: arrow.to_array(table[column], None, column)
-          for name, column in names.items()
-          if column != episode_column
+          name: arrow.to_array(table[name], None, name)
+          for name in table.column_names
+          if name != episode_column
       }
 
   def read() -> python_episodes.Episodes:
     found = rows() if episode_column is None else tables()
-    for index, columns in enumerate(found):
+    for index, columns in enumerate(map(renamed, found)):
       yield _episode(columns, index)
 
   count = None
   if episode_column is None:
-    count = sum(map(arrow.count_rows, paths))
+    count = 0
+    for one in paths:
+      with arrow.open_parquet(one) as file:
+        count += file.metadata.num_rows
   return python_episodes.to_dataset(read, count)
-
-
-def _find_names(
-    path: str, columns: List[str], given: Mapping[str, Optional[str]]
-) -> Dict[str, str]:
-  """Returns the names of the columns by those of the fields."""
-  for name in given:
-    checks.check_choice('A key of column_names', name, _USED)
-  wanted = {**{name: name for name in _USED}, **given}
-  # A column that was named must be there.
-  missing = [
-      name
-      for name in wanted
-      if (name in given or name in _REQUIRED)
-      and wanted[name] not in (None, *columns)
-  ]
-  if missing or not all(wanted[name] for name in _REQUIRED):
-    raise ValueError(
-        f'{path} has no column {", ".join(missing) or "for actions"}, but'
-        f' {columns}. Say with column_names={{"observations": ...}} what its'
-        ' columns are called.'
-    )
-  known = {name: column for name, column in wanted.items() if column in columns}
-  taken = {*wanted.values(), *known}
-  return {**known, **{name: name for name in columns if name not in taken}}
 
 
 def _episode(
@@ -142,7 +127,6 @@ def _episode(
         ' episode. If a row is a step, say with episode_column which column'
         ' tells the episodes apart.'
     )
-  rows = columns.keys() - fields.keys()
-  there = {k: v for k, v in columns_lib.NAMES.items() if v in rows}
+  there = {k: v for k, v in columns_lib.NAMES.items() if v in columns}
   steps = columns_lib.renamed(columns, {**there, **dict.fromkeys(fields)})
   return python_episodes.make_episode(steps, index, terminals, fields)

@@ -67,17 +67,17 @@ def from_episodes(
       generator, if it has no episode, or if the first is not as said above.
     InvalidArgumentError: while iterating, if another episode is not like it.
   """
-  if isinstance(episodes, Iterator):
-    raise ValueError(
-        f'The episodes are a {type(episodes).__name__}, which can be iterated'
-        ' only once. Pass the function that makes it, or a list.'
-    )
-  if isinstance(episodes, (Mapping, str)) or not (
-      callable(episodes) or isinstance(episodes, Iterable)
+  is_once = isinstance(episodes, Iterator)
+  if (
+      is_once
+      or isinstance(episodes, (Mapping, str))
+      or not (callable(episodes) or isinstance(episodes, Iterable))
   ):
+    once = ', which can be iterated only once' if is_once else ''
     raise ValueError(
         'Episodes in Python must be an iterable of dicts, or a function that'
-        f' returns one, but are a {type(episodes).__name__}.'
+        f' returns one, but are a {type(episodes).__name__}{once}. Pass a list,'
+        ' or the function that makes it.'
     )
 
   def read():
@@ -94,15 +94,13 @@ def _from_dict(
     episode: Mapping[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
   """Returns the episode of a dict that was given to `from_episodes`."""
-  if not isinstance(episode, Mapping):
-    raise ValueError(
-        'An episode must be a dict of observation, action and so on, but'
-        f' episode {index} is a {type(episode).__name__}.'
-    )
+  names = list(episode) if isinstance(episode, Mapping) else []
   columns_lib.check_has(
-      f'Episode {index}', (rlds.OBSERVATION, rlds.ACTION), episode
+      f'Episode {index}, a {type(episode).__name__},',
+      (rlds.OBSERVATION, rlds.ACTION),
+      names,
   )
-  made = sorted(_MADE_HERE & episode.keys())
+  made = sorted(_MADE_HERE & set(names))
   if made:
     raise ValueError(
         f'Episode {index} has {", ".join(made)}, which is made from the length'

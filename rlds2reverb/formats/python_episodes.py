@@ -35,22 +35,25 @@ BATCH_BYTES = 4 << 20
 
 
 class PythonEpisode(NamedTuple):
-  """The steps of one episode, without flags and discounts.
+  """The steps of one episode, or of `E`, without flags and discounts.
 
   Attributes:
-    steps: a dict of step fields. Every leaf is a column of `num_steps` rows, or
-      of one less, whose last row is then zero; see `columns`.
-    num_steps: the number of steps.
-    is_terminal: whether the last step is terminal.
-    episode_id: the number that identifies the episode.
-    fields: a nest of the other fields of the episode, numbers or strings.
+    steps: a dict of step fields. Every leaf is a column, see `columns`: a row
+      for each step; or for each but the last one of an episode, which is then
+      zero.
+    num_steps: the number of steps, or int64 `[E]`.
+    is_terminal: whether the last step is terminal, or bool `[E]`.
+    episode_id: the number that identifies the episode, or int64 `[E]`.
+    fields: a nest of the other fields of the one episode, numbers or strings.
+    may_lack: whether a column may lack the row of the last step, or bool `[E]`.
   """
 
   steps: Dict[str, Any]
-  num_steps: int
-  is_terminal: bool
-  episode_id: int
+  num_steps: Any
+  is_terminal: Any
+  episode_id: Any
   fields: Mapping[str, Any] = {}
+  may_lack: Any = True
 
 
 Episodes = Generator[PythonEpisode, None, None]
@@ -121,7 +124,14 @@ def to_dataset(
     num_episodes: the number of episodes, if it is known.
 
   Returns:
-    A data set of episodes, as `of_batches` makes it.
+    A data set of episodes with stacked `steps`, and with `episode_id` and the
+    fields of the episodes. It has batches; see `data_sets.batches_of`. The
+    steps have these fields, if they are not there already:
+
+      is_first    |  1     0    ...  0     0   |
+      is_last     |  0     0         0     1   |
+      is_terminal |  0     0         0     e   |   e: the episode is terminal
+      discount    |  1     1        1-e   1-e  |
 
   Raises:
     ValueError: if there is no episode, or if a column of the first cannot be
@@ -138,83 +148,20 @@ def to_dataset(
     fields = tf.nest.map_structure(
         lambda value: columns_lib.row_spec(_row(value)), first.fields
     )
-  return of_batches(
-      lambda: _batches(episodes, spec, fields), spec, num_episodes, fields
-  )
-
-
-def of_batches(
-    batches: Callable[[], Iterator[episode_batches.EpisodeBatch]],
-    step_spec: Dict[str, Any],
-    num_episodes: Optional[int],
-    field_specs: Optional[Mapping[str, Any]] = None,
-) -> tf.data.Dataset:
-  """Makes an RLDS data set of batches, which `make_batch` returns.
-
-  Args:
-    batches: a function that returns an iterator of batches. It is called each
-      time the data set is iterated.
-    step_spec: the spec of one step, without what `make_batch` adds.
-    num_episodes: the number of episodes in all batches, or None if it is not
-      known before they are read.
-    field_specs: the specs of the fields of an episode other than `episode_id`.
-
-  Returns:
-    A data set of episodes with stacked `steps`, and with `episode_id` and those
-    fields. It has batches; see `data_sets.batches_of`.
-  """
-  flags = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-  made = dict.fromkeys(flags, tf.TensorSpec([], tf.bool))
+  made = dict.fromkeys(rlds.FLAGS, tf.TensorSpec([], tf.bool))
   made[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
-  steps = {**step_spec, **made, **step_spec}
-  fields = {_EPISODE_ID: tf.TensorSpec([], tf.int64), **(field_specs or {})}
   stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
   dataset = tf.data.Dataset.from_generator(
-      batches,
+      lambda: _batches(episodes, spec, fields),
       output_signature=episode_batches.EpisodeBatch(
-          tf.nest.map_structure(stacked, steps),
+          tf.nest.map_structure(stacked, {**spec, **made, **spec}),
           tf.TensorSpec([None], tf.int64),
-          tf.nest.map_structure(stacked, fields),
+          tf.nest.map_structure(
+              stacked, {_EPISODE_ID: tf.TensorSpec([], tf.int64), **fields}
+          ),
       ),
   ).prefetch(1)
   return data_sets.Episodes(dataset, num_episodes)
-
-
-def make_batch(
-    steps: Dict[str, Any],
-    lengths: Any,
-    is_terminal: Any,
-    episode_ids: Any,
-    fields: Optional[Mapping[str, Any]] = None,
-) -> episode_batches.EpisodeBatch:
-  """Returns a batch of `E` episodes, with those of these that it lacks:
-
-      is_first    |  1     0    ...  0     0   |
-      is_last     |  0     0         0     1   |
-      is_terminal |  0     0         0     e   |   e: the episode is terminal
-      discount    |  1     1        1-e   1-e  |
-
-  Args:
-    steps: a dict of step fields, every leaf `[N, ...]`.
-    lengths: int64 `[E]`: the number of steps in each episode.
-    is_terminal: bool `[E]`: whether the last step of each episode is terminal.
-    episode_ids: int64 `[E]`: the numbers that identify the episodes.
-    fields: a nest of the other fields of the episodes, every leaf `[E, ...]`.
-  """
-  splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-  row = np.arange(splits[-1])
-  # The number of steps that follow each step in its episode.
-  rest = np.repeat(splits[1:], lengths) - 1 - row
-  is_terminal = np.repeat(is_terminal, lengths)
-  made = {
-      rlds.IS_FIRST: row == np.repeat(splits[:-1], lengths),
-      rlds.IS_LAST: rest == 0,
-      rlds.IS_TERMINAL: (rest == 0) & is_terminal,
-      rlds.DISCOUNT: 1 - ((rest <= 1) & is_terminal).astype(np.float32),
-  }
-  return episode_batches.EpisodeBatch(
-      {**made, **steps}, splits, {**(fields or {}), _EPISODE_ID: episode_ids}
-  )
 
 
 def _batches(
@@ -228,11 +175,12 @@ def _batches(
   with contextlib.closing(episodes()) as found:
     try:
       for episode in found:
-        if waiting and num_steps + episode.num_steps > max_steps:
+        length = np.sum(episode.num_steps)
+        if waiting and num_steps + length > max_steps:
           yield _join(waiting)
           waiting, num_steps = [], 0
         waiting.append(_read(episode, spec, field_specs))
-        num_steps += episode.num_steps
+        num_steps += length
     except (OSError, ValueError) as e:
       error = e  # The episodes before the one at fault come first.
   if waiting:
@@ -242,13 +190,26 @@ def _batches(
 
 
 def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
-  """Joins episodes that have been read."""
-  steps, lengths, is_terminal, ids, fields = zip(*episodes)
-  joined = steps[0], fields[0]
-  if len(episodes) > 1:
-    join = lambda *rows: np.concatenate(rows)
-    joined = tf.nest.map_structure(join, *zip(steps, fields))
-  return make_batch(joined[0], lengths, is_terminal, ids, joined[1])
+  """Returns the batch of episodes that have been read."""
+  columns = zip(*episodes)
+  join = lambda *rows: rows[0] if len(rows) == 1 else np.concatenate(rows)
+  steps = tf.nest.map_structure(join, *next(columns))
+  lengths, is_terminal, ids = (np.hstack(next(columns)) for _ in range(3))
+  fields = tf.nest.map_structure(join, *next(columns))
+  splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+  row = np.arange(splits[-1])
+  # The number of steps that follow each step in its episode.
+  rest = np.repeat(splits[1:], lengths) - 1 - row
+  is_terminal = np.repeat(is_terminal, lengths)
+  made = {
+      rlds.IS_FIRST: row == np.repeat(splits[:-1], lengths),
+      rlds.IS_LAST: rest == 0,
+      rlds.IS_TERMINAL: (rest == 0) & is_terminal,
+      rlds.DISCOUNT: 1 - ((rest <= 1) & is_terminal).astype(np.float32),
+  }
+  return episode_batches.EpisodeBatch(
+      {**made, **steps}, splits, {**fields, _EPISODE_ID: ids}
+  )
 
 
 def _row(value: Any) -> np.ndarray:
@@ -271,13 +232,19 @@ def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
         f'Episode {episode.episode_id} has the fields {found}, but the first'
         f' episode has {first}.'
     ) from e
+  ends = np.cumsum(episode.num_steps) - 1
+  is_there = np.ones(np.sum(episode.num_steps), bool)
+  is_there[
+      ends[np.broadcast_to(episode.may_lack, ends.shape) & (ends >= 0)]
+  ] = False
 
   def read(path, row_spec, column):
     _check(episode, path, column, row_spec)
     # TensorFlow may write into an array that it is given, so it gets a new one.
-    rows = columns_lib.zeros(episode.num_steps, row_spec)
+    rows = columns_lib.zeros(len(is_there), row_spec)
     if len(column):
-      rows[: len(column)] = columns_lib.read(column, slice(None), row_spec)
+      place = slice(None) if len(column) == len(is_there) else is_there
+      rows[place] = columns_lib.read(column, slice(None), row_spec)
     return rows
 
   return episode._replace(
@@ -300,11 +267,12 @@ def _check(
   name = steps_lib.field_path(path)
   where = f'{name} of episode {episode.episode_id}'
   spec = row_spec or columns_lib.checked_spec(name, column, where)
-  counts = episode.num_steps - 1, episode.num_steps
+  most = np.sum(episode.num_steps)
+  counts = most - np.sum(episode.may_lack), most
   if len(column) not in counts:
     raise ValueError(
-        f'{where} has {len(column)} rows, but an episode of {counts[1]} steps'
-        f' has {counts[0]} or {counts[1]} of each field.'
+        f'{where} has {len(column)} rows, but an episode of {most} steps has'
+        f' {counts[0]} or {most} of each field.'
     )
   if len(column) and columns_lib.row_spec(column) != spec:
     raise ValueError(

@@ -114,10 +114,9 @@ def load(
         f' {", ".join(READERS)}.{other_formats.hint(local)}'
     )
   checks.check_choice('The format of files', format, READERS)
-  same = _FLAT if format in _FLAT else (format,)
-  hint = other_formats.hint(local, but=same)
+  hint = other_formats.hint(local, but=_FLAT if format in _FLAT else (format,))
   # Anything with the columns of flat arrays can be flat arrays.
-  if format not in _FLAT and _is_other(local, format):
+  if format not in _FLAT and hint.startswith(other_formats.IT_HOLDS):
     raise ValueError(f'{local} is not of the format {format}.{hint}')
   reader = READERS[format]
   try:
@@ -135,14 +134,6 @@ def _check_options(reader, name: str, options: Mapping[str, Any]) -> None:
   for option in options:
     known = option_names(reader)
     checks.check_known(f'The reader of {name}', 'option', option, known)
-
-
-def _is_other(path: str, asked: str) -> bool:
-  """Returns whether files are of another format than was asked for."""
-  try:
-    return other_formats.find(path) not in ('', asked)
-  except (OSError, ValueError):
-    return False  # The reader will raise the error.
 
 
 def option_names(reader: Callable[..., tf.data.Dataset]) -> List[str]:

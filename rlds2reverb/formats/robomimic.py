@@ -10,27 +10,29 @@
 The format is that of robomimic.github.io, as robomimic 0.3 reads it.
 """
 
-import re
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 import gin
 import h5py
+import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
 
 _DATA = 'data'
 _MASK = 'mask'
 _META = 'ep_meta'
+_NEXT = 'next_obs'
 _LAYOUT = hdf5_groups.GroupLayout(
-    re.compile(r'demo_(\d+)'),
+    'demo',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',
-    'next_obs',
+    has_last=None,
     help=' Make the observations of a file of simulator states with'
     " robomimic's dataset_states_to_obs.py.",
 )
@@ -89,7 +91,25 @@ def load_robomimic(
     meta = {_META: group.attrs.get(_META, '')} if has_meta else {}
     return {**fields, **meta}
 
-  return hdf5_groups.load(path, _LAYOUT, groups, fields_of)
+  return hdf5_groups.load(path, _LAYOUT, groups, fields_of, _with_last)
+
+
+def _with_last(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+  """Returns columns whose observations end with the last of `next_obs`."""
+  after = columns_lib.below(_NEXT, columns)
+  following = {one.removeprefix('next_'): columns.pop(one) for one in after}
+  counts = {one: len(columns[one]) for one in columns_lib.below('obs', columns)}
+  if (
+      following
+      and counts
+      and counts != {k: len(v) for k, v in following.items()}
+  ):
+    raise ValueError(
+        f'{where} has other fields below {_NEXT} than below obs: {after}.'
+    )
+  for name, column in following.items() if counts else ():
+    columns[name] = np.concatenate([columns[name][:], column[-1:]])
+  return columns
 
 
 def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
@@ -105,11 +125,10 @@ def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
     masks = list(file.get(_MASK, ()))
     checks.check_known(file.filename, 'filter key', filter_key, masks)
     wanted = {name.decode() for name in file[_MASK][filter_key][:]}
-    missing = sorted(wanted - set(found))
-    if missing or not wanted:
+    if not wanted or wanted - set(found):
       raise ValueError(
           f'The filter key {filter_key!r} of {file.filename} names'
-          f' {missing or "nothing"}, but the demonstrations are'
-          f' {list(found)[:10]} and so on.'
+          f' {sorted(wanted - set(found)) or "nothing"}, but the demonstrations'
+          f' are {list(found)[:10]} and so on.'
       )
   return {f'{_DATA}/{name}': found[name] for name in found if name in wanted}

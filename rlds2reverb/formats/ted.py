@@ -13,7 +13,7 @@ that was cut short has neither, and keeps its unfinished tail.
 This library keeps TED as columns; see `ted_columns`.
 """
 
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -27,17 +27,10 @@ from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted_columns
 
-TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)
-
 _RESERVED = (*ted_columns.END_KEYS, ted_columns.NEXT, ted_columns.IS_INIT)
 
 
-def to_ted(
-    rlds_data: tf.data.Dataset,
-    *,
-    flat: bool = False,
-    transition_fields: Sequence[str] = TRANSITION_FIELDS,
-) -> Dict[str, Any]:
+def to_ted(rlds_data: tf.data.Dataset, *, flat: bool = False) -> Dict[str, Any]:
   """Returns all episodes of an RLDS data set in TorchRL's format, in memory.
 
   Args:
@@ -45,12 +38,11 @@ def to_ted(
     flat: whether every observation is there once, as TorchRL's `TED2Flat` gives
       it. Else the root has the values before each transition, and `next` those
       after it.
-    transition_fields: the step fields that belong to transitions rather than
-      steps, and have no row for the last step.
 
   Returns:
     A nest of arrays. A leaf is `[N, ...]` for `N` transitions, or, in the flat
-    form, `[N + E, ...]` for all steps of `E` episodes. The flags are bool,
+    form, `[N + E, ...]` for all steps of `E` episodes, but for the action and
+    the reward, which the last step does not have. The flags are bool,
     `is_first` is named `is_init`, and all dtypes are kept. Fields of episodes,
     and episodes without a transition, are left out.
 
@@ -62,7 +54,7 @@ def to_ted(
   """
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
-    columns = to_columns(episode[rlds.STEPS], transition_fields)
+    columns = to_columns(episode[rlds.STEPS])
     if len(columns[ted_columns.DONE]):
       parts.append(columns if flat else _as_transitions(columns))
   if not parts:
@@ -109,20 +101,6 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   )
 
 
-def _as_transitions(columns) -> Dict[str, np.ndarray]:
-  """Returns the columns of an episode before and after each transition."""
-  before, after = {}, {}
-  count = len(columns[ted_columns.DONE])
-  for name, column in columns.items():
-    is_after = name.split('/')[0] in (*ted_columns.END_KEYS, rlds.REWARD)
-    if is_after or len(column) > count:
-      after[ted_columns.BELOW_NEXT + name] = column[len(column) - count :]
-    if not is_after:
-      before[name] = column[:count]
-  never = np.zeros(count, bool)
-  return {**before, **dict.fromkeys(ted_columns.END_KEYS, never), **after}
-
-
 def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """Returns episodes whose steps are stacked, and checked.
 
@@ -148,16 +126,15 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   return rlds_data.map(graphs.no_autograph(stack))
 
 
-def to_columns(
-    steps: Any, transition_fields: Sequence[str] = TRANSITION_FIELDS
-) -> Dict[str, np.ndarray]:
+def to_columns(steps: Any) -> Dict[str, np.ndarray]:
   """Returns the columns of an episode in the flat form.
 
   Raises:
     InvalidArgumentError: if a step that is last or terminal is not the end.
   """
+  columns = paths.leaves(steps)
   flags = {
-      key: np.reshape(steps[key], [-1]).astype(bool)
+      key: np.reshape(columns.pop(key), [-1]).astype(bool)
       for key in (*ted_columns.ENDS, rlds.IS_FIRST)
       if key in steps
   }
@@ -175,13 +152,29 @@ def to_columns(
           None,
           f'{rule} episode. At step {np.flatnonzero(wrong).tolist()}.',
       )
-  columns = {
-      name: column[:-1] if name.split('/')[0] in transition_fields else column
-      for name, column in paths.leaves(steps).items()
-      if name not in flags
-  }
+  for name in _tops((rlds.ACTION, rlds.REWARD), columns):
+    columns[name] = columns[name][:-1]
   if rlds.IS_FIRST in flags:
     columns[ted_columns.IS_INIT] = flags[rlds.IS_FIRST]
   done, terminated = is_last[1:], is_terminal[1:]
   ends = (done, terminated, done & ~terminated)
   return {**columns, **dict(zip(ted_columns.END_KEYS, ends))}
+
+
+def _as_transitions(columns) -> Dict[str, np.ndarray]:
+  """Returns the columns of an episode before and after each transition."""
+  count = len(columns[ted_columns.DONE])
+  only_after = _tops((*ted_columns.END_KEYS, rlds.REWARD), columns)
+  never = dict.fromkeys(ted_columns.END_KEYS, np.zeros(count, bool))
+  before = {k: v[:count] for k, v in columns.items() if k not in only_after}
+  after = {
+      ted_columns.BELOW_NEXT + name: column[-count:]
+      for name, column in columns.items()
+      if name in only_after or len(column) > count
+  }
+  return {**before, **never, **after}
+
+
+def _tops(tops: Sequence[str], names: Iterable[str]) -> List[str]:
+  """Returns the names that are, or are below, some at the top."""
+  return [name for name in names if name.split('/')[0] in tops]

@@ -37,10 +37,14 @@ class Rest(NamedTuple):
   metadata: Dict[str, np.ndarray]
 
 
+def is_flat(columns: Mapping[str, np.ndarray]) -> bool:
+  """Returns whether columns are of the flat form."""
+  return not any(name.startswith(BELOW_NEXT) for name in columns)
+
+
 def find_ends(columns: Mapping[str, np.ndarray]) -> Any:
   """Returns which transitions are done, and which terminated, bool `[N]`."""
-  is_below = any(name.startswith(BELOW_NEXT) for name in columns)
-  prefix = BELOW_NEXT if is_below else ''
+  prefix = '' if is_flat(columns) else BELOW_NEXT
   found = {
       key: columns[prefix + key] for key in END_KEYS if prefix + key in columns
   }
@@ -68,13 +72,13 @@ def lengths_of(is_end: np.ndarray) -> np.ndarray:
 
 def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
   """Checks that columns have a row for each transition, or for each step."""
-  is_flat = not any(name.startswith(BELOW_NEXT) for name in columns)
+  flat = is_flat(columns)
   for name, column in columns.items():
-    is_enough = len(column) >= capacity + num_episodes
-    if len(column) != capacity and not (is_flat and is_enough):
+    is_of_steps = flat and len(column) >= capacity + num_episodes
+    if len(column) != capacity and not is_of_steps:
       raise ValueError(
           f'{name} of {where} has {len(column)} rows, but must have {capacity}'
-          + f' or {capacity + num_episodes}' * is_flat
+          + f' or {capacity + num_episodes}' * flat
           + '.'
       )
 
@@ -97,15 +101,12 @@ def find_jumps(
     here, after = columns[name], columns.get(BELOW_NEXT + name)
     if after is None or name in END_KEYS:
       continue
-    row_bytes = here.dtype.itemsize * int(np.prod(here.shape[1:]))
-    chunk = max(_CHUNK_BYTES // max(row_bytes, 1), 1)
+    chunk = max(_CHUNK_BYTES // max(here[:1].nbytes, 1), 1)
     jumps = ~done[:-1]
     for begin in range(0, len(jumps), chunk):
       rows = first + np.arange(begin, min(begin + chunk, len(jumps)))
       one, other = here[(rows + 1) % len(here)], after[rows % len(here)]
-      same = one == other
-      if np.issubdtype(one.dtype, np.floating):
-        same |= np.isnan(one) & np.isnan(other)
+      same = (one == other) | ((one != one) & (other != other))
       jumps[begin : begin + chunk] &= ~same.reshape(len(one), -1).all(1)
     if jumps.any():
       yield name, jumps
@@ -127,23 +128,22 @@ def read_episodes(
   """
   done, terminated = find_ends(columns)
   places = _places(columns, len(done))
+  counts = lengths + 1 if rest is None else rest.num_steps
   begin = start = num_last = 0
-  for index, count in enumerate(
-      (lengths + 1 if rest is None else rest.num_steps).tolist()
-  ):
+  for index, count in enumerate(counts.tolist()):
     length = max(count - 1, 0)
     rows = (first + np.arange(begin, begin + length)) % len(done)
     known: Dict[str, np.ndarray] = {}
-    fields, is_last, is_terminal = {}, False, False
+    fields: Dict[str, Any] = {}
     if rest is not None:
       row = slice(num_last, num_last + (count > 0))
       known = {name: column[row] for name, column in rest.last_step.items()}
       fields = {name: one[index] for name, one in rest.metadata.items()}
-    if count and rest is not None:
-      is_last, is_terminal = (known[key].ravel()[0] for key in ENDS)
-    elif count:
-      is_last, is_terminal = done[rows[-1]], terminated[rows[-1]]
-    steps = {rlds.IS_LAST: np.arange(count) == (count - 1 if is_last else -1)}
+    ends = known.get(rlds.IS_LAST, done[rows[-1:]])
+    terminal = known.get(rlds.IS_TERMINAL, terminated[rows[-1:]])
+    is_last = np.zeros(count, bool)
+    is_last[-1:] = ends.any()
+    steps = {rlds.IS_LAST: is_last}
     for name, (column, after) in places.items():
       if after is column:  # It has a row for each step.
         here, end = np.split(column[start : start + count], [length])
@@ -155,7 +155,7 @@ def read_episodes(
     yield python_episodes.PythonEpisode(
         columns_lib.nest(steps),
         count,
-        bool(is_terminal),
+        bool(terminal.any()),
         index,
         columns_lib.nest(fields),
     )
@@ -172,14 +172,12 @@ def _places(
   They are the same column if it has a row for each step, and not for each of
   the `capacity` transitions.
   """
-  roots, below = {}, {}
-  for name, column in columns.items():
-    is_below = name.startswith(BELOW_NEXT)
-    (below if is_below else roots)[name.removeprefix(BELOW_NEXT)] = column
-  places: Dict[str, Any] = {}
-  for name in dict.fromkeys((*roots, *below)):
-    column, after = roots.get(name, below.get(name)), below.get(name)
-    if not below and len(column) != capacity:
+  flat = is_flat(columns)
+  places = {}
+  for name in dict.fromkeys(one.removeprefix(BELOW_NEXT) for one in columns):
+    after = columns.get(BELOW_NEXT + name)
+    column = columns.get(name, after)
+    if flat and len(column) != capacity:
       after = column
     elif name == rlds.REWARD and after is not None:
       column, after = after, None
@@ -192,11 +190,10 @@ def _joined(
     name: str, here: np.ndarray, end: np.ndarray, known: Optional[np.ndarray]
 ) -> np.ndarray:
   """Returns the steps of a field; its last one may be known."""
-  end = end if known is None else known
   # A field of one number has the shape `[1]` in TorchRL.
   shape = (here if known is None else known).shape[1:]
-  is_flag = name == rlds.IS_FIRST
-  if is_flag or (name == rlds.REWARD and known is None and shape == (1,)):
+  is_one = name == rlds.REWARD and known is None and shape == (1,)
+  if is_one or name == rlds.IS_FIRST:
     shape = ()
-  parts = [part.reshape(len(part), *shape) for part in (here, end)]
-  return np.concatenate(parts)
+  parts = here, end if known is None else known
+  return np.concatenate([part.reshape(len(part), *shape) for part in parts])

@@ -30,10 +30,6 @@ from rlds2reverb.formats import ted as ted_lib
 from rlds2reverb.formats import ted_columns
 from rlds2reverb.formats import torchrl_files
 
-FLAT = 'flat'
-HDF5 = 'hdf5'
-NESTED = 'nested'
-FORMATS = (FLAT, NESTED, HDF5)
 _TRAJECTORY_IDS = 'collector/traj_ids'
 
 
@@ -81,7 +77,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   if not done.size:
     raise ValueError(f'The storage at {path} has no transition.')
   first, breaks = 0, False
-  if any(name.startswith(ted_columns.BELOW_NEXT) for name in columns):
+  if not ted_columns.is_flat(columns):
     oldest = _find_oldest(folder, capacity) if length >= capacity else 0
     first = oldest or 0
     done = np.roll(done, -first)
@@ -90,13 +86,12 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   ted_columns.check_rows(
       path, columns, capacity, len(lengths) + len(done) - capacity
   )
-  file = os.path.join(folder, torchrl_files.REST_FILE)
-  rest = torchrl_files.read_rest(file) if os.path.exists(file) else None
+  rest = torchrl_files.read_rest(folder)
   num_steps = lengths + 1 if rest is None else rest.num_steps
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
-        f'{file} is of other episodes than the rest of {path}. Remove it, or'
-        ' write the storage again.'
+        f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
+        f' than the rest of {path}. Remove it, or write the storage again.'
     )
   return python_episodes.to_dataset(
       lambda: ted_columns.read_episodes(columns, lengths, rest, first),
@@ -113,7 +108,7 @@ def _find_oldest(storage_folder: str, capacity: int) -> Optional[int]:
   path = os.path.join(above, 'writer', 'metadata.json')
   if name != 'storage' or not os.path.isfile(path):
     return None
-  with open(path, encoding='utf-8') as f:
+  with files.open_text(path) as f:
     cursor = json.load(f).get('cursor')
   return cursor if cursor in range(capacity) else None
 
@@ -145,9 +140,7 @@ def _find_breaks(
     columns = {**columns, ted_columns.BELOW_NEXT + _TRAJECTORY_IDS: ids}
   jumps = dict(ted_columns.find_jumps(columns, done, first or 0))
   names = ' and '.join(jumps)
-  breaks = np.zeros(len(done), bool)
-  for jump in jumps.values():
-    breaks[:-1] |= jump
+  breaks = np.any([np.zeros(len(done) - 1, bool), *jumps.values()], axis=0)
   count, num_followed = np.count_nonzero(breaks), np.count_nonzero(~done[:-1])
   if count > max(1, num_followed // 2):
     raise ValueError(
@@ -174,13 +167,13 @@ def _find_breaks(
         ' replay buffer, whose writer knows.',
         path,
     )
-  return breaks
+  return np.append(breaks, False)
 
 
 def save_torchrl(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,
-    format: str = FLAT,  # pylint: disable=redefined-builtin
+    format: str = torchrl_files.FLAT,  # pylint: disable=redefined-builtin
     *,
     overwrite: bool = False,
 ) -> int:
@@ -209,20 +202,16 @@ def save_torchrl(
       unfinished, which TorchRL would take for one with the next.
     FileExistsError: if the directory is not empty.
   """
-  checks.check_choice('format', format, FORMATS)
+  checks.check_choice('format', format, torchrl_files.FORMATS)
   directory = files.expand_local(directory, 'A storage of TorchRL')
   data = ted_lib.stacked(rlds_data)
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
-  is_hdf5 = format == HDF5
-  marker = torchrl_files.HDF5_FILE if is_hdf5 else torchrl_files.LENGTH_FILE
   rests: List[ted_columns.Rest] = []
-  with whole.new_folder(directory, [marker], replace=overwrite) as folder:
-    columns = _columns(data, rests)
-    if is_hdf5:
-      length = torchrl_files.write_hdf5(folder, columns)
-    else:
-      length = torchrl_files.write_folder(folder, columns, format == NESTED)
+  with whole.new_folder(
+      directory, [torchrl_files.marker_of(format)], replace=overwrite
+  ) as folder:
+    length = torchrl_files.write(folder, _columns(data, rests), format)
     torchrl_files.write_rest(folder, rests)
   lone = sum(int(rest.num_steps[0]) < 2 for rest in rests)
   if lone:
@@ -248,10 +237,9 @@ def _columns(
         name: np.asarray([leaf], object if isinstance(leaf, bytes) else None)
         for name, leaf in paths.leaves(episode).items()
     }
-    leaves = paths.leaves(steps)
-    count = len(leaves[rlds.IS_LAST])
-    last = {name: leaf[max(count - 1, 0) :] for name, leaf in leaves.items()}
-    rests.append(ted_columns.Rest(np.array([count]), last, metadata))
+    last = {name: leaf[-1:] for name, leaf in paths.leaves(steps).items()}
+    num_steps = np.array([len(steps[rlds.IS_LAST])])
+    rests.append(ted_columns.Rest(num_steps, last, metadata))
     if not len(done):
       continue
     if unfinished is not None:
@@ -276,25 +264,12 @@ def _check_field(keys: paths.KeyPath, spec: Any) -> None:
   is_of_steps = keys[0] == rlds.STEPS
   names = keys[1:] if is_of_steps else keys
   odd = [one for one in names if not isinstance(one, str) or set(one) & {*'/.'}]
-  shape = getattr(spec, 'shape', tf.TensorShape([]))[1:]
-  problem = ''
-  if odd and isinstance(odd[0], str):
-    problem = f'has the key {odd[0]!r}, which is no name of a file. Rename it'
-  elif odd or not isinstance(spec, tf.TensorSpec):
-    kind = 'tuple' if odd else type(spec).__name__
-    names = names[: names.index(odd[0])] if odd else names
-    problem = f'is a {kind}, but TorchRL has dicts only. Rename its parts'
-  elif 0 in shape.as_list():
-    problem = (
-        f'is {spec.dtype.name} {shape}, without values, which TorchRL saves but'
-        ' does not load. Leave it out'
+  shape = getattr(spec, 'shape', tf.TensorShape(None))[1:]
+  is_whole = shape.is_fully_defined() and 0 not in shape
+  if odd or not is_whole or (spec.dtype == tf.string and is_of_steps):
+    found = f'has the key {odd[0]!r}' if odd else f'is {spec}'
+    raise ValueError(
+        f'{steps_lib.field_path(names)} {found}, but TorchRL holds numbers of'
+        ' one known shape, in dicts whose keys are names of files. Rename,'
+        ' decode or leave it out first.'
     )
-  elif not shape.is_fully_defined() or (
-      spec.dtype == tf.string and is_of_steps
-  ):
-    problem = (
-        f'is {spec.dtype.name} {shape}, but must be of numbers of one known'
-        ' shape. Decode it or leave it out'
-    )
-  if problem:
-    raise ValueError(f'{steps_lib.field_path(names)} {problem} first.')

@@ -17,33 +17,39 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 
 import json
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import h5py
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
+from rlds2reverb.datasets import files
 from rlds2reverb.episodes import paths
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import ted_columns
 
-HDF5_FILE = 'checkpoint.h5'
-META_FILE = 'meta.json'
-LENGTH_FILE = 'storage_metadata.json'
+FORMATS = FLAT, NESTED, HDF5 = 'flat', 'nested', 'hdf5'
 # Beside TorchRL's files, which do not name it: TorchRL ignores it.
 REST_FILE = 'rlds.tfrecord'
 
+_HDF5_FILE = 'checkpoint.h5'
+_META_FILE = 'meta.json'
+_LENGTH_FILE = 'storage_metadata.json'
 _VALUES = ('is_full', 'shift', '_storage_shape')
 _TENSOR_DICT = "<class 'tensordict._td.TensorDict'>"
 _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
-
 
 # The fields by their names, such as `info/speed`: arrays `[N, ...]` for
 # transitions or `[N + E, ...]` for steps; and the number of transitions, at
 # most `N`.
 Storage = Tuple[Dict[str, np.ndarray], int]
+
+
+def marker_of(format: str) -> str:  # pylint: disable=redefined-builtin
+  """Returns the name of a file that a whole storage has."""
+  return _HDF5_FILE if format == HDF5 else _LENGTH_FILE
 
 
 def find(path: str) -> str:
@@ -57,14 +63,14 @@ def find(path: str) -> str:
   if os.path.isfile(path):
     return path
   for folder in (path, os.path.join(path, 'storage')):
-    file = os.path.join(folder, HDF5_FILE)
-    if os.path.isfile(os.path.join(folder, LENGTH_FILE)):
+    file = os.path.join(folder, _HDF5_FILE)
+    if os.path.isfile(os.path.join(folder, _LENGTH_FILE)):
       return folder
     if os.path.isfile(file):
       return file
   raise ValueError(
-      f'{path} is not a storage of TorchRL: it has neither {LENGTH_FILE} nor'
-      f' {HDF5_FILE}, but {sorted(os.listdir(path))}.'
+      f'{path} is not a storage of TorchRL: it has neither {_LENGTH_FILE} nor'
+      f' {_HDF5_FILE}, but {sorted(os.listdir(path))}.'
   )
 
 
@@ -78,31 +84,25 @@ def read(path: str) -> Storage:
 
 
 def _read_folder(folder: str) -> Storage:
-  metadata = _read_json(folder, LENGTH_FILE)
-  if metadata['is_pytree']:
-    raise ValueError(
-        f'{folder} holds a pytree, and not a TensorDict, which alone has the'
-        ' fields of episodes.'
-    )
-  meta = _read_json(folder, META_FILE)
+  metadata = _read_json(folder, _LENGTH_FILE)
+  meta = _read_json(folder, _META_FILE)
   shape = meta['shape']
   if '_storage_shape' in meta:
-    shape = _read_json(folder, '_storage_shape', META_FILE)['data']
+    shape = _read_json(folder, '_storage_shape', _META_FILE)['data']
   # An int stands for a shape of one dimension.
-  if not isinstance(shape, int) and len(shape) != 1:
+  if metadata['is_pytree'] or (not isinstance(shape, int) and len(shape) != 1):
     raise ValueError(
-        f'{folder} holds a storage of the shape {shape}. Only storages of one'
-        ' dimension, that of time, are read: save each part as one.'
+        f'{folder} holds a storage of the shape {shape}, or a pytree. Only'
+        ' storages of a TensorDict of one dimension, that of time, are read:'
+        ' save each part as one.'
     )
   return dict(_read_columns(folder, '')), metadata['len']
 
 
 def _read_hdf5(path: str) -> Storage:
   names = hdf5.names_in(path)
-  groups = sorted(
-      (name for name in names if name.startswith('traj_')),
-      key=lambda name: int(name[len('traj_') :]),
-  )
+  groups = [name for name in names if name.startswith('traj_')]
+  groups.sort(key=lambda name: int(name.removeprefix('traj_')))
   if not groups or '_len' not in names:
     raise ValueError(
         f'{path} is not a file of TorchRL: it must have _len and episodes'
@@ -116,11 +116,8 @@ def _read_hdf5(path: str) -> Storage:
             f'{group} of {path} has the fields {sorted(part)}, but'
             f' {groups[0]} has {sorted(parts[0])}.'
         )
-    columns = {
-        name: np.concatenate([part[name][()] for part in parts])
-        for name in parts[0]
-    }
-    return columns, int(file['_len'][()])
+    join = lambda name: np.concatenate([part[name][()] for part in parts])
+    return {name: join(name) for name in parts[0]}, int(file['_len'][()])
 
 
 def _read_json(*parts: str) -> Dict[str, Any]:
@@ -130,12 +127,12 @@ def _read_json(*parts: str) -> Dict[str, Any]:
         f'There is no {path}, which a storage of TorchRL has. Is this one that'
         ' FlatStorageCheckpointer or NestedStorageCheckpointer has saved?'
     )
-  with open(path, encoding='utf-8') as f:
+  with files.open_text(path) as f:
     return json.load(f)
 
 
 def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
-  meta = _read_json(folder, META_FILE)
+  meta = _read_json(folder, _META_FILE)
   if meta['_type'] != _TENSOR_DICT:
     raise ValueError(
         f'{folder} holds a {meta["_type"]}. Only a TensorDict is read.'
@@ -153,11 +150,12 @@ def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
 def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
   """Returns the rows of a field, mapped to memory."""
   try:
-    dtype = tf.as_dtype(entry['dtype'].replace('torch.', '')).as_numpy_dtype
+    name = entry['dtype'].removeprefix('torch.')
+    dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
     raise ValueError(
-        f'{path} is {entry["dtype"]}, which TensorFlow does not have. Cast it'
-        ' before it is saved.'
+        f'{path} is {name}, which TensorFlow does not have. Cast it before it'
+        ' is saved.'
     ) from e
   shape = tuple(entry['shape'])
   if entry['is_nested']:
@@ -169,33 +167,37 @@ def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
       )
     shape = (shapes[:, 0].sum(), *shapes[:1, 1:].ravel())
   file = f'{path}.memmap'
-  expected = int(np.prod(shape)) * np.dtype(dtype).itemsize
-  found = os.path.getsize(file) if os.path.isfile(file) else None
+  expected = int(np.prod(shape)) * dtype.itemsize
+  found = os.path.getsize(file) if os.path.isfile(file) else -1
   # The files of the nested form may be longer than the rows that count.
-  if found is None or found < expected:
+  if found < expected:
     raise ValueError(
-        f'{file} must have {expected} bytes, for {np.dtype(dtype)}'
-        f' {list(shape)}, but'
-        + (' is not there.' if found is None else f' has {found}.')
+        f'{file} must have {expected} bytes, for {dtype} {list(shape)}, but'
+        + (' is not there.' if found < 0 else f' has {found}.')
     )
   if not expected:
     return np.zeros(shape, dtype)
   return np.memmap(file, dtype, 'r', shape=shape)
 
 
-def write_folder(
-    folder: str, episodes: Iterable[Dict[str, np.ndarray]], nested: bool
+def write(
+    folder: str,
+    episodes: Iterable[Dict[str, np.ndarray]],
+    format: str,  # pylint: disable=redefined-builtin
 ) -> int:
-  """Writes transitions as memory-mapped tensors.
+  """Writes transitions in one of the formats.
 
   Args:
     folder: an empty folder.
     episodes: the rows of each episode, by the names of the fields.
-    nested: whether in the nested form.
+    format: one of `FORMATS`.
 
   Returns:
     The number of transitions.
   """
+  if format == HDF5:
+    return _write_hdf5(os.path.join(folder, _HDF5_FILE), episodes)
+  nested = format == NESTED
   shapes: Dict[str, List[Tuple[int, ...]]] = {}
   dtypes = {}
   for columns in episodes:
@@ -203,23 +205,19 @@ def write_folder(
       path = os.path.join(folder, f'{name}.memmap')
       os.makedirs(os.path.dirname(path), exist_ok=True)
       with open(path, 'ab') as f:
-        f.write(np.ascontiguousarray(rows).tobytes())
+        f.write(rows.tobytes())
       shapes.setdefault(name, []).append(rows.shape)
       dtypes[name] = rows.dtype
-  lengths = [shape[0] for shape in shapes[ted_columns.DONE]]
-  own = {
-      'shape': [len(lengths)] if nested else [],
-      'device': 'cpu',
-      '_type': _TENSOR_DICT,
-  }
+  num_episodes = len(shapes[ted_columns.DONE])
+  length = sum(shape[0] for shape in shapes[ted_columns.DONE])
   # By the paths of folders, what their meta files say of what is in them.
   metas: Dict[str, Dict[str, Any]] = {'': {}}
-  for name, all_shapes in shapes.items():
-    shape = [sum(one[0] for one in all_shapes), *all_shapes[0][1:]]
+  own = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
+  for name, found in shapes.items():
+    shape = [sum(one[0] for one in found), *found[0][1:]]
     if nested:
-      path = os.path.join(folder, f'{name}.shape.memmap')
-      np.array(all_shapes, np.int64).tofile(path)
-      shape = [len(all_shapes), len(shape)]
+      np.array(found).tofile(os.path.join(folder, f'{name}.shape.memmap'))
+      shape = [num_episodes, len(shape)]
     entry = {
         'device': 'cpu',
         'shape': shape,
@@ -230,15 +228,15 @@ def write_folder(
       name, _, leaf = name.rpartition('/')
       metas.setdefault(name, {}).setdefault(leaf, entry)
       entry = {'type': 'TensorDict'}
-  value_meta = {'_type': _VALUE, '_is_non_tensor': True, '_metadata': None}
-  for name, value in _own_values(sum(lengths)):
+  for name, value in _own_values(length):
     metas[''][name] = {'type': 'NonTensorData'}
-    _write_json({**value_meta, 'data': value}, folder, name, META_FILE)
+    value = {'data': value, '_type': _VALUE, '_is_non_tensor': True}
+    _write_json({**value, '_metadata': None}, folder, name, _META_FILE)
   for name, meta in metas.items():
-    _write_json({**meta, **own}, folder, name, META_FILE)
-  marker = {'metadata': {}, 'is_pytree': False, 'len': sum(lengths)}
-  _write_json(marker, folder, LENGTH_FILE)
-  return sum(lengths)
+    _write_json({**meta, **own, 'device': 'cpu'}, folder, name, _META_FILE)
+  marker = {'metadata': {}, 'is_pytree': False, 'len': length}
+  _write_json(marker, folder, _LENGTH_FILE)
+  return length
 
 
 def _write_json(value: Any, *parts: str) -> None:
@@ -248,17 +246,14 @@ def _write_json(value: Any, *parts: str) -> None:
     json.dump(value, f)
 
 
-def write_hdf5(folder: str, episodes: Iterable[Dict[str, np.ndarray]]) -> int:
-  """Does the same as `write_folder`, with a group of HDF5 for each episode."""
+def _write_hdf5(path: str, episodes: Iterable[Dict[str, np.ndarray]]) -> int:
+  """Writes a group for each episode; returns the number of transitions."""
   length = 0
-  with h5py.File(os.path.join(folder, HDF5_FILE), 'w') as file:
+  with h5py.File(path, 'w') as file:
     for number, columns in enumerate(episodes):
-      group = file.create_group(f'traj_{number}')
-      for name, rows in columns.items():
-        group.create_dataset(name, data=rows)
+      file.create_group(f'traj_{number}').update(columns)
       length += len(columns[ted_columns.DONE])
-    for name, value in (*_own_values(length), ('_len', length)):
-      file.create_dataset(name, data=value)
+    file.update({**dict(_own_values(length)), '_len': length})
   return length
 
 
@@ -276,8 +271,11 @@ def write_rest(folder: str, rests: List[ted_columns.Rest]) -> None:
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
 
-def read_rest(path: str) -> ted_columns.Rest:
-  """Reads what `write_rest` wrote."""
+def read_rest(folder: str) -> Optional[ted_columns.Rest]:
+  """Reads what `write_rest` wrote, if it did."""
+  path = os.path.join(folder, REST_FILE)
+  if not os.path.isfile(path):
+    return None
   records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
   found: Dict[str, Any] = {'last_step': {}, 'metadata': {}}
   for name, record in zip(records[::2], records[1::2]):

@@ -167,20 +167,15 @@ def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
       raise ValueError(f'{path} is a file without video.')
     stream = container.streams.video[0]
     stream.thread_type = 'AUTO'
-    pixels, size = stream.format, (count, stream.height, stream.width)
-    if depths is not None and pixels.name != depth_maps.PIXEL_FORMAT:
-      raise ValueError(
-          f'{path} is said to be of depth, whose pixel format must be'
-          f' {depth_maps.PIXEL_FORMAT}, but is {pixels.name}.'
-      )
-    if depths is not None:
-      yield container, stream, np.empty((*size, 1), depths.dtype)
-      return
-    if len(pixels.components) < 3 and pixels.components[0].bits > 8:
+    pixels = stream.format
+    is_gray = len(pixels.components) < 3 and pixels.components[0].bits > 8
+    if is_gray if depths is None else pixels.name != depth_maps.PIXEL_FORMAT:
       raise ValueError(
           f'{path} has {len(pixels.components)} channels of'
-          f' {pixels.components[0].bits} bits ({pixels.name}): that is no'
-          ' image. If it is of depth, its feature in meta/info.json must have'
-          ' {"info": {"is_depth_map": true}}.'
+          f' {pixels.components[0].bits} bits ({pixels.name}). Depth must be'
+          f' {depth_maps.PIXEL_FORMAT}, and its feature in meta/info.json must'
+          ' have {"info": {"is_depth_map": true}}; images must not be.'
       )
-    yield container, stream, np.empty((*size, 3), np.uint8)
+    channels, dtype = (3, np.uint8) if depths is None else (1, depths.dtype)
+    size = count, stream.height, stream.width, channels
+    yield container, stream, np.empty(size, dtype)

@@ -61,21 +61,21 @@ def load_zarr(
   ends, arrays = _open(path)
   columns_lib.check_left_out(f'{path}/{_DATA}', arrays, leave_out)
   names = [name for name in arrays if name not in leave_out]
-  places = {
-      name: name
-      if name in (rlds.ACTION, rlds.REWARD)
-      else f'{rlds.OBSERVATION}/{name}'
-      for name in names
-  }
 
   def read() -> python_episodes.Episodes:
     columns = {name: _column(array) for name, array in _open(path)[1].items()}
     for index, (begin, end) in enumerate(zip([0, *ends], ends)):
-      steps = {
-          places[name]: columns_lib.part(columns[name], begin, end)
-          for name in names
+      parts = {
+          name: columns_lib.part(columns[name], begin, end) for name in names
       }
-      yield python_episodes.make_episode(columns_lib.nest(steps), index)
+      tops = {
+          name: parts.pop(name)
+          for name in (rlds.ACTION, rlds.REWARD)
+          if name in parts
+      }
+      yield python_episodes.make_episode(
+          {rlds.OBSERVATION: parts, **tops}, index
+      )
 
   return python_episodes.to_dataset(read, len(ends))
 
@@ -99,11 +99,17 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   """Returns the ends of the episodes, and the arrays of the frames."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
-  zarr = _import_zarr()
+  zarr = downloads.load(
+      'zarr', 'Zarr replay buffers are read through Zarr', 'zarr'
+  )
+  with contextlib.suppress(ImportError):
+    # pylint: disable-next=g-import-not-at-top
+    from imagecodecs import numcodecs
+
+    numcodecs.register_codecs(verbose=False)
   try:
-    store = (
-        zarr.storage.ZipStore(path, mode='r') if os.path.isfile(path) else path
-    )
+    is_zip = os.path.isfile(path)
+    store = zarr.storage.ZipStore(path, mode='r') if is_zip else path
     root = zarr.open_group(store, mode='r')
     data, ends = root[_DATA], root[_META][_ENDS]
     arrays = dict(sorted(data.arrays()))
@@ -124,13 +130,9 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
         *(getattr(metadata, 'filters', None) or ()),
         getattr(metadata, 'compressor', None),
     ]
-    if array.dtype.kind == 'O' or _UNSAFE_CODEC in [
-        getattr(codec, 'codec_id', '') for codec in codecs
-    ]:
-      raise ValueError(
-          f'The array {name} of {path} has objects of Python, which may run any'
-          ' code when they are read, so it is refused.'
-      )
+    ids = [getattr(codec, 'codec_id', '') for codec in codecs]
+    if array.dtype.kind == 'O' or _UNSAFE_CODEC in ids:
+      raise ValueError(f'{name} of {path} {columns_lib.RUNS_CODE}')
   columns_lib.log_left_out(f'groups below {_DATA} of {path}', groups)
   ends = ends[:].tolist()
   if not ends or min(np.diff([0, *ends])) < 0:
@@ -145,14 +147,3 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
           f' {ends[-1]} frames by {_META}/{_ENDS}.'
       )
   return ends, arrays
-
-
-def _import_zarr() -> Any:
-  what = 'Zarr replay buffers are read through Zarr'
-  downloads.load('zarr.storage', what, 'zarr')
-  with contextlib.suppress(ImportError):
-    # pylint: disable-next=g-import-not-at-top
-    from imagecodecs import numcodecs
-
-    numcodecs.register_codecs(verbose=False)
-  return downloads.load('zarr', what, 'zarr')

@@ -54,7 +54,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_wrong_reader_names_the_right_one(self):
     flat = {'hdf5', 'npz'}
     for path, right in self._paths():
-      for name in other_formats._HINTS:
+      for name in other_formats.FORMATS:
         with self.subTest(f'{name} {path}'):
           if name == right == 'zarr':
             pytest.importorskip('zarr')
@@ -71,7 +71,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
           reader = 'load_episodes' if right == 'rlds' else 'formats.load'
           with self.assertRaisesRegex(
               (ValueError, FileNotFoundError),
-              f'It holds {other_formats._HINTS[right]}, which {reader} reads',
+              f'It holds {other_formats.FORMATS[right]}, which {reader} reads',
           ):
             read(path)
 

@@ -209,11 +209,7 @@ _CASES = {
         ),
     ],
     ('lerobot', 'lerobot/v3.0'): [
-        (
-            "'next.suces'. Did",
-            None,
-            {'is_terminal': 'next.suces'},
-        ),
+        ("'next.suces'. Did", None, {'is_terminal': 'next.suces'}),
         ("no video 'top'", None, {'cameras': ['top']}),
         ("no field 'time'.* timestamp", None, {'leave_out': ['time']}),
         ('not a whole', _cut('meta/tasks.parquet', 7)),
@@ -236,11 +232,7 @@ _CASES = {
             _modality(state={'arm': {'start': 0, 'end': 4}}),
             _PARTS,
         ),
-        (
-            "'video.ego', which is no",
-            _modality(video={'ego': {}}),
-            _PARTS,
-        ),
+        ("'video.ego', which is no", _modality(video={'ego': {}}), _PARTS),
         ("has the modality 'sound'", _modality(sound={}), _PARTS),
         (
             'has 3 frames, but 5',
@@ -258,11 +250,8 @@ _CASES = {
         ),
     ],
     ('lerobot', 'lerobot/depth_log'): [
-        ('1 channels of 12', _feature('depth')),
-        (
-            'gray12le, but is yuv',
-            _feature('top', is_depth_map=True),
-        ),
+        ('1 channels of 12 bits', _feature('depth')),
+        ('yuv.*Depth must be gray12le', _feature('top', is_depth_map=True)),
         ('must be positive', _feature('depth', **{'video.shift': -0.01})),
     ],
     ('maniskill', 'maniskill.h5'): [
@@ -273,10 +262,7 @@ _CASES = {
         ("has .'x'., and not only", _h5(**_OTHER)),
     ],
     ('minari', _HDF5): [
-        (
-            'has no actions, but .*rewards',
-            _h5(**{'episode_1/actions': None}),
-        ),
+        ('has no actions, but .*rewards', _h5(**{'episode_1/actions': None})),
         (
             '18 rows of reward, .*: expected 3',
             _h5(**{'episode_0/actions': np.zeros(3, np.int64)}),
@@ -308,27 +294,17 @@ _CASES = {
     ],
     ('npz', 'flat.npz'): [
         ('whole npz file', lambda path: os.truncate(path, 9)),
-        (
-            'may run any code',
-            _npz(rewards=np.array([{}, 1, 2], object)),
-        ),
-        (
-            'x .*ascontiguous',
-            _npz(x=np.asfortranarray(np.zeros((3, 4)))),
-        ),
+        ('may run any code', _npz(rewards=np.array([{}, 1, 2], object))),
+        ('x .*ascontiguous', _npz(x=np.asfortranarray(np.zeros((3, 4))))),
     ],
     ('parquet', 'parquet/steps'): [
-        ("no column observations, but .*'obs'",),
+        ("has no observations, but .*'obs'",),
         (
-            'no column terminals',
+            'no column done, which',
             None,
             {'column_names': {**_NAMES, 'terminals': 'done'}},
         ),
-        (
-            'key of column_names',
-            None,
-            {'column_names': {'obs': 'obs'}},
-        ),
+        ('key of column_names', None, {'column_names': {'obs': 'obs'}}),
         ('must be lists of steps', None, {'column_names': _NAMES}),
         (
             "'ran'. Did you mean run",
@@ -411,14 +387,8 @@ _CASES = {
             'increasing ends of ep',
             lambda path: _write(path, 'meta/episode_ends/0', [5, 3, 14]),
         ),
-        (
-            'may run any',
-            _array_of_zarr('state', filters=_PICKLE),
-        ),
-        (
-            'none.*imagecodecs',
-            _array_of_zarr('img', compressor={'id': 'none'}),
-        ),
+        ('may run any', _array_of_zarr('state', filters=_PICKLE)),
+        ('none.*imagecodecs', _array_of_zarr('img', compressor={'id': 'none'})),
     ],
 }
 

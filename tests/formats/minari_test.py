@@ -39,16 +39,10 @@ class MinariTest(tf.test.TestCase):
       change(file)
     return path
 
-  def test_order_and_ids(self):
+  def test_order_and_infos_of_transitions(self):
     def change(file):
       for index in (10, 9, 2):
         file.copy('episode_0', f'episode_{index}')
-
-    episodes = _read(self._changed(change))
-    self.assertEqual([e['episode_id'] for e in episodes], [0, 1, 2, 9, 10])
-
-  def test_infos_of_transitions_and_others(self):
-    def change(file):
       for group in file.values():
         length = len(group['rewards'])
         group['infos/cost'] = np.arange(length)
@@ -58,10 +52,10 @@ class MinariTest(tf.test.TestCase):
     with self.assertLogs(level='WARNING') as logs:
       episodes = _read(self._changed(change))
     self.assertIn('infos/final, infos/version', logs.output[0])
-    self.assertEqual(list(episodes[1]['steps']['infos']), ['cost'])
-    self.assertEqual(
-        episodes[1]['steps']['infos']['cost'].tolist(), [*range(14), 0]
-    )
+    self.assertEqual([e['episode_id'] for e in episodes], [0, 1, 2, 9, 10])
+    infos = episodes[1]['steps']['infos']
+    self.assertEqual(list(infos), ['cost'])
+    self.assertAllEqual(infos['cost'], [*range(14), 0])
 
   def test_no_transitions(self):
     def change(file):
