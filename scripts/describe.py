@@ -40,33 +40,22 @@ _COMPARE_WITH = flags.DEFINE_string(
     'A data set to describe beside it, as it is on disk, without --config. That'
     ' of --dataset itself shows what --config changes.',
 )
+_OPTIONS = ('sample', 'num_excerpts', 'seed')
 _FUNCTION = 'jobs.describing.describe'
 flags_lib.define(_FUNCTION, 'sample', lower_bound=1)
 flags_lib.define(_FUNCTION, 'num_excerpts', lower_bound=0)
 flags_lib.define(_FUNCTION, 'seed')
-_ENVIRONMENT = flags.DEFINE_string(
-    'environment',
-    None,
-    'The id of the gym environment whose action space bounds the actions.',
-)
 _JSON = flags.DEFINE_bool(
     'json', False, 'Whether to print JSON instead of text.'
 )
 _HTML = flags.DEFINE_string(
     'html', None, 'A file for the description as one HTML page.'
 )
-_TENSORBOARD_DIR = flags.DEFINE_string(
-    'tensorboard_dir', None, 'A directory for summaries for TensorBoard.'
-)
 
 
-def _arguments():
-  names = ('sample', 'num_excerpts', 'seed')
-  return {name: flags.FLAGS[name].value for name in names}
-
-
-def _describe():
-  """Returns the description of what the flags name."""
+def _sources():
+  """Returns what is to be described: sources, or the path of a checkpoint."""
+  sources = []
   if _CHECKPOINT_DIR.value is None:
     sources = flags_lib.sources_from_flags('describe')
     if len(sources) > 1:
@@ -74,40 +63,36 @@ def _describe():
           'Describe one --dataset at a time, or pass another one as'
           ' --compare_with.'
       )
-    return _describe_source(sources[0], _ENVIRONMENT.value)
-  if flags.FLAGS.dataset:
+  elif flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
-  ignored = ['config', 'gin_binding', 'environment']
-  if _COMPARE_WITH.value is None:
-    ignored += ['split', 'data_dir']
-  usage.refuse_ignored(ignored, 'with --checkpoint_dir')
-  return describing.describe(
-      files.user_path(_CHECKPOINT_DIR.value),
-      **_arguments(),
-  )
+  else:
+    ignored = ['config', 'gin_binding']
+    if _COMPARE_WITH.value is None:
+      ignored += ['split', 'data_dir']
+    usage.refuse_ignored(ignored, 'with --checkpoint_dir')
+    sources = [files.user_path(_CHECKPOINT_DIR.value)]
+  if _COMPARE_WITH.value is not None:
+    values = flags.FLAGS
+    with usage.wrong_usage():
+      compared = sources_lib.make_source(
+          flags_lib.user_data_set(_COMPARE_WITH.value),
+          values.split[0],
+          data_dir=values.data_dir and files.user_path(values.data_dir),
+      )
+    sources = [*sources, compared]
+  return sources
 
 
-def _describe_source(source, environment=None):
+def _describe(source):
+  options = {name: flags.FLAGS[name].value for name in _OPTIONS}
   try:
-    return describing.describe(
-        source,
-        bounds=environment,
-        **_arguments(),
-    )
+    return describing.describe(source, **options)
   except tf.errors.OpError as e:
+    if isinstance(source, str):
+      raise
     opened = sources_lib.open_source(source)
     problem = error_location.explain(e, opened, opened.ranges)
     raise ValueError(f'The data cannot be read: {problem}') from e
-
-
-def _compared_source():
-  values = flags.FLAGS
-  with usage.wrong_usage():
-    return sources_lib.make_source(
-        flags_lib.user_data_set(_COMPARE_WITH.value),
-        values.split[0],
-        data_dir=values.data_dir and files.user_path(values.data_dir),
-    )
 
 
 def _check_writable(folder):
@@ -120,26 +105,16 @@ def _check_writable(folder):
 
 
 def main():
-  if _HTML.value is not None:
+  page = _HTML.value and files.user_path(_HTML.value)
+  if page:
     views.import_libraries()
-    _check_writable(os.path.dirname(files.user_path(_HTML.value)))
-  if _TENSORBOARD_DIR.value is not None:
-    _check_writable(files.user_path(_TENSORBOARD_DIR.value))
-  compared = _COMPARE_WITH.value and _compared_source()
-  descriptions = [_describe()]
-  if compared:
-    descriptions.append(_describe_source(compared))
-  if _HTML.value is not None:
-    whole.write_text(files.user_path(_HTML.value), views.to_html(*descriptions))
-  if _TENSORBOARD_DIR.value is not None:
-    for index, description in enumerate(descriptions):
-      directory = files.user_path(_TENSORBOARD_DIR.value)
-      if index:
-        directory = os.path.join(directory, 'compared')
-      views.write_summaries(description, directory)
+    _check_writable(os.path.dirname(page))
+  descriptions = list(map(_describe, _sources()))
+  if page:
+    whole.write_text(page, views.to_html(*descriptions))
   if _JSON.value:
     texts = [one.to_json() for one in descriptions]
-    print(f'[{", ".join(texts)}]' if compared else texts[0])
+    print(f'[{", ".join(texts)}]' if len(texts) > 1 else texts[0])
   else:
     print('\n\n'.join(map(views.to_text, descriptions)))
 

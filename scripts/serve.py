@@ -112,7 +112,7 @@ def _check_metrics():
 
 
 def _start(checkpoints):
-  """Returns the server, and how many frames an item of a table has."""
+  """Starts the server."""
   if _CHECKPOINT_DIR.value is None:
     sources = flags_lib.sources_from_flags('serve')
     if len(sources) > 1:
@@ -125,23 +125,20 @@ def _start(checkpoints):
     usage.refuse_ignored(
         [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS], 'with --checkpoint_dir'
     )
+  server = checkpoints and checkpoints.restart(_PORT.value)
+  if server is not None:
+    return server
   root = checkpoints and checkpoints.root
-  if checkpoints is not None:
-    newest = checkpoints.paths()
-    server = checkpoints.restart(_PORT.value)
-    if server is not None:
-      return server, serve.item_lengths(newest[0])
   if _CHECKPOINT_DIR.value is not None:
-    directory = files.user_path(_CHECKPOINT_DIR.value)
-    server = checkpoint_serve.restore_reverb_server(
-        directory, port=_PORT.value, checkpoint_root=root
+    return checkpoint_serve.restore_reverb_server(
+        files.user_path(_CHECKPOINT_DIR.value),
+        port=_PORT.value,
+        checkpoint_root=root,
     )
-    return server, serve.item_lengths(directory)
-  tables = flags_lib.tables_from_flags()
   try:
-    server = serve.serve_source(
+    return serve.serve_source(
         sources[0],
-        tables,
+        flags_lib.tables_from_flags(),
         port=_PORT.value,
         checkpoint_root=root,
         allow_empty=flags.FLAGS.allow_empty,
@@ -151,11 +148,6 @@ def _start(checkpoints):
         f'{tf_errors.message_of(e)} The program `validate` lists all that is'
         ' wrong.'
     ) from e
-  return server, {
-      table.table_name: table.sequence_length
-      for table in tables
-      if table.sequence_length
-  }
 
 
 def _say(text):
@@ -200,9 +192,9 @@ def main():
       with quiet.quiet_stderr('[reverb/'):
         if port is not None:
           _check_metrics()
-        server, lengths = _start(checkpoints)
+        server = _start(checkpoints)
       if port is not None:
-        server_status.serve_metrics(port, server, checkpoints, lengths)
+        server_status.serve_metrics(port, server, checkpoints)
       _serve(server, checkpoints, signals)
     except KeyboardInterrupt:
       _say('Stopped before the server was ready.')

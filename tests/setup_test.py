@@ -18,6 +18,7 @@ import rlds2reverb
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _VERSIONS = ('3.10', '3.11', '3.12', '3.13')
+_REVERB = ('3.10', '3.11')
 _STALE = 'Run requirements/lock.sh.'
 
 
@@ -59,16 +60,17 @@ def _read_lock(name, version):
 class LockFilesTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      *(('tests', version, ()) for version in _VERSIONS),
-      *(('beam', version, ('beam',)) for version in ('3.10', '3.11')),
-      *(('docs', version, ('docs',)) for version in ('3.10', '3.11')),
+      *(('tests', version) for version in _VERSIONS),
+      *((name, version) for name in ('beam', 'docs') for version in _REVERB),
   )
-  def test_a_lock_file_has_what_setup_py_asks_for(self, name, version, extras):
+  def test_a_lock_file_has_what_setup_py_asks_for(self, name, version):
     locked = _read_lock(name, version)
     setup = _read_setup()
-    wanted = list(setup.install_requires)
-    for extra in ('test', *extras):
-      wanted += setup.extras_require[extra]
+    extras = {'test', name} & set(setup.extras_require)
+    wanted = sum(
+        (setup.extras_require[extra] for extra in extras),
+        list(setup.install_requires),
+    )
     for requirement in _are_for(version, wanted):
       package = utils.canonicalize_name(requirement.name)
       if package == 'tensorflow':
@@ -80,7 +82,7 @@ class LockFilesTest(parameterized.TestCase):
           f' {locked[package]} for Python {version}. {_STALE}',
       )
     self.assertEqual(locked['tf-agents'], '0.19.0')
-    self.assertEqual('dm-reverb' in locked, version in ('3.10', '3.11'))
+    self.assertEqual('dm-reverb' in locked, version in _REVERB)
 
   @parameterized.parameters('3.11', '3.12', '3.13')
   def test_frameworks_go_alone_and_beside_tensorflow(self, version):
@@ -110,36 +112,26 @@ class LockFilesTest(parameterized.TestCase):
 
 class PackagesTest(absltest.TestCase):
 
-  def test_there_is_one_version(self):
-    version = _read_setup().get_version()
+  def test_one_version_one_package_and_a_program_for_every_command(self):
+    setup = _read_setup()
+    version = setup.get_version()
     self.assertEqual(rlds2reverb.__version__, version)
     self.assertEqual(str(packaging_version.Version(version)), version)
-
-  def test_everything_is_installed_below_one_package(self):
-    setup = _read_setup()
     self.assertContainsSubset(
         ['rlds2reverb', 'rlds2reverb.configs', 'rlds2reverb.scripts'],
         setup.packages,
     )
-    for package in setup.packages:
-      self.assertEqual(package.split('.')[0], 'rlds2reverb')
-
-  def test_every_console_command_calls_a_program(self):
-    commands = _read_setup().entry_points['console_scripts']
-    self.assertNotEmpty(commands)
+    packages = {package.split('.')[0] for package in setup.packages}
+    self.assertEqual(packages, {'rlds2reverb'})
     # By its path: tests/ has a package of the name scripts, too.
     functions = runpy.run_path(os.path.join(_ROOT, 'scripts', '__init__.py'))
-    for command in commands:
+    for command in setup.entry_points['console_scripts']:
       name, function = command.split(' = rlds2reverb.scripts:')
       program = name.removeprefix('rlds2reverb-').replace('-', '_')
       self.assertEqual(function, f'run_{program}')
       self.assertTrue(callable(functions[function]))
-      self.assertTrue(
-          os.path.exists(os.path.join(_ROOT, 'scripts', f'{program}.py'))
-      )
-
-
-class BuildTest(absltest.TestCase):
+      path = os.path.join(_ROOT, 'scripts', f'{program}.py')
+      self.assertTrue(os.path.exists(path))
 
   def test_what_an_older_version_left_is_not_installed(self):
     folder = self.create_tempdir().full_path

@@ -9,7 +9,6 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import metadata
@@ -17,13 +16,15 @@ from rlds2reverb.jobs.descriptions import reading as reading_lib
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 
+_MAX_RUNS = 16  # of consecutive episodes, in a sample
+
 
 def describe(
     data: Union[tf.data.Dataset, sources_lib.Source, files.PathLike],
     *,
     name: Optional[str] = None,
     sample: Optional[int] = None,
-    bounds: Union[None, str, Mapping[str, metadata.Bounds]] = None,
+    bounds: Optional[Mapping[str, metadata.Bounds]] = None,
     num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
@@ -47,8 +48,7 @@ def describe(
     sample: how many episodes to read, if not all. They are the first ones; of a
       source, they are spread over the data set, in at most 16 runs of
       consecutive ones.
-    bounds: the bounds of fields, by their paths in a step; or the id of a gym
-      environment, whose action space bounds the actions. By default the
+    bounds: the bounds of fields, by their paths in a step. By default the
       features of a source may bound them. Floats of an action without bounds
       are compared with -1 to 1.
     num_excerpts: how many episodes are kept, at most, with steps and images:
@@ -61,8 +61,7 @@ def describe(
 
   Raises:
     ValueError: as `compute_statistics` and `open_source` do; if there is no
-      such environment, or no field that `bounds` name; or if they do not fit
-      its shape.
+      field that `bounds` name, or if they do not fit its shape.
     OSError: as `open_source` does.
     FileNotFoundError: if there is no whole checkpoint in a directory.
     CheckpointError: if a file of it is damaged.
@@ -76,16 +75,15 @@ def describe(
     episodes = data
   elif isinstance(data, sources_lib.Source):
     opened = sources_lib.open_source(data)
-    is_sample = sample is not None and sample < opened.num_episodes
     facts = {
         'source': f'{opened.name}, split {data.split}'
         + f', mapped by {data.config}' * bool(data.config),
         'about': metadata.about_data_set(opened),
         'num_available': opened.num_episodes,
-        'is_sample': is_sample,
+        'is_sample': sample is not None and sample < opened.num_episodes,
     }
     index = opened_lib.EPISODE_INDEX
-    episodes = _read(opened, sample if is_sample else None)
+    episodes = _read(opened, sample if facts['is_sample'] else None)
     if not opened.transforms:  # These may change the bounds of actions.
       known_bounds = metadata.bounds_of_features(
           opened.features, opened.mapping
@@ -95,13 +93,9 @@ def describe(
   facts['source'] = name or facts['source']
   if episodes is None:
     return description_lib.Description(**facts)
-  if 'is_sample' not in facts:
-    facts['is_sample'] = sample is not None and any(
-        True for _ in episodes.skip(sample).take(1)
-    )
-    episodes = episodes.take(sample) if facts['is_sample'] else episodes
-  if isinstance(bounds, str):
-    bounds = metadata.bounds_of_environment(bounds)
+  if sample is not None and index is None:
+    facts['is_sample'] = any(True for _ in episodes.skip(sample).take(1))
+    episodes = episodes.take(sample)
   reading = reading_lib.Reading(
       episodes,
       episode_index=index,
@@ -143,7 +137,7 @@ def _read(
   else in all parts together.
   """
   total, key = opened.num_episodes, opened_lib.EPISODE_INDEX
-  num_runs = min(description_lib.MAX_RUNS, sample) if sample else 1
+  num_runs = min(_MAX_RUNS, sample) if sample else 1
   sample = sample or total
   read = []
   for run in range(num_runs):
@@ -152,11 +146,11 @@ def _read(
     start = 0  # of a part, in all parts together
     for part in opened.ranges:
       shift = part.begin - start
-      low = max(begin + shift, part.begin)
       start += part.num_episodes
-      high = min(end + shift, part.end)
-      if low < high:
-        some = ranges_lib.Range(part.split, low, high)
+      some = part._replace(
+          begin=max(begin + shift, part.begin), end=min(end + shift, part.end)
+      )
+      if some.num_episodes > 0:
         episodes = opened.read(some, with_index=True)
         if len(opened.ranges) > 1:
           episodes = episodes.map(

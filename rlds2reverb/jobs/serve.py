@@ -11,14 +11,13 @@ links) of the same files, which take no more space than they took in the root:
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import glob
 import os
 import shutil
 import tempfile
 import time
-from typing import ContextManager, Dict, List, Optional, Sequence
+from typing import ContextManager, List, Optional, Sequence
 
 from absl import logging
 import tensorflow as tf
@@ -30,7 +29,6 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
 from rlds2reverb.replay import items
-from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -105,21 +103,6 @@ def serve_source(
     return serve.restore_reverb_server(
         checkpoint, port=port, checkpoint_root=checkpoint_root
     )
-
-
-def item_lengths(directory: str) -> Dict[str, float]:
-  """Returns how many frames an item has on average, by table.
-
-  Args:
-    directory: a checkpoint, whose first items tell.
-  """
-  lengths: Dict[str, List[int]] = collections.defaultdict(list)
-  for content in next(records.read(directory, records.ITEMS), []):
-    item = protos.PrioritizedItem.FromString(content)
-    column = item.flat_trajectory.columns[0]
-    length = sum(part.length for part in column.chunk_slices)
-    lengths[item.table].append(length)
-  return {table: sum(each) / len(each) for table, each in lengths.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,29 +9,21 @@ import dataclasses
 import importlib
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Union
 
-import tensorflow as tf
-
 from rlds2reverb.jobs import serve
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import tables as tables_lib
 
-# The metrics of a table: the end of its name, the field of `TableStatus`, and
-# what it counts. Numbers that only grow are counters.
-_OF_TABLES = (
-    ('Gauge', 'items', 'size', 'Items in the table.'),
-    ('Gauge', 'max_items', 'max_size', 'Items that fit into the table.'),
-    ('Gauge', 'blocks_inserts', 'blocks_inserts', 'Whether inserts wait.'),
-    ('Gauge', 'blocks_samples', 'blocks_samples', 'Whether samples wait.'),
-    ('Counter', 'inserted_items', 'inserted', 'Items that have gone in.'),
-    ('Counter', 'removed_items', 'removed', 'Items that have gone out.'),
-    ('Counter', 'sampled_items', 'sampled', 'Items that were sampled.'),
-    (
-        'Counter',
-        'sampled_bytes',
-        'sampled_bytes',
-        'About how many bytes were sampled, as numbers in memory.',
-    ),
-)
+# The metrics of a table, by the field of `TableStatus`: the kind, the end of
+# the name, and what it counts. Numbers that only grow are counters.
+_METRICS = {
+    'size': ('Gauge', 'items', 'Items in the table.'),
+    'max_size': ('Gauge', 'max_items', 'Items that fit into the table.'),
+    'inserted': ('Counter', 'inserted_items', 'Items that have gone in.'),
+    'removed': ('Counter', 'removed_items', 'Items that have gone out.'),
+    'sampled': ('Counter', 'sampled_items', 'Items that were sampled.'),
+    'blocks_inserts': ('Gauge', 'blocks_inserts', 'Whether inserts wait.'),
+    'blocks_samples': ('Gauge', 'blocks_samples', 'Whether samples wait.'),
+}
 
 
 class TableStatus(NamedTuple):
@@ -45,8 +37,6 @@ class TableStatus(NamedTuple):
     sampled: how many items were sampled.
     blocks_inserts: whether the rate limiter lets inserts wait now.
     blocks_samples: whether it lets samples wait now.
-    frame_bytes: the bytes of a frame, as numbers in memory; 0 if the signature
-      does not tell.
   """
 
   size: int
@@ -56,7 +46,6 @@ class TableStatus(NamedTuple):
   sampled: int
   blocks_inserts: bool
   blocks_samples: bool
-  frame_bytes: int
 
 
 def ask(
@@ -108,19 +97,7 @@ def _status(info: Any) -> TableStatus:
       # As Reverb's RateLimiter has it.
       blocks_samples=info.current_size < limiter.min_size_to_sample
       or credit - 1 < limiter.min_diff,
-      frame_bytes=_frame_bytes(info.signature),
   )
-
-
-def _frame_bytes(signature: Any) -> int:
-  leaves = [] if signature is None else tf.nest.flatten(signature)
-  sizes = [
-      None if leaf.dtype == tf.string else leaf.shape[1:].num_elements()
-      for leaf in leaves
-  ]
-  if None in sizes:
-    return 0
-  return sum(size * leaf.dtype.size for size, leaf in zip(sizes, leaves))
 
 
 def import_prometheus() -> Any:
@@ -136,7 +113,6 @@ def serve_metrics(
     port: int,
     server: reverb.Server,
     checkpoints: Optional[serve.KeptCheckpoints] = None,
-    item_lengths: Optional[Mapping[str, float]] = None,
 ) -> None:
   """Serves the metrics of a server at `http://host:port/metrics`.
 
@@ -144,8 +120,6 @@ def serve_metrics(
     port: the port, on all interfaces.
     server: the server, which is asked at every scrape.
     checkpoints: the checkpoints of the server, if it writes any.
-    item_lengths: how many frames an item of a table has on average; sampled
-      bytes are counted for these tables.
 
   Raises:
     ModuleNotFoundError: if prometheus_client is not installed.
@@ -153,8 +127,7 @@ def serve_metrics(
   """
   prometheus = import_prometheus()
   collected = prometheus.CollectorRegistry()
-  client = server.localhost_client()
-  collected.register(_Collector(client, checkpoints, item_lengths or {}))
+  collected.register(_Collector(server.localhost_client(), checkpoints))
   prometheus.start_http_server(port, registry=collected)
 
 
@@ -164,21 +137,15 @@ class _Collector:
 
   client: reverb.Client
   checkpoints: Optional[serve.KeptCheckpoints]
-  item_lengths: Mapping[str, float]
 
   def collect(self) -> Iterator[Any]:
     core = importlib.import_module('prometheus_client.core')
-    tables = {name: one._asdict() for name, one in ask(self.client).items()}
-    for name, length in self.item_lengths.items():
-      one = tables[name]
-      if one['frame_bytes']:
-        one['sampled_bytes'] = one['sampled'] * length * one['frame_bytes']
-    for kind, name, field, text in _OF_TABLES:
+    tables = ask(self.client)
+    for field, (kind, name, text) in _METRICS.items():
       family = getattr(core, f'{kind}MetricFamily')
       metric = family(f'reverb_table_{name}', text, labels=['table'])
       for table, status in tables.items():
-        if field in status:
-          metric.add_metric([table], status[field])
+        metric.add_metric([table], getattr(status, field))
       yield metric
     if self.checkpoints is None:
       return

@@ -120,8 +120,8 @@ class Accumulation:
     parts = blocks.map(part, tf.data.AUTOTUNE)
     return parts.reduce(self.empty(), self.add)
 
-  def rows(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
-    """Returns the rows of all episodes of a batch, float64 `[N, width]`.
+  def rows(self, batch: episode_batches.EpisodeBatch) -> rows_lib.Rows:
+    """Returns the rows of all episodes of a batch, of `width` columns.
 
     Args:
       batch: a batch, whose steps have the fields `used`.
@@ -130,28 +130,29 @@ class Accumulation:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
     steps = stacked_steps.with_equal_lengths(batch.steps)
-    return rows_lib.to_rows(
+    return rows_lib.rows_of(
         batch._replace(steps=steps), self.leaves, self._acting_only
     )
 
   def empty(self) -> State:
     """Returns the state before the first row."""
+    nothing = tf.zeros([0, self.width], tf.float64)
     return State(
         accumulators.Sample.empty(self._size, self.width),
         accumulators.Sample.empty(self._size, rows_lib.NUM_OUTCOMES),
-        accumulators.Moments.of(tf.zeros([0, self.width], tf.float64)),
+        accumulators.Moments.of(nothing, nothing > 0),
     )
 
-  def part(self, block: tf.Tensor) -> Any:
-    """Returns what `add` needs of a block of `rows`.
+  def part(self, block: rows_lib.Rows) -> Any:
+    """Returns what `add` needs of a block of rows.
 
     It depends on nothing else, so that several are made in parallel.
     """
-    ends = block[:, -rows_lib.NUM_OUTCOMES :]
-    # The last column is finite in the last row of an episode, where the return
-    # need not be.
-    ends = tf.boolean_mask(ends, tf.math.is_finite(ends[:, -1]))
-    return block, ends, accumulators.Moments.of(block)
+    numbers, are_meant = block
+    # The last column is about an episode.
+    ends = tf.boolean_mask(numbers, are_meant[:, -1])
+    ends = ends[:, -rows_lib.NUM_OUTCOMES :]
+    return numbers, ends, accumulators.Moments.of(numbers, are_meant)
 
   def add(self, state: State, part: Any) -> State:
     """Returns the state with the part of the next block added."""
@@ -178,7 +179,6 @@ class Accumulation:
         [*steps, *state.outcomes.columns()],
         self.leaves,
         self._quantiles,
-        self._acting_only,
     )
 
   def samples(self, state: State) -> Dict[str, List[np.ndarray]]:

@@ -24,7 +24,7 @@ class Moments(NamedTuple):
     squares: float64 `[D]`: the sum of their squared differences from the mean.
     min: float64 `[D]`: the least of them.
     max: float64 `[D]`: the greatest of them.
-    rows: int64 `[]`: the number of all rows.
+    meant: float64 `[D]`: how many numbers have a meaning, finite or not.
   """
 
   count: Any
@@ -32,11 +32,11 @@ class Moments(NamedTuple):
   squares: Any
   min: Any
   max: Any
-  rows: Any
+  meant: Any
 
   @classmethod
-  def of(cls, block: tf.Tensor) -> 'Moments':
-    """Returns the moments of a block of rows, float64 `[B, D]`."""
+  def of(cls, block: tf.Tensor, are_meant: tf.Tensor) -> 'Moments':
+    """Returns the moments of a block of `rows.Rows`, `[B, D]`."""
     is_finite = tf.math.is_finite(block)
     count = tf.reduce_sum(tf.cast(is_finite, tf.float64), 0)
     total = tf.reduce_sum(tf.where(is_finite, block, 0.0), 0)
@@ -47,7 +47,7 @@ class Moments(NamedTuple):
         tf.reduce_sum(tf.where(is_finite, block - mean, 0.0) ** 2, 0),
         tf.reduce_min(tf.where(is_finite, block, np.inf), 0),
         tf.reduce_max(tf.where(is_finite, block, -np.inf), 0),
-        tf.shape(block, tf.int64)[0],
+        tf.reduce_sum(tf.cast(are_meant, tf.float64), 0),
     )
 
   def merge(self, other: 'Moments', seed: Sequence[int] = ()) -> 'Moments':
@@ -64,7 +64,7 @@ class Moments(NamedTuple):
         self.squares + other.squares + delta**2 * self.count * share,
         tf.minimum(self.min, other.min),
         tf.maximum(self.max, other.max),
-        self.rows + other.rows,
+        self.meant + other.meant,
     )
 
 

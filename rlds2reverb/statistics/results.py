@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import accumulators
 from rlds2reverb.statistics import rows as rows_lib
 
@@ -105,7 +104,6 @@ def of_moments(
     columns: Sequence[np.ndarray],
     leaves: rows_lib.Leaves,
     quantiles: Sequence[float],
-    acting_only: bool,
 ) -> Statistics:
   """Returns the statistics of a data set.
 
@@ -114,37 +112,27 @@ def of_moments(
     columns: of a sample of them, the finite numbers of each column.
     leaves: the keys and the spec of each leaf.
     quantiles: see `compute.compute_statistics`.
-    acting_only: see `compute.compute_statistics`.
   """
   # Every outcome is one number for an episode, so its mean gives the sum.
-  num_steps, num_episodes = int(moments.rows), int(moments.count[-1])
-  num_transitions, num_actions, num_terminal = (
-      int(round(mean * num_episodes)) for mean in moments.mean[-3:]
+  num_episodes = int(moments.meant[-1])
+  num_transitions, num_terminal = (
+      int(round(mean * num_episodes)) for mean in moments.mean[-2:]
   )
-
-  def total_of(field):
-    if acting_only or field == rlds.ACTION:
-      return num_actions
-    return num_transitions if field in rows_lib.OF_TRANSITIONS else num_steps
-
-  kinds = [(spec.dtype, spec.shape, total_of(keys[0])) for keys, spec in leaves]
-  kinds += [(tf.float64, (), num_episodes), (tf.int64, (), num_episodes)]
+  kinds = [(spec.dtype.name, spec.shape) for _, spec in leaves]
   found, start = [], 0
-  for dtype, shape, total in kinds:
+  for dtype, shape in [*kinds, ('float64', ()), ('int64', ())]:
     span = slice(start, start := start + int(np.prod(shape)))
-    own = accumulators.Moments._make(
-        [*(one[span] for one in moments[:-1]), total]
-    )
     levels = [
         np.quantile(column if column.size else [np.nan], quantiles)
         for column in columns[span]
     ]
     levels = np.reshape(levels, [len(levels), len(quantiles)]).T
-    found.append(_field(own, dtype.name, shape, dict(zip(quantiles, levels))))
+    own = accumulators.Moments._make(one[span] for one in moments)
+    found.append(_field(own, dtype, shape, dict(zip(quantiles, levels))))
   *fields, returns, lengths = found
   return Statistics(
       num_episodes,
-      num_steps,
+      num_transitions + num_episodes,
       num_transitions,
       num_terminal,
       num_episodes - num_terminal,
@@ -196,7 +184,7 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
 
 
 def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
-  """Returns the statistics of a field, of which `moments.rows` have numbers."""
+  """Returns the statistics of a field, given its moments."""
   count = moments.count.astype(np.int64).reshape(shape)
 
   def shaped(numbers):
@@ -210,23 +198,20 @@ def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
       max=shaped(moments.max),
       quantiles={level: shaped(found) for level, found in quantiles.items()},
       count=count,
-      not_finite=moments.rows - count,
+      not_finite=moments.meant.astype(np.int64).reshape(shape) - count,
   )
 
 
 def _moments_of(field: FieldStatistics) -> accumulators.Moments:
   """Returns the moments that lead to statistics of a field."""
-
-  def known(numbers, instead):
-    return np.where(field.count == 0, instead, numbers)
-
+  is_empty = field.count == 0
   return accumulators.Moments(
       field.count.astype(np.float64),
-      known(field.mean, 0.0),
-      known(field.std, 0.0) ** 2 * field.count,
-      known(field.min, np.inf),
-      known(field.max, -np.inf),
-      field.count + field.not_finite,
+      np.where(is_empty, 0.0, field.mean),
+      np.where(is_empty, 0.0, field.std) ** 2 * field.count,
+      np.where(is_empty, np.inf, field.min),
+      np.where(is_empty, -np.inf, field.max),
+      (field.count + field.not_finite).astype(np.float64),
   )
 
 

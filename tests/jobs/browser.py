@@ -5,6 +5,7 @@ another one: file descriptors 3 and 4 of its process. So this needs no driver
 and no network.
 """
 
+import fcntl
 import json
 import os
 import select
@@ -44,13 +45,11 @@ class Browser:
     theirs_in, self._out = os.pipe()
     self._in, theirs_out = os.pipe()
 
-    # The descriptors 3 and 4 may be among those that were just made.
     def take_pipes():
-      first, second = os.dup(theirs_in), os.dup(theirs_out)
-      while first in (3, 4):
-        first = os.dup(first)
-      while second in (3, 4):
-        second = os.dup(second)
+      # The descriptors 3 and 4 may be among those that were just made.
+      first, second = (
+          fcntl.fcntl(one, fcntl.F_DUPFD, 5) for one in (theirs_in, theirs_out)
+      )
       os.dup2(first, 3)
       os.dup2(second, 4)
 
@@ -148,15 +147,9 @@ class Browser:
     )
 
   def set_dark(self, is_dark: bool) -> None:
-    self._send(
-        'Emulation.setEmulatedMedia',
-        features=[
-            {
-                'name': 'prefers-color-scheme',
-                'value': 'dark' if is_dark else 'light',
-            }
-        ],
-    )
+    value = 'dark' if is_dark else 'light'
+    scheme = {'name': 'prefers-color-scheme', 'value': value}
+    self._send('Emulation.setEmulatedMedia', features=[scheme])
 
   def requests(self) -> List[str]:
     """Returns the URLs that the page has asked for, but for `data:`."""
@@ -166,12 +159,6 @@ class Browser:
         if one['method'] == 'Network.requestWillBeSent'
     ]
     return [url for url in urls if not url.startswith('data:')]
-
-  def screenshot(self) -> bytes:
-    """Returns a PNG, in base64, of the whole page."""
-    return self._send('Page.captureScreenshot', captureBeyondViewport=True)[
-        'data'
-    ]
 
   def _send(self, method: str, **params: Any) -> Dict[str, Any]:
     """Sends a command, and returns the answer."""

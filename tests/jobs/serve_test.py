@@ -7,6 +7,7 @@ import time
 from absl.testing import absltest
 import numpy as np
 import reverb
+import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import serve
@@ -29,35 +30,33 @@ class ServeTest(absltest.TestCase):
         )
     )
 
+  def _size(self, server, table):
+    try:
+      return server_status.ask(server)[table].size
+    finally:
+      server.stop()
+
   def test_a_data_set_and_then_the_checkpoint_of_the_server(self):
     source = self._source()
     root = os.path.join(self.create_tempdir().full_path, 'root')
     tables = [_TABLE, items.TableItems('whole', None)]
     server = serve.serve_source(source, tables, checkpoint_root=root)
-    try:
-      sizes = {
-          name: status.size
-          for name, status in server_status.ask(server).items()
-      }
-      self.assertEqual(sizes, {'pairs': 2 + 4, 'whole': 2})
-      client = server.localhost_client()
-      (sample,) = client.sample('whole', emit_timesteps=False)
-      # An observation is the number of the episode, and that of the step.
-      observation = sample.data[1]
-      episode = int(observation[0, 0])
-      np.testing.assert_array_equal(
-          observation, [[episode, step] for step in range([3, 5][episode])]
-      )
-      key = int(np.ravel(sample.info.key)[0])
-      client.mutate_priorities('whole', deletes=[key])
-      client.checkpoint()
-    finally:
-      server.stop()
+    self.addCleanup(server.stop)
+    self.assertEqual(server_status.ask(server)['pairs'].size, 2 + 4)
+    client = server.localhost_client()
+    (sample,) = client.sample('whole', emit_timesteps=False)
+    # An observation is the number of the episode, and that of the step.
+    observation = sample.data[1]
+    episode = int(observation[0, 0])
+    np.testing.assert_array_equal(
+        observation, [[episode, step] for step in range([3, 5][episode])]
+    )
+    key = int(np.ravel(sample.info.key)[0])
+    client.mutate_priorities('whole', deletes=[key])
+    client.checkpoint()
+    server.stop()
     server = serve.serve_source(source, tables, checkpoint_root=root)
-    try:
-      self.assertEqual(server_status.ask(server)['whole'].size, 1)
-    finally:
-      server.stop()
+    self.assertEqual(self._size(server, 'whole'), 1)
 
   def test_a_port_in_use_is_refused_before_anything_is_read(self):
     with socket.socket() as other:
@@ -75,8 +74,49 @@ class ServeTest(absltest.TestCase):
     ):
       serve.serve_source(self._source(), [_TABLE, table])
     server = serve.serve_source(self._source(), [table], allow_empty=True)
+    self.assertEqual(self._size(server, 'long'), 0)
+
+  def test_the_status_of_a_table_that_lets_inserts_wait(self):
+    server = reverb.Server(
+        [
+            reverb.Table(
+                'limited',
+                sampler=reverb.selectors.Uniform(),
+                remover=reverb.selectors.Fifo(),
+                max_size=100,
+                rate_limiter=reverb.rate_limiters.SampleToInsertRatio(
+                    samples_per_insert=2.0, min_size_to_sample=2, error_buffer=4
+                ),
+                signature=tf.TensorSpec([None, 3], tf.float64),
+            )
+        ]
+    )
     self.addCleanup(server.stop)
-    self.assertEqual(server_status.ask(server)['long'].size, 0)
+    client = server.localhost_client()
+
+    def insert(count):
+      for _ in range(count):
+        client.insert(np.zeros([1, 3]), {'limited': 1.0})
+
+    def status():
+      return server_status.ask(server)['limited']
+
+    expected = server_status.TableStatus(0, 100, 0, 0, 0, False, True)
+    self.assertEqual(status(), expected)
+    # Inserts times 2, less samples, may go up to 2 * 2 + 4.
+    insert(3)
+    self.assertEqual((status().size, status().blocks_inserts), (3, False))
+    insert(1)
+    self.assertTrue(status().blocks_inserts)
+    self.assertFalse(status().blocks_samples)
+    list(client.sample('limited', 8))
+    self.assertEqual(status().sampled, 8)
+    self.assertFalse(status().blocks_inserts)
+    self.assertTrue(status().blocks_samples)
+    self.assertRegex(
+        server_status.to_text({'limited': status()}),
+        r'limited +4 +100 +4 +0 +8 +no +yes$',
+    )
 
 
 class KeptCheckpointsTest(job_testing.JobTestCase):

@@ -75,55 +75,47 @@ class ServeTest(absltest.TestCase):
       subprocess.run(['systemd-analyze', 'verify', path], check=True)
 
   @pytest.mark.long
-  def test_a_data_set_stopped_with_a_last_checkpoint(self):
+  def test_a_data_set_through_a_crash_to_its_end(self):
+    pytest.importorskip('prometheus_client')
+    metrics_port = portpicker.pick_unused_port()
     flags = [
         '--dataset=data',
         '--sequence_length=3',
         '--table=threes',
         '--checkpoint_root=root',
-        '--checkpoint_at_end',
+        '--checkpoint_minutes=0.01',
+        '--keep_checkpoints=3',
+        f'--metrics_port={metrics_port}',
     ]
     server, port = self._start(*flags)
-    # So the program listens, and says the rest.
     client = reverb.Client(f'localhost:{port}')
     self.assertEqual(client.server_info(30)['threes'].current_size, 1 + 3)
+    self.assertLen(list(client.sample('threes', 8)), 8)
     (sample,) = client.sample('threes', emit_timesteps=False)
-    client.mutate_priorities(
-        'threes', deletes=[int(np.ravel(sample.info.key)[0])]
+    key = int(np.ravel(sample.info.key)[0])
+    client.mutate_priorities('threes', deletes=[key])
+    metrics = _scrape(metrics_port)
+    for name, count in (
+        ('items', 3),
+        ('inserted_items_total', 4),
+        ('removed_items_total', 1),
+        ('sampled_items_total', 9),
+        ('blocks_samples', 0),
+    ):
+      self.assertEqual(metrics[f'reverb_table_{name}{{table="threes"}}'], count)
+    result = programs.run(
+        'status', f'--server_address=localhost:{port}', '--json'
     )
-    printed = self._stop(server, signal.SIGINT)
-    self.assertStartsWith(printed, '  table threes: 4 items\n')
-    self.assertIn(
-        f'port {port} of all interfaces, without authentication', printed
-    )
-    (name,) = os.listdir(f'{self._folder}/root')
-    self.assertIn(f'Checkpoint: {self._folder}/root/{name}', printed)
-
-    server, _ = self._start(*flags[:-1])
-    self.assertStartsWith(
-        self._stop(server, signal.SIGTERM), '  table threes: 3 items\n'
-    )
-
-  @pytest.mark.long
-  def test_after_a_crash_it_goes_on_from_the_last_of_many_checkpoints(self):
-    flags = [
-        '--dataset=data',
-        '--table=pairs',
-        '--checkpoint_root=root',
-        '--checkpoint_minutes=0.01',
-    ]
-    server, port = self._start(*flags)
-    client = reverb.Client(f'localhost:{port}')
-    (sample,) = client.sample('pairs', emit_timesteps=False)
-    client.mutate_priorities(
-        'pairs', deletes=[int(np.ravel(sample.info.key)[0])]
-    )
+    status = json.loads(result.stdout)['tables']['threes']
+    self.assertEqual([status[one] for one in ('size', 'sampled')], [3, 9])
     # One of the next two checkpoints was begun when the item was gone.
-    seen = 0
+    written = 0
     for line in server.stdout:
-      seen += line.startswith('Checkpoint: ')
-      if seen == 3:
+      written += line.startswith('Checkpoint: ')
+      metrics = _scrape(metrics_port)
+      if written > 2 and metrics['reverb_checkpoints'] == 3:
         break
+    self.assertLess(metrics['reverb_checkpoint_age_seconds'], 60)
     # Two servers would remove each other's checkpoints.
     second = programs.run('serve', *flags, BUILD_WORKING_DIRECTORY=self._folder)
     self.assertEqual(second.returncode, 1)
@@ -132,57 +124,12 @@ class ServeTest(absltest.TestCase):
     )
     server.kill()
     server.wait()
-    server, _ = self._start(*flags)
-    printed = self._stop(server, signal.SIGTERM)
-    self.assertStartsWith(printed, '  table pairs: 5 items\n')
-
-  @pytest.mark.long
-  def test_metrics_and_status_are_what_a_trainer_has_sampled(self):
-    pytest.importorskip('prometheus_client')
-    metrics_port = portpicker.pick_unused_port()
-    server, port = self._start(
-        '--dataset=data',
-        '--table=pairs',
-        '--checkpoint_root=root',
-        '--checkpoint_minutes=0.01',
-        '--keep_checkpoints=3',
-        f'--metrics_port={metrics_port}',
-    )
-    client = reverb.Client(f'localhost:{port}')
-    for _ in range(5):
-      self.assertLen(list(client.sample('pairs', 8)), 8)
-    sampled = client.server_info()['pairs'].rate_limiter_info.sample_stats
-    client.mutate_priorities('pairs', deletes=[_key(client)])
-    text = _scrape(metrics_port)
-    self.assertEqual(text['reverb_table_items{table="pairs"}'], 5)
-    self.assertEqual(
-        text['reverb_table_inserted_items_total{table="pairs"}'], 6
-    )
-    self.assertEqual(text['reverb_table_removed_items_total{table="pairs"}'], 1)
-    self.assertEqual(text['reverb_table_blocks_samples{table="pairs"}'], 0)
-    count = text['reverb_table_sampled_items_total{table="pairs"}']
-    self.assertEqual((sampled.completed, count), (40, 41))
-    # An item is two frames of two step types, an observation of two numbers,
-    # an action, a reward and a discount, of four bytes each.
-    self.assertEqual(
-        text['reverb_table_sampled_bytes_total{table="pairs"}'],
-        count * 2 * (2 + 2 + 3) * 4,
-    )
-    result = programs.run(
-        'status', f'--server_address=localhost:{port}', '--json'
-    )
-    status = json.loads(result.stdout)['tables']['pairs']
-    self.assertEqual(
-        (status['size'], status['sampled'], status['removed']), (5, 41, 1)
-    )
-    for line in server.stdout:
-      if line.startswith('Checkpoint: '):
-        text = _scrape(metrics_port)
-        self.assertLess(text['reverb_checkpoint_age_seconds'], 60)
-        if text['reverb_checkpoints'] == 3:
-          break
-    self._stop(server, signal.SIGTERM)
-    self.assertLen(os.listdir(f'{self._folder}/root'), 1)
+    server, port = self._start(*flags[:4], '--checkpoint_at_end')
+    printed = self._stop(server, signal.SIGINT)
+    self.assertStartsWith(printed, '  table threes: 3 items\n')
+    self.assertIn(f'port {port} of all interfaces, without', printed)
+    (name,) = os.listdir(f'{self._folder}/root')
+    self.assertIn(f'Checkpoint: {self._folder}/root/{name}', printed)
     self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
 
   @pytest.mark.long
@@ -244,11 +191,6 @@ class ServeTest(absltest.TestCase):
     self.assertEqual(found, port)
     printed = self._stop(server, signal.SIGTERM)
     self.assertStartsWith(printed, '  table pairs: 6 items\n')
-
-
-def _key(client):
-  (sample,) = client.sample('pairs', emit_timesteps=False)
-  return int(np.ravel(sample.info.key)[0])
 
 
 def _scrape(port):

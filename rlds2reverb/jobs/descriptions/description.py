@@ -17,8 +17,8 @@ from rlds2reverb.jobs.descriptions import reading as reading_lib
 from rlds2reverb.statistics import results
 
 _MAX_BINS = 256  # of the returns along the data set
-MAX_RUNS = 16  # of consecutive episodes, in a sample
 _MAX_INTEGERS = 60  # that have a bar each
+_KINDS = {tf.bool: 'flag', tf.string: 'text'}
 
 
 def _new(kind: Any) -> Any:
@@ -53,11 +53,9 @@ class Description:
       the action, `action[0]` or the like): the `edges` of the bars, the
       `counts`, and the number `of` them all; the `values` of bars that stand
       for one integer each, and the `labels` of these, if they have names.
-      `is_whole` says whether these are all numbers, and not a sample, and `at`
-      an episode and a step with such a number, if one is in `episodes`.
+      `is_whole` says whether these are all numbers, and not a sample.
     order: the returns along the data set: the index of the `first` episode of
-      each bin, the `mean`, `min` and `max` of the bin, and of which `run` of
-      consecutive episodes it is, if a sample was drawn in several.
+      each bin, and the `mean`, `min` and `max` of the bin.
     oddities: the fields of a `findings.Finding` each.
     episodes: a dict for each excerpt: the `episode`, its `num_steps`,
       `num_transitions` and `return`, whether it `is_terminal`, and the
@@ -107,30 +105,12 @@ def make_description(
   statistics = reading.statistics
   odd = findings.find(reading)
   histograms = _histograms(reading)
-  shown = excerpts.choose(reading, histograms, odd, num_excerpts)
-  for one in shown:
-    # A float32 has 7 digits.
-    curves = [
-        [_plain(f'{number:.7g}') for number in numbers]
-        for numbers in one['curves'].T.tolist()
-    ]
-    names = [column.field for column in reading.columns]
-    one['curves'] = {
-        field: [curve for name, curve in zip(names, curves) if name == field]
-        for field in reading.fields
-    }
-    one.update(
-        {'return': _plain(one['return']), 'steps': one['steps'].tolist()}
-    )
+  counts = {'episodes': len(reading.episodes)}
+  counts['empty'] = len(reading.episodes) - statistics.num_episodes
+  for name in ('steps', 'transitions', 'terminal', 'truncated'):
+    counts[name] = getattr(statistics, f'num_{name}')
   return Description(
-      counts={
-          'episodes': len(reading.episodes),
-          'empty': len(reading.episodes) - statistics.num_episodes,
-          **{
-              name: getattr(statistics, f'num_{name}')
-              for name in ('steps', 'transitions', 'terminal', 'truncated')
-          },
-      },
+      counts=counts,
       returns=_column(statistics.returns, ()),
       lengths=_column(statistics.lengths, ()),
       fields=[
@@ -139,9 +119,12 @@ def make_description(
           if isinstance(spec, tf.TensorSpec)
       ],
       histograms=histograms,
-      order=_order(reading.episodes, known.get('is_sample', False)),
+      order=_order(reading.episodes),
       oddities=[one._asdict() for one in odd],
-      episodes=shown,
+      episodes=[
+          _excerpt(reading, one)
+          for one in excerpts.choose(reading, histograms, odd, num_excerpts)
+      ],
       **known,
   )
 
@@ -153,12 +136,10 @@ def _plain(number: Any) -> Optional[float]:
 
 def _column(found: results.FieldStatistics, index) -> Dict[str, Any]:
   """Returns the statistics of one number of a field."""
+  names = ('mean', 'std', 'min', 'max')
   levels = sorted(found.quantiles.items())
   return {
-      'mean': _plain(found.mean[index]),
-      'std': _plain(found.std[index]),
-      'min': _plain(found.min[index]),
-      'max': _plain(found.max[index]),
+      **{name: _plain(getattr(found, name)[index]) for name in names},
       'quantiles': {f'{level:g}': _plain(one[index]) for level, one in levels},
       'count': int(found.count[index]),
       'not_finite': int(found.not_finite[index]),
@@ -171,49 +152,49 @@ def _field(reading, keys, spec) -> Dict[str, Any]:
   found, columns = reading.statistics.fields.get(name), []
   if found is not None:
     columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
-    places = reading.places.reshape([2, -1, 2])
     for at, column in enumerate(reading.columns):
       if column.field == name:
-        least, greatest = places[:, at].tolist()
+        least, greatest = reading.places[:, at].tolist()
         columns[column.number].update(min_at=least, max_at=greatest)
   ends = [one[end] for one in columns for end in ('min', 'max') if one['count']]
-  if name == rlds.REWARD:
-    # Last rewards belong to no transition, but they are in the data.
-    lasts = reading.episodes['last_reward']
-    ends += lasts[np.isfinite(lasts) & (lasts != 0)].tolist()
-  kind = {tf.bool: 'flag', tf.string: 'text'}.get(spec.dtype, 'number')
+  is_image = excerpts.is_image(spec)
   return {
       'path': paths.name_of(keys),
       'dtype': spec.dtype.name,
       'shape': None if spec.shape.rank is None else spec.shape.as_list(),
-      'kind': 'image' if excerpts.is_image(spec) else kind,
+      'kind': 'image' if is_image else _KINDS.get(spec.dtype, 'number'),
       'min': min(ends, default=None),
       'max': max(ends, default=None),
       'columns': columns,
   }
 
 
-def _order(episodes: np.ndarray, is_sample: bool) -> List[Dict[str, Any]]:
+def _excerpt(reading, excerpt) -> Dict[str, Any]:
+  """Returns an excerpt in plain values."""
+  curves: Dict[str, List[Any]] = {field: [] for field in reading.fields}
+  for column, numbers in zip(reading.columns, excerpt['curves'].T):
+    # A float32 has 7 digits.
+    curve = [_plain(f'{number:.7g}') for number in numbers.tolist()]
+    curves[column.field].append(curve)
+  return {
+      **excerpt,
+      'return': _plain(excerpt['return']),
+      'steps': excerpt['steps'].tolist(),
+      'curves': curves,
+  }
+
+
+def _order(episodes: np.ndarray) -> List[Dict[str, Any]]:
   """Returns the mean and the range of the returns along the data set."""
   is_shown = np.isfinite(episodes['return']) & (episodes['num_steps'] > 0)
-  index, returns = episodes['index'][is_shown], episodes['return'][is_shown]
-  gaps = np.zeros(0, np.int64)
-  if is_sample:
-    steps = np.diff(index)
-    # A filter makes gaps, too, but smaller ones.
-    gaps = 1 + np.argsort(-steps, kind='stable')[: MAX_RUNS - 1]
-    gaps = gaps[steps[gaps - 1] > 1]
-  borders = np.arange(1, _MAX_BINS) * returns.size // _MAX_BINS
-  borders = np.union1d(borders, gaps)
   return [
       {
-          'run': int(np.sum(gaps <= begin)),
-          'first': int(index[begin]),
-          'mean': float(part.mean()),
-          'min': float(part.min()),
-          'max': float(part.max()),
+          'first': int(part['index'][0]),
+          'mean': float(part['return'].mean()),
+          'min': float(part['return'].min()),
+          'max': float(part['return'].max()),
       }
-      for begin, part in zip([0, *borders], np.split(returns, borders))
+      for part in np.array_split(episodes[is_shown], _MAX_BINS)
       if part.size
   ]
 
@@ -230,45 +211,39 @@ def _histograms(reading) -> Dict[str, Dict[str, Any]]:
     numbers = episodes[key][np.isfinite(episodes[key])].astype(np.float64)
     found[name] = _histogram(numbers, numbers.size, excerpts.NUM_BARS)
   for field, number, name, _ in reading.columns:
-    if field.split('/')[0] not in (rlds.REWARD, rlds.ACTION):
-      continue
-    found[name] = histogram = _histogram(
-        reading.samples[field][number],
-        int(reading.statistics.fields[field].count.ravel()[number]),
-        _MAX_INTEGERS,
-    )
-    labels = getattr(reading.bounds.get(field), 'names', ())
-    if histogram['values'] and labels:
-      histogram['labels'] = [
-          labels[int(value)] if value in range(len(labels)) else f'{value:g}'
-          for value in histogram['values']
-      ]
+    if field.split('/')[0] in (rlds.REWARD, rlds.ACTION):
+      labels = getattr(reading.bounds.get(field), 'names', ())
+      count = int(reading.statistics.fields[field].count.ravel()[number])
+      sample = reading.samples[field][number]
+      found[name] = _histogram(sample, count, _MAX_INTEGERS, labels)
   return found
 
 
-def _histogram(sample, count, max_integers) -> Dict[str, Any]:
+def _histogram(sample, count, max_integers, names=()) -> Dict[str, Any]:
   """Returns the histogram of a sample of `count` numbers."""
-  edges, values = np.array([]), None
-  counts = np.array([], np.int64)
-  if sample.size:
-    low, high = sample.min(), sample.max()
-    if low == high:
-      edges, values = np.array([low, high]), [float(low)]
-    elif np.all(sample == np.round(sample)):
-      # All bars are equally wide: each stands for as many integers.
-      width = np.ceil((high - low + 1) / max_integers)
-      num_bars = np.ceil((high - low + 1) / width)
-      edges = low - 0.5 + width * np.arange(num_bars + 1)
-      if width == 1:
-        values = list(range(int(low), int(high) + 1))
-    else:
-      edges = np.linspace(low, high, excerpts.NUM_BARS + 1)
-    counts, _ = np.histogram(sample, edges)
+  edges, values, labels = np.zeros(0), None, None
+  low, high = (sample.min(), sample.max()) if sample.size else (0, 0)
+  if low < high and np.any(sample != np.round(sample)):
+    edges = np.linspace(low, high, excerpts.NUM_BARS + 1)
+  elif low < high:
+    # All bars are equally wide: each stands for as many integers.
+    width = np.ceil((high - low + 1) / max_integers)
+    num_bars = np.ceil((high - low + 1) / width)
+    edges = low - 0.5 + width * np.arange(num_bars + 1)
+    values = list(range(int(low), int(high) + 1)) if width == 1 else None
+  elif sample.size:
+    edges, values = np.array([low, high]), [float(low)]
+  if values and names:
+    labels = [
+        names[int(value)] if value in range(len(names)) else f'{value:g}'
+        for value in values
+    ]
+  counts = np.histogram(sample, edges)[0] if sample.size else np.zeros(0, int)
   return {
       'edges': edges.tolist(),
       'counts': counts.tolist(),
       'values': values,
-      'labels': None,
+      'labels': labels,
       'of': int(counts.sum()),
       'is_whole': sample.size == count,
   }

@@ -6,7 +6,7 @@ which ones to keep.
 
 import base64
 import collections
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -51,8 +51,7 @@ class Excerpts:
         keys
         for keys, leaf in tree.flatten_with_path(spec)
         if any(word in str(keys[-1]) for word in _INSTRUCTIONS)
-        and isinstance(leaf, tf.TensorSpec)
-        and (leaf.dtype, leaf.shape.rank) == (tf.string, 0)
+        and leaf == tf.TensorSpec([], tf.string)
     ]
     # That of a step comes first.
     is_other = lambda keys: keys[0] != rlds.STEPS
@@ -172,8 +171,7 @@ def choose(
 
   Args:
     reading: the `Reading`.
-    histograms: its histograms. Each gets an `at`: for each bar the first of the
-      chosen episodes, and the first of its steps, with such a number, or None.
+    histograms: its histograms.
     odd: its findings.
     count: how many to choose.
 
@@ -182,6 +180,33 @@ def choose(
     first.
   """
   excerpts = dict(sorted(reading.excerpts.items()))
+  reasons = _reasons(excerpts, odd)
+  shows = {
+      episode: _what_it_shows(reading, histograms, one)
+      for episode, one in excerpts.items()
+  }
+  chosen: List[int] = []
+  shown: Set[Tuple[str, int]] = set()
+  room = _MAX_BYTES
+  while len(chosen) < min(count, len(excerpts)):
+    if len(chosen) < len(reasons):
+      best = list(reasons)[len(chosen)]
+    else:
+      best = max(
+          (episode for episode in excerpts if episode not in chosen),
+          key=lambda episode: len(shows[episode] - shown),
+      )
+    frames = sum(map(len, tree.flatten(excerpts[best]['frames'])))
+    room -= excerpts[best]['curves'].size * _BYTES_OF_NUMBER + frames
+    if room < 0 and best not in reasons:
+      break
+    chosen.append(best)
+    shown |= shows[best]
+  return [{**excerpts[one], 'reasons': reasons[one]} for one in chosen]
+
+
+def _reasons(excerpts, odd) -> Dict[int, List[str]]:
+  """Returns the episodes that are shown in any case, and why."""
   reasons: Dict[int, List[str]] = collections.defaultdict(list)
   for reason, sign, name in (
       ('highest return', -1, 'return'),
@@ -200,59 +225,19 @@ def choose(
   for one in odd:
     if one.episode is not None:
       reasons[one.episode].append(one.kind.replace('_', ' '))
-  shows = {
-      episode: _what_it_shows(reading, histograms, one)
-      for episode, one in excerpts.items()
-  }
-  chosen: List[int] = []
-  shown: set = set()
-  room = _MAX_BYTES
-  while len(chosen) < min(count, len(excerpts)):
-    if len(chosen) < len(reasons):
-      best = list(reasons)[len(chosen)]
-    else:
-      best = max(
-          (episode for episode in excerpts if episode not in chosen),
-          key=lambda episode: len(shows[episode].keys() - shown),
-      )
-    frames = sum(map(len, tree.flatten(excerpts[best]['frames'])))
-    room -= excerpts[best]['curves'].size * _BYTES_OF_NUMBER + frames
-    if room < 0 and best not in reasons:
-      break
-    shown.update(shows[best])
-    chosen.append(best)
-  places = {}
-  for episode in reversed(chosen):
-    places.update({bar: [episode, at] for bar, at in shows[episode].items()})
-  for name, histogram in histograms.items():
-    bars = range(len(histogram['counts']))
-    histogram['at'] = [places.get((name, bar)) for bar in bars]
-  return [{**excerpts[one], 'reasons': reasons[one]} for one in chosen]
+  return reasons
 
 
-def _what_it_shows(reading, histograms, excerpt) -> Dict[Tuple[str, int], int]:
-  """Returns the bars that an excerpt shows, and the extremes, with a step."""
+def _what_it_shows(reading, histograms, excerpt) -> Set[Tuple[str, int]]:
+  """Returns the bars that an excerpt shows, and the extremes of columns."""
   columns = {
-      'lengths': np.array([excerpt['num_transitions']]),
-      'returns': np.array([excerpt['return']]),
+      'lengths': [excerpt['num_transitions']],
+      'returns': [excerpt['return']],
+      **dict(zip((one.name for one in reading.columns), excerpt['curves'].T)),
   }
-  names = [column.name for column in reading.columns]
-  columns.update(zip(names, excerpt['curves'].T))
-  shows = {}
-  for name, histogram in histograms.items():
-    edges = np.array([*histogram['edges'], np.inf])
-    bars = np.searchsorted(edges[:-1], columns[name], 'right') - 1
-    bars -= columns[name] == edges[-2:][0]  # The last bar has both of its ends.
-    found = zip(bars.tolist(), excerpt['steps'].tolist())
-    shows.update(
-        {
-            (name, bar): step
-            for bar, step in reversed(list(found))
-            if 0 <= bar < len(histogram['counts'])
-        }
-    )
-  for end in np.flatnonzero(
-      reading.places[:, 0] == excerpt['episode']
-  ).tolist():
-    shows['', end] = int(reading.places[end, 1])
-  return shows
+  extremes = np.flatnonzero(reading.places[..., 0] == excerpt['episode'])
+  return {('', end) for end in extremes.tolist()}.union(
+      (name, bar)
+      for name, histogram in histograms.items()
+      for bar in np.digitize(columns[name], histogram['edges'][:-1]).tolist()
+  )

@@ -3,15 +3,12 @@
 import dataclasses
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence
 
-import gym
 import numpy as np
 import tensorflow_datasets as tfds
-import tree
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -21,6 +18,7 @@ from rlds2reverb.replay.checkpoint import records
 
 _CATALOG = 'tensorflow.org/datasets/catalog'  # where TFDS knows no homepage
 _FEATURES = "the data set's features"
+_LIMITER = ('samples_per_insert', 'min_size_to_sample', 'min_diff', 'max_diff')
 _TOLERANCE = 1e-6  # How far rounding may take a number beyond its bounds.
 
 
@@ -69,22 +67,6 @@ def bounds_of_features(
   return bounds
 
 
-def bounds_of_environment(environment: str) -> Dict[str, Bounds]:
-  """Returns the bounds that the action space of an environment has."""
-  env = recording.make_gym(environment)
-  spaces = tree.flatten_with_path({rlds.ACTION: env.action_space})
-  env.close()
-  ends = {
-      paths.name_of(keys): (space.low, space.high)
-      if isinstance(space, gym.spaces.Box)
-      else (space.start, space.start + space.n - 1)
-      for keys, space in spaces
-      if isinstance(space, (gym.spaces.Box, gym.spaces.Discrete))
-  }
-  source = f'the environment {environment}'
-  return {name: Bounds(*each, source) for name, each in ends.items()}
-
-
 def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
   """Returns the least and the greatest value of each column, float64 `[2, D]`.
 
@@ -98,30 +80,29 @@ def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
   Raises:
     ValueError: if there is no such field, or bounds do not fit its shape.
   """
-  names = [paths.name_of(keys) for keys, _ in leaves]
-  for name in bounds:
-    if name not in names:
-      raise ValueError(
-          f'{name} cannot have bounds. The fields that can are {names}.'
-      )
-  found: List[Any] = [np.zeros([2, 0])]
-  for field, (keys, spec) in zip(names, leaves):
+  fields = {paths.name_of(keys): (keys, spec) for keys, spec in leaves}
+  for name in bounds.keys() - fields:
+    raise ValueError(
+        f'{name} cannot have bounds. The fields that can are {list(fields)}.'
+    )
+  ends = [np.zeros([2, 0])]
+  for name, (keys, spec) in fields.items():
     is_unit = keys[0] == rlds.ACTION and spec.dtype.is_floating
     end = 1.0 if is_unit else np.inf
-    known = bounds.get(field, Bounds(-end, end, ''))
-    found.append([])
-    for name, sign in ('low', -1), ('high', 1):
-      bound = np.asarray(getattr(known, name), np.float64)
-      try:
-        ends = np.broadcast_to(bound, spec.shape.as_list()).ravel()
-      except ValueError as e:
-        raise ValueError(
-            f'The bounds of {field} must have its shape {spec.shape},'
-            f' but {name} is {bound}.'
-        ) from e
-      margin = _TOLERANCE * np.maximum(np.abs(ends), 1)
-      found[-1].append(ends + sign * margin)
-  return np.concatenate(found, 1)
+    known = bounds.get(name, Bounds(-end, end, ''))
+    try:
+      pair = [
+          np.broadcast_to(one, spec.shape) for one in (known.low, known.high)
+      ]
+    except ValueError as e:
+      raise ValueError(
+          f'The bounds of {name} must have its shape {spec.shape}, but they are'
+          f' {known.low} and {known.high}.'
+      ) from e
+    ends.append(np.reshape(pair, [2, spec.shape.num_elements()]))
+  low, high = np.concatenate(ends, 1, dtype=np.float64)
+  low -= _TOLERANCE * np.maximum(np.abs(low), 1)
+  return np.stack([low, high + _TOLERANCE * np.maximum(np.abs(high), 1)])
 
 
 def about_data_set(opened: Any) -> Dict[str, Any]:
@@ -173,6 +154,12 @@ def _split(name, num_episodes, found) -> Dict[str, Any]:
 def about_table(table: Any) -> Dict[str, Any]:
   """Returns the description of a table of a checkpoint."""
   limiter = table.rate_limiter
+  settings = []
+  for name in _LIMITER:
+    value = getattr(limiter, name)
+    # Reverb has the least and the greatest number where there is no limit.
+    is_limit = abs(value) < sys.float_info.max
+    settings.append(f'{name}={value:g}' if is_limit else f'{name}=none')
   signature = checkpoint_episodes.signature_of(table)
   leaves = {} if signature is None else paths.leaves(signature)
   return {
@@ -182,22 +169,12 @@ def about_table(table: Any) -> Dict[str, Any]:
       'max_times_sampled': table.max_times_sampled,
       'sampler': _selector(table.sampler),
       'remover': _selector(table.remover),
-      'rate_limiter': (
-          f'samples_per_insert={limiter.samples_per_insert:g},'
-          f' min_size_to_sample={limiter.min_size_to_sample},'
-          f' min_diff={_bound(limiter.min_diff)},'
-          f' max_diff={_bound(limiter.max_diff)}'
-      ),
+      'rate_limiter': ', '.join(settings),
       'signature': {
           name: f'{spec.dtype.name} {spec.shape}'
           for name, spec in leaves.items()
       },
   }
-
-
-def _bound(value: float) -> str:
-  # Reverb has the least and the greatest number where there is no limit.
-  return 'none' if abs(value) >= sys.float_info.max else f'{value:g}'
 
 
 def _selector(options: Any) -> str:

@@ -68,6 +68,26 @@
     scale: {domain: sources, range: colours}, legend: null,
   } : {value: colours[0]};
 
+  // The numbers of a histogram that an episode shows, by its steps.
+  function numbersOf(episode, name) {
+    if (name === 'lengths') return [episode.num_transitions];
+    if (name === 'returns') return [episode.return];
+    if (name in episode.curves) return episode.curves[name][0];
+    const [, field, column] = name.match(/^(.*)\[(\d+)\]$/);
+    return episode.curves[field][column];
+  }
+
+  // The episode that is shown, and its step, with a number in a range.
+  function findPlace(which, name, low, high) {
+    const slack = 1e-6 * (Math.abs(low) + Math.abs(high));  // for rounding
+    for (const episode of all[which].episodes) {
+      const row = numbersOf(episode, name).findIndex(value =>
+          value !== null && value >= low - slack && value <= high + slack);
+      if (row >= 0) return [episode.episode, episode.steps[row] || 0];
+    }
+    return null;
+  }
+
   // The ticks of an axis of whole numbers from 0.
   const whole = most => most <= 5 ?
       {format: 'd', values: [...Array(most + 1).keys()]} :
@@ -77,12 +97,14 @@
     const found = all.map(one => one.histograms[name]);
     const bars = [];
     found.forEach((one, which) => (one ? one.counts : []).forEach((count, bar) => {
+      const at = count ?
+          findPlace(which, name, one.edges[bar], one.edges[bar + 1]) : null;
       bars.push({
         source: sources[which], count, share: count / one.of,
         low: one.edges[bar], high: one.edges[bar + 1],
         label: one.labels ? one.labels[bar] : String((one.values || [])[bar]),
         order: (one.values || [])[bar],
-        place: placeOf(which, one.at[bar]), example: hint(one.at[bar]),
+        place: placeOf(which, at), example: hint(at),
       });
     }));
     const isDiscrete = found.every(one => !one || one.values);
@@ -161,8 +183,7 @@
         {mark: {type: 'rule', opacity: .6}, encoding: {
           x, y: {...y, field: 'min'}, y2: {field: 'max'}, color: colourOf}},
         {mark: {type: 'line', point: all.some(one => one.is_sample) && {size: 9}},
-         encoding: {x, y: {...y, field: 'mean'}, color: colourOf,
-                    detail: {field: 'run'}}},
+         encoding: {x, y: {...y, field: 'mean'}, color: colourOf}},
         {data: {values: points},
          mark: {type: 'circle', size: 60, opacity: 1, cursor: 'pointer',
                 stroke: 'var(--page)', strokeWidth: 1.5},

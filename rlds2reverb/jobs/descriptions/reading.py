@@ -5,7 +5,7 @@ episode, and some steps of a few episodes are kept as excerpts.
 """
 
 import hashlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,6 @@ import tree
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -32,10 +31,8 @@ _EPISODE = np.dtype(
     [
         ('index', np.int64),
         ('num_steps', np.int64),
-        ('last_reward', np.float64),
         ('return', np.float64),
         ('num_transitions', np.int64),
-        ('num_actions', np.int64),
         ('is_terminal', bool),
     ]
 )
@@ -72,16 +69,11 @@ class Reading:
     statistics: the statistics of all steps.
     samples: the numbers that the quantiles are taken from, by field and column.
     episodes: a structured array with a row for each episode: its `index` in the
-      data set; `num_steps`, `num_transitions` and `return`; whether it
-      `is_terminal`; and the `last_reward`, which is of no transition, or NaN.
-      The indices are in increasing order.
-    shown: what episodes show: `(kind, None)` of `findings.CHECKS` or
-      `duplicates`; `(kind, field)` of `not_finite` or `outside`. Of each there
-      is how many episodes show it, the first of them, its first step that does
-      (None if no single one does), the number of all steps or numbers that do,
-      and the episode that has the content of the first one.
-    places: where the least numbers of all columns are, and then the greatest,
-      int64 `[2 D, 2]`: the episode and the step; -1 if there is none.
+      data set; `num_steps`, `num_transitions` and `return`; and whether it
+      `is_terminal`. The indices are in increasing order.
+    shown: what episodes show, a list of `findings.Shown`.
+    places: where the least numbers of all columns are, and the greatest, int64
+      `[2, D, 2]`: the episode and the step; -1 if there is none.
     excerpts: the episodes that may be shown, by their indices.
   """
 
@@ -130,39 +122,41 @@ class Reading:
     self.limits = metadata.limits(leaves, self.bounds)
     self.fields = [paths.name_of(keys) for keys, _ in leaves]
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
-    starts = np.cumsum([0, *sizes])
-    self._columns_of = dict(zip(self.fields, map(slice, starts, starts[1:])))
+    self._starts = np.cumsum([0, *sizes])
     self.columns = [
         Column(field, i, f'{field}[{i}]' if size > 1 else field, start + i)
-        for field, size, start in zip(self.fields, sizes, starts)
+        for field, size, start in zip(self.fields, sizes, self._starts)
         for i in range(min(size, _MAX_COLUMNS))
     ]
-    self.shown: Dict[Tuple[str, Optional[str]], List[Any]] = {}
-    self.places = np.full([2 * len(self.columns), 2], -1)
+    self.shown = [
+        findings.Shown(kind, None)
+        for kind in (*findings.OF_EPISODES, *findings.OF_STEPS)
+    ] + [
+        findings.Shown(kind, field)
+        for kind in ('not_finite', 'outside')
+        for field in self.fields
+    ]
+    self.places = np.full([2, len(self.columns), 2], -1)
     self.excerpts: Dict[int, Dict[str, Any]] = {}
-    self.episodes = np.zeros(0, _EPISODE)
-    self._greatest = np.full(len(self.places), -np.inf)  # of -x and x
+    self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
     self._originals: Dict[bytes, int] = {}
     # The episodes that stand for all returns and for all lengths.
-    self._spread = {
-        name: self.episodes for name in ('return', 'num_transitions')
-    }
+    nothing = np.zeros(0, _EPISODE)
+    self._spread = {name: nothing for name in ('return', 'num_transitions')}
     self._read(rlds_data)
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
-    used = {*self._excerpts.instruction[:1]} - {rlds.STEPS}
+    used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
     batches = data_sets.batches_of(
-        rlds_data,
-        fields=self.spec[rlds.STEPS],
-        episode_fields=used | ({self._index} - {None}),
+        rlds_data, fields=self.spec[rlds.STEPS], episode_fields=used
     )
-    batches = batching.numbered(batches)
-    one, records = self._accumulation, [self.episodes]
+    one, records = self._accumulation, [np.zeros(0, _EPISODE)]
     state = one.empty()
     # One at a time: the images of a long episode may take much memory.
-    batches = batches.map(graphs.no_autograph(self._facts_of)).prefetch(1)
-    add = one.adder(batches.element_spec[0])
-    for part, *facts in batches:
+    facts_of = graphs.no_autograph(self._facts_of)
+    found = batching.numbered(batches).map(facts_of).prefetch(1)
+    add = one.adder(found.element_spec[0])
+    for part, *facts in found:
       state = add(state, part)
       facts = tf.nest.map_structure(lambda leaf: leaf.numpy(), facts)
       records.append(self._add(*facts))
@@ -171,120 +165,108 @@ class Reading:
 
   def _facts_of(self, batch: Any) -> Any:
     """Returns what is added of a batch of episodes, in graph mode."""
+    steps = {name: batch.steps[name] for name in self.spec[rlds.STEPS]}
     batch = batch._replace(
-        steps={name: batch.steps[name] for name in self.spec[rlds.STEPS]},
+        steps=stacked_steps.with_equal_lengths(steps),
         episode=batch.fields.get(self._index, batch.episode),
     )
-    lengths, is_cut = stacked_steps.lengths_of(batch.steps), tf.constant(False)
-    if lengths is not None:
-      is_cut = ~stacked_steps.are_equal(lengths)
-      shortest = tf.reduce_min(lengths.rows)
-      batch = batch._replace(
-          steps=tf.cond(
-              is_cut,
-              lambda: stacked_steps.own_rows(batch.steps, 0, shortest),
-              lambda: tf.nest.map_structure(tf.identity, batch.steps),
-          ),
-          row_splits=tf.minimum(batch.row_splits, tf.cast(shortest, tf.int64)),
-      )
-    one, steps, splits = self._accumulation, batch.steps, batch.row_splits
-    outline = validation.with_end(validation.outline_of(steps))
-    is_valid = validation.are_valid(outline, splits, 'strict')
-    is_last = last_steps.are_last(splits)
-    are_meant = rows_lib.are_meant(steps, is_last, one.leaves)
-    rows = one.rows(batch)
-    return one.part(rows), batch, rows, are_meant, is_valid, is_cut
+    rows = self._accumulation.rows(batch)
+    outline = validation.with_end(validation.outline_of(batch.steps))
+    are_valid = validation.are_valid(outline, batch.row_splits, 'strict')
+    return self._accumulation.part(rows), batch, rows, are_valid
 
-  def _add(self, batch, rows, are_meant, is_valid, is_cut) -> np.ndarray:
+  def _add(self, batch, rows, are_valid) -> np.ndarray:
     """Adds the episodes of a batch; returns their records."""
-    numbers, outcomes = np.split(rows, [-rows_lib.NUM_OUTCOMES], 1)
-    are_odd = {
-        'not_finite': are_meant & ~np.isfinite(numbers),
-        'outside': (numbers < self.limits[0]) | (numbers > self.limits[1]),
-    }
-    records = np.zeros(len(is_valid), _EPISODE)
-    records['index'], records['last_reward'] = batch.episode, np.nan
-    spans = [*map(slice, batch.row_splits, batch.row_splits[1:])]
-    shows, steps = [], []
-    for at, span in enumerate(spans):
-      steps.append(tree.map_structure(lambda leaf: leaf[span], batch.steps))
-      one = findings.Episode(steps[at], bool(is_cut), bool(is_valid[at]))
-      index = int(records['index'][at])
-      if one.length:
-        records[at] = index, one.length, one.reward[-1], *outcomes[span][-1]
-      found: Dict[Any, Any] = {
-          (kind, None): look(one) for kind, (look, _) in findings.CHECKS.items()
-      }
-      for kind, odd in are_odd.items():
-        if odd[span].any():
-          found.update(
-              ((kind, field), odd[span, columns].sum(1))
-              for field, columns in self._columns_of.items()
-          )
-      original = self._originals.setdefault(_content(steps[at]), index)
-      found['duplicates', None] = one.length and original != index
-      shows.append(self._note(found, index, original))
+    steps, splits, index = batch.steps, batch.row_splits, batch.episode
+    numbers = rows.numbers[:, : -rows_lib.NUM_OUTCOMES]
+    records = np.zeros(len(index), _EPISODE)
+    records['index'], records['num_steps'] = index, np.diff(splits)
+    some = records['num_steps'] > 0
+    ends = rows.numbers[splits[1:][some] - 1, -rows_lib.NUM_OUTCOMES :]
+    for name, column in zip(_EPISODE.names[2:], ends.T):
+      records[name][some] = column
+    originals = self._originals_of(steps, splits, index)
+    of_episodes, of_steps = findings.look_at(
+        steps, splits, are_valid, originals == index
+    )
+    are_odd = (
+        (rows.are_meant & ~np.isfinite(rows.numbers))[:, : numbers.shape[1]],
+        (numbers < self.limits[0]) | (numbers > self.limits[1]),
+    )
+    counts = [findings.sums(odd, self._starts, 1) for odd in are_odd]
+    of_steps = np.concatenate([of_steps, *counts], 1)
+    self._note(of_episodes, of_steps, index, splits, originals)
     numbers = numbers[:, [column.offset for column in self.columns]]
-    self._find_places(numbers, records['index'], batch.row_splits)
-    wanted = self._wanted(records[records['num_steps'] > 0])
-    self.excerpts = {
-        index: one for index, one in self.excerpts.items() if index in wanted
-    }
-    for at, index in enumerate(records['index'].tolist()):
-      if index in wanted:
-        extreme = self.places[self.places[:, 0] == index, 1]
-        self.excerpts[index] = self._excerpts.make(
-            records[at],
-            tf.nest.map_structure(lambda leaf: leaf[at], batch.fields),
-            steps[at],
-            numbers[spans[at]],
-            [*extreme, *shows[at]],
-        )
+    self._find_places(numbers, index, splits)
+    self._keep_excerpts(batch, records, numbers, of_steps)
     return records
 
-  def _note(self, found, index, original) -> List[int]:
-    """Notes what an episode shows; returns the steps that show it."""
-    steps = []
-    for condition, where in found.items():
-      is_whole = not isinstance(where, np.ndarray)
-      if where if is_whole else where.any():
-        step = None if is_whole else int(np.argmax(where > 0))
-        shown = self.shown.setdefault(condition, [0, index, step, 0, original])
-        shown[0] += 1
-        shown[3] += int(np.sum(where))
-        steps += [] if step is None else [step]
-    return steps
+  def _originals_of(self, steps, splits, index) -> np.ndarray:
+    """Returns the first episodes of the same content, by a hash of it."""
+    fields = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
+    leaves = tree.flatten([steps[name] for name in fields])
+    originals = []
+    for at, (begin, end) in enumerate(zip(splits, splits[1:])):
+      content = hashlib.blake2b(digest_size=8)
+      for leaf in leaves:
+        part, is_text = leaf[begin:end], leaf.dtype == object
+        content.update(
+            str(part.tolist()).encode() if is_text else part.tobytes()
+        )
+      originals.append(self._originals.setdefault(content.digest(), index[at]))
+    return np.array(originals, np.int64)
+
+  def _note(self, of_episodes, of_steps, index, splits, originals) -> None:
+    """Notes what episodes show: bool `[E, ...]`, and counts `[N, ...]`."""
+    counts = np.concatenate([of_episodes, findings.sums(of_steps, splits)], 1)
+    for at in np.flatnonzero(counts.any(0)):
+      found = np.flatnonzero(counts[:, at])
+      first, one = found[0], self.shown[at]
+      if not one.num_episodes:
+        one = one._replace(
+            episode=int(index[first]), original=int(originals[first])
+        )
+        if at >= len(findings.OF_EPISODES):
+          rows = of_steps[splits[first] :, at - len(findings.OF_EPISODES)]
+          one = one._replace(step=int((rows > 0).argmax()))
+      self.shown[at] = one._replace(
+          num_episodes=one.num_episodes + found.size,
+          total=one.total + int(counts[:, at].sum()),
+      )
 
   def _find_places(self, numbers, index, splits) -> None:
     """Looks for the least and the greatest numbers in those of a batch."""
-    both = np.concatenate([-numbers, numbers], 1)
-    both[~np.isfinite(both)] = -np.inf
     # One more row, as there may be none.
-    both = np.pad(both, [(0, 1), (0, 0)], constant_values=-np.inf)
-    row, greatest = both.argmax(0), both.max(0)
+    both = np.pad(np.stack([-numbers, numbers]), [(0, 0), (0, 1), (0, 0)])
+    both[~np.isfinite(both)] = both[:, -1] = -np.inf
+    row, greatest = both.argmax(1), both.max(1)
     better = greatest > self._greatest
     self._greatest[better] = greatest[better]
     of = np.searchsorted(splits, row[better], 'right') - 1
     self.places[better] = np.stack([index[of], row[better] - splits[of]], 1)
 
-  def _wanted(self, records) -> set:
-    """Returns the episodes that may be shown, of these and of earlier ones."""
-    wanted = {*self.places[:, 0], *(shown[1] for shown in self.shown.values())}
+  def _keep_excerpts(self, batch, records, numbers, of_steps) -> None:
+    """Keeps the episodes that may be shown, of a batch and of earlier ones."""
+    wanted = {*self.places[..., 0].ravel().tolist()}
+    wanted.update(one.episode for one in self.shown)
     for name, kept in self._spread.items():
-      kept = np.append(kept, records)
+      kept = np.append(kept, records[records['num_steps'] > 0])
       self._spread[name] = kept[excerpts_lib.spread(kept[name])]
-      wanted.update(self._spread[name]['index'])
-    return wanted
-
-
-def _content(steps: Dict[str, Any]) -> bytes:
-  """Returns a hash of the observations, actions and rewards of an episode."""
-  content = hashlib.blake2b(digest_size=8)
-  for name in (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD):
-    for leaf in tree.flatten(steps[name]):
-      is_text = leaf.dtype == object
-      content.update(str(leaf.tolist()).encode() if is_text else leaf.tobytes())
-  return content.digest()
+      wanted.update(self._spread[name]['index'].tolist())
+    self.excerpts = {
+        index: one for index, one in self.excerpts.items() if index in wanted
+    }
+    for at, index in enumerate(records['index'].tolist()):
+      if index in wanted:
+        span = slice(*batch.row_splits[at : at + 2])
+        odd = [(of > 0).argmax() for of in of_steps[span].T if of.any()]
+        self.excerpts[index] = self._excerpts.make(
+            records[at],
+            tf.nest.map_structure(lambda leaf: leaf[at], batch.fields),
+            tree.map_structure(lambda leaf: leaf[span], batch.steps),
+            numbers[span],
+            [*self.places[self.places[..., 0] == index, 1], *odd],
+        )
 
 
 def _spec_of(episode_spec: Any) -> Dict[str, Any]:

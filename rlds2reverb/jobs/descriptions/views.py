@@ -1,4 +1,4 @@
-"""A description for people: as text, as a page, and as summaries.
+"""A description for people: as text, and as a page.
 
 Text and page show the same rows. `page.html` is the template of the page, and
 `page.js` draws the plots in it with Vega-Lite, which the page holds whole.
@@ -6,13 +6,9 @@ Jinja2 and vl-convert-python, which brings Vega-Lite, are imported when a page
 is made.
 """
 
-import base64
 import importlib
 import os
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
-
-import tensorflow as tf
-import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs.descriptions import description as description_lib
@@ -20,7 +16,6 @@ from rlds2reverb.jobs.descriptions import description as description_lib
 _MAX_COLUMNS = 12  # of a field, in the text
 _NUMBERS = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
 HEADS = ('', *_NUMBERS[:-1], 'NaN, inf')
-_NO_FINDING = 'Nothing was found.'
 
 
 def to_text(description: description_lib.Description) -> str:
@@ -40,12 +35,13 @@ def to_text(description: description_lib.Description) -> str:
     parts = statistics_rows(description, _MAX_COLUMNS)
     rows = [[*HEADS], *(row for _, part in parts for row in part)]
     lines += ['', 'Statistics', *_aligned(rows), '', 'What is odd']
-    lines += [f'  {one}' for one in _messages(description) or [_NO_FINDING]]
+    lines += [f'  {one}' for one in _messages(description)]
   return '\n'.join(lines)
 
 
 def _messages(description) -> List[str]:
-  return [one['message'] for one in description.oddities]
+  found = [one['message'] for one in description.oddities]
+  return found or ['Nothing was found.']
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -80,12 +76,10 @@ def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
   names = ('description', 'version', 'format', 'homepage', 'folder')
   rows = [(name, about.get(name)) for name in names]
   for split in about.get('splits', ()):
-    content = (
-        f'{checks.counted(split["files"], "file")}, {_size(split["bytes"])}'
-    )
+    text = f'{checks.counted(split["files"], "file")}, {_size(split["bytes"])}'
     if split['episodes'] is not None:
-      content = f'{checks.counted(split["episodes"], "episode")} in {content}'
-    rows.append((split['name'], content))
+      text = f'{checks.counted(split["episodes"], "episode")} in {text}'
+    rows.append((split['name'], text))
   for path, names in about.get('class_names', {}).items():
     rows.append((path, ', '.join(names)))
   rows.append(('citation', about.get('citation')))
@@ -103,11 +97,13 @@ def count_lines(description: description_lib.Description) -> List[str]:
       available = checks.counted(description.num_available, 'episode')
       read = f'{number(counts["episodes"])} of {available}'
     read = f'a sample of {read}; all that follows is about the sample'
+  steps, transitions = (
+      checks.counted(counts[f'{one}s'], one) for one in ('step', 'transition')
+  )
   return [
       read,
-      f'{checks.counted(counts["steps"], "step")},'
-      f' {checks.counted(counts["transitions"], "transition")}; episodes that'
-      f' end in a terminal step: {number(counts["terminal"])}, truncated:'
+      f'{steps}, {transitions}; episodes that end in a terminal step:'
+      f' {number(counts["terminal"])}, truncated:'
       f' {number(counts["truncated"])}, without steps:'
       f' {number(counts["empty"])}',
   ]
@@ -116,15 +112,10 @@ def count_lines(description: description_lib.Description) -> List[str]:
 def table_rows(table: Dict[str, Any]) -> List[Tuple[str, str]]:
   """Returns labels and settings of a table of a checkpoint, its size first."""
   size = checks.counted(table['num_items'], 'item')
+  size = f'{size} of at most {number(table["max_size"])}'
   names = ('sampler', 'remover', 'rate_limiter', 'max_times_sampled')
-  return [
-      (
-          f'Table {table["name"]}',
-          f'{size} of at most {number(table["max_size"])}',
-      ),
-      *((name, table[name]) for name in names),
-      *table['signature'].items(),
-  ]
+  rows = [(name, table[name]) for name in names]
+  return [(f'Table {table["name"]}', size), *rows, *table['signature'].items()]
 
 
 def field_rows(description: description_lib.Description) -> List[List[str]]:
@@ -207,50 +198,3 @@ def to_html(*descriptions: description_lib.Description) -> str:
       data=f'[{", ".join(plain)}]'.replace('<', r'\u003c'),
       library=vl_convert.javascript_bundle().replace('</script', r'<\/script'),
   )
-
-
-def write_summaries(
-    description: description_lib.Description, directory: str
-) -> None:
-  """Writes a description for TensorBoard.
-
-  Counts and statistics become scalars, at step 0; the returns along the data
-  set are scalars whose step is the episode. Histograms have the bins of the
-  description. Oddities and the whole description are text; the frames of each
-  episode are one image summary.
-
-  Args:
-    description: the description.
-    directory: the directory, which is made, or gets one more file.
-  """
-  writer = tf.summary.create_file_writer(directory)
-  with writer.as_default(step=0):
-    tf.summary.text('description', f'```\n{to_text(description)}\n```')
-    messages = [f'- {one}' for one in _messages(description)]
-    tf.summary.text('what is odd', '\n'.join(messages) or _NO_FINDING)
-    numbers = {
-        'counts': description.counts,
-        'returns': description.returns,
-        'lengths': description.lengths,
-        **{field['path']: field['columns'] for field in description.fields},
-    }
-    for keys, value in tree.flatten_with_path(numbers):
-      if value is not None and keys[-2] not in ('min_at', 'max_at'):
-        tf.summary.scalar('/'.join(map(str, keys)), value)
-    # `tf.summary.histogram` would make other bins of the numbers.
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = 'histograms'
-    for name, one in description.histograms.items():
-      if one['counts']:
-        bins = tf.stack([one['edges'][:-1], one['edges'][1:], one['counts']], 1)
-        bins = tf.cast(bins, tf.float64)
-        tf.summary.write(f'histograms/{name}', bins, metadata=metadata)
-    for one in description.order:
-      tf.summary.scalar('returns along the data set', one['mean'], one['first'])
-    for episode in description.episodes:
-      for field, images in episode['frames'].items():
-        for step, image in zip(episode['frame_steps'], images):
-          decoded = tf.io.decode_jpeg(base64.b64decode(image))[None]
-          tag = f'episode {episode["episode"]}/{field}'
-          tf.summary.image(tag, decoded, step)
-  writer.close()

@@ -1,234 +1,324 @@
-"""Tests of descriptions as plain values."""
+"""Holds descriptions to what numpy finds in the same episodes."""
 
-import glob
+import base64
 import json
-import os
 
+from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
+from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.jobs.descriptions import views
+from rlds2reverb.statistics import compute
 from tests import golden
 from tests.jobs.descriptions import odd_data
 
 
-class DescriptionTest(tf.test.TestCase):
+def _describe(episodes, form=golden.stacked, **kwargs):
+  return describing.describe(form(episodes), **kwargs)
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.episodes = odd_data.with_images()
-    data = golden.stacked(cls.episodes).map(
-        lambda episode: {**episode, 'task': 'push', 'seed': 7}
-    )
-    cls.description = describing.describe(data)
 
-  def test_plain_values_are_those_of_numpy(self):
+def _oddities(found):
+  return {(one['kind'], one['field']): one for one in found.oddities}
+
+
+class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
+
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
+  def test_numbers_and_excerpts(self, form):
+    # Short episodes beside a long one, and one without steps.
+    episodes = odd_data.clean(40)
+    episodes += [odd_data.make(7, 1000), odd_data.make(1, 0)]
+    episodes[4]['observation']['position'][3, 1] = np.nan
     # A NaN would be an error here, because JSON has none.
-    plain = json.loads(self.description.to_json())
-    steps = sum(map(golden.length_of, self.episodes))
+    found = json.loads(_describe(episodes, form).to_json())
+    expected = compute.compute_statistics(golden.stacked(episodes))
+    lengths = list(map(golden.length_of, episodes))
     self.assertEqual(
-        plain['counts'],
+        list(found['counts'].values()),
+        [42, 1, sum(lengths), sum(lengths) - 41, 0, 41],
+    )
+    self.assertAllClose(found['returns']['mean'], expected.returns.mean, 1e-12)
+    self.assertEqual(
+        found['lengths']['quantiles']['0.5'], expected.lengths.quantiles[0.5]
+    )
+    fields = {field['path']: field for field in found['fields']}
+    self.assertEqual(fields['steps/is_last']['kind'], 'flag')
+    for name, field in expected.fields.items():
+      one = fields[f'steps/{name}']
+      for index, place in enumerate(np.ndindex(field.mean.shape)):
+        column = one['columns'][index]
+        for key in ('mean', 'std', 'min', 'max', 'count'):
+          number = getattr(field, key)[place]
+          self.assertAllClose(column[key], number, 1e-12, 1e-12)
+        for end in ('min', 'max'):
+          episode, step = column[f'{end}_at']
+          values = paths.leaves(episodes[episode])[name]
+          number = values.reshape([lengths[episode], -1])
+          self.assertEqual(number[step, index], column[end])
+    returns = [episode['reward'][:-1].sum() for episode in episodes]
+    self.assertAllClose(
+        [bin['mean'] for bin in found['order']], returns[:-1], 1e-12
+    )
+    self.assertEqual([bin['first'] for bin in found['order']], [*range(41)])
+    # The best, the worst and the longest are shown, and what is odd.
+    best = np.argsort(returns[:-1])
+    shown = {one['episode']: one for one in found['episodes']}
+    for reason, some in (
+        ('highest return', best[-3:]),
+        ('lowest return', best[:3]),
+        ('longest', np.argsort(lengths)[-3:]),
+        ('not finite', [4]),
+        ('empty', [41]),
+    ):
+      self.assertCountEqual(
+          [at for at, one in shown.items() if reason in one['reasons']], some
+      )
+    for index, one in shown.items():
+      steps, length = one['steps'], lengths[index]
+      self.assertContainsSubset({0, length - 1} if length else (), steps)
+      self.assertBetween(len(steps), min(length, 200), 300)
+      self.assertLessEqual(max(np.diff(steps), default=0), -(-length // 199))
+      inside = [step for step in steps if step < length - 1]
+      curve = one['curves']['action'][0]
+      self.assertAllClose(
+          curve[: len(inside)], episodes[index]['action'][inside, 0], 1e-6
+      )
+      self.assertEqual(curve[len(inside) :], [None] * bool(length))
+
+  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
+  def test_each_oddity_with_its_number_and_its_first_episode(self, form):
+    found = _describe(odd_data.EPISODES, form)
+    oddities = _oddities(found)
+    self.assertLen(oddities, len(found.oddities))
+    position = 'observation/position'
+    self.assertEqual(
         {
-            'episodes': 7,
-            'empty': 0,
-            'steps': steps,
-            'transitions': steps - 7,
-            'terminal': 0,
-            'truncated': 7,
+            key: (one['num_episodes'], one['episode'], one['step'])
+            for key, one in oddities.items()
+        },
+        {
+            ('empty', None): (1, odd_data.EMPTY, None),
+            ('invalid', None): (1, odd_data.INVALID, None),
+            ('zero_rewards', None): (1, odd_data.ZERO_REWARDS, None),
+            ('duplicates', None): (1, odd_data.DUPLICATE, None),
+            ('bootstraps', None): (1, odd_data.BOOTSTRAPS, 4),
+            ('last_reward', None): (1, odd_data.LAST_REWARD, 5),
+            ('last_is_dummy', None): (1, odd_data.DUMMY, 5),
+            ('not_finite', position): (1, odd_data.WITH_NAN, 2),
+            ('outside_unit', 'action'): (1, odd_data.OUTSIDE, 1),
+            ('constant', 'observation/fixed'): (10, None, None),
         },
     )
-    returns = [episode['reward'][:-1].sum() for episode in self.episodes]
-    self.assertAllClose(plain['returns']['mean'], np.mean(returns))
-    self.assertAllClose(
-        plain['returns']['quantiles']['0.5'], np.median(returns)
-    )
-    actions = np.concatenate(
-        [episode['action'][:-1] for episode in self.episodes]
-    )
-    fields = {field['path']: field for field in plain['fields']}
-    self.assertLen(fields, 11)
-    action = fields['steps/action']
-    self.assertEqual((action['dtype'], action['shape']), ('float32', [2]))
-    self.assertAllClose(action['columns'][1]['std'], actions[:, 1].std())
+    for key, message in (
+        (
+            ('not_finite', position),
+            'In 1 of 11 episodes, observation/position has 2 numbers that are'
+            ' NaN or infinite. The first is episode 5, step 2.',
+        ),
+        (
+            ('outside_unit', 'action'),
+            'action has 2 of 90 values outside -1 to 1, where nearly all the',
+        ),
+        (('duplicates', None), 'is episode 7, which repeats episode 0.'),
+        (
+            ('constant', 'observation/fixed'),
+            'constant in 2 of its 2 numbers, [0] (0.5), [1] (1.5).',
+        ),
+    ):
+      self.assertIn(message, oddities[key]['message'])
+    # They are in the text as well.
+    text = views.to_text(found)
+    self.assertStartsWith(text, 'episodes\n\n11 episodes\n')
+    for line in (
+        r'observation/position +float32 +\(3\)',
+        rf'\n  returns +{views.number(found.returns["mean"])} ',
+        *(one['message'][:30] for one in found.oddities),
+    ):
+      self.assertRegex(text, line)
+
+  def test_what_makes_an_episode_the_same(self):
+    for path, is_same in (
+        (('discount',), True),
+        (('action',), False),
+        (('observation', 'position'), False),
+    ):
+      changed = leaf = odd_data.make(0)
+      for key in path:
+        leaf = leaf[key]
+      leaf[2] /= 2
+      found = _oddities(_describe([odd_data.make(0), changed]))
+      self.assertEqual(('duplicates', None) in found, is_same, path)
+
+  def test_actions_that_are_clipped(self):
+    rng = np.random.default_rng(0)
+    free = rng.uniform(-1, 1, 300)
+    clipped = np.clip(rng.normal(size=300), -1, 1)
+    beyond = np.concatenate([[7, 7, 7], clipped[3:]])
+
+    def find(*actions):
+      episode = odd_data.make(0, len(actions[0]) + 1)
+      actions = [np.append(action, 0) for action in actions]
+      episode['action'] = np.stack(actions, 1).astype(np.float32)
+      return _oddities(_describe([episode]))
+
+    found = find(free, clipped)['saturated', 'action']
+    shares = [f'{np.mean(clipped == end):.0%}' for end in (-1, 1)]
     self.assertEqual(
-        (action['min'], action['max']), (actions.min(), actions.max())
+        found['message'],
+        '1 of 2 numbers of action are often exactly at an end of their range,'
+        f' as if they were clipped: action[1] is -1 in {shares[0]} and 1 in'
+        f' {shares[1]} of the steps.',
     )
-    image = fields['steps/observation/image']
-    self.assertEqual(
-        (image['kind'], image['min'], image['shape']),
-        ('image', None, [4, 5, 3]),
-    )
-    self.assertEmpty(image['columns'])
-    self.assertEqual(fields['task']['kind'], 'text')
-    position = fields['steps/observation/position']
-    self.assertEqual(
-        [one['not_finite'] for one in position['columns']], [1, 1, 0]
-    )
-    for column in action['columns']:
-      for end in ('min', 'max'):
-        episode, step = column[f'{end}_at']
-        self.assertIn(column[end], self.episodes[episode]['action'][step])
+    self.assertEqual(abs(clipped[found['step']]), 1)
+    # Whatever the range is, and though a few are outside of it.
+    found = find(5 * clipped, free)['saturated', 'action']
+    self.assertIn('action[0] is -5 in', found['message'])
+    kinds = {kind for kind, _ in find(beyond, free)}
+    self.assertContainsSubset({'outside_unit', 'saturated'}, kinds)
+    # A gripper, open or closed, is not clipped.
+    self.assertNotIn(('saturated', 'action'), find(np.sign(free), free > 0))
+
+  def test_bounds(self):
+    # What is far outside -1 to 1 is no sign of anything...
+    episodes = odd_data.clean(5)
+    for episode in episodes:
+      episode['action'] *= 10
+    self.assertLen(_describe(episodes).oddities, 1)
+    # ... but bounds count, with a tolerance for rounding.
+    highest = max(episode['action'][:-1, 1].max() for episode in episodes)
+    for high, is_outside in ((highest - 1e-7, False), (highest - 0.1, True)):
+      bounds = metadata.Bounds(-10, np.array([10, high]), 'me')
+      found = _oddities(_describe(episodes, bounds={('action',): bounds}))
+      self.assertEqual(('outside_bounds', 'action') in found, is_outside)
+    message = found['outside_bounds', 'action']['message']
+    self.assertIn('outside the bounds of me', message)
+    for name, low, message in (
+        ('acton', 0, 'Did you mean action'),
+        ('observation', 0, 'observation cannot have bounds'),
+        ('action', [0, 0, 0], r'must have its shape \(2,\), but they are'),
+    ):
+      bounds = {name: metadata.Bounds(low, 1, 'me')}
+      with self.assertRaisesRegex(ValueError, message):
+        _describe(episodes, bounds=bounds)
 
   def test_histograms(self):
-    found = self.description.histograms
-    self.assertEqual(
-        list(found), ['lengths', 'returns', 'action[0]', 'action[1]', 'reward']
-    )
-    lengths = [golden.length_of(episode) - 1 for episode in self.episodes]
-    low = min(lengths)
-    counts = np.bincount(np.array(lengths) - low)
-    self.assertEqual(found['lengths']['counts'], counts.tolist())
-    self.assertEqual(found['lengths']['edges'][0], low - 0.5)
-    # Each bar names an episode with such a length.
-    for bar, place in enumerate(found['lengths']['at']):
-      self.assertEqual(place is None, counts[bar] == 0)
-      if place:
-        self.assertEqual(lengths[place[0]] - low, bar)
-    rewards = np.concatenate(
-        [episode['reward'][:-1] for episode in self.episodes]
-    )
+    episodes = odd_data.clean(9)
+    lengths = [golden.length_of(episode) - 1 for episode in episodes]
+    for index, episode in enumerate(episodes):
+      episode['action'] = np.zeros(lengths[index] + 1, int)
+      episode['action'][:2] = [2, 4]
+    names = ['noop', 'fire', 'up', 'left', 'right']
+    bounds = {'action': metadata.Bounds(0, 4, 'me', names)}
+    found = _describe(episodes, bounds=bounds).histograms
+    self.assertEqual([*found], ['lengths', 'returns', 'action', 'reward'])
+    counts = np.bincount(np.array(lengths) - min(lengths))
+    self.assertEqual(found['lengths']['edges'][0], min(lengths) - 0.5)
+    self.assertEqual(sum(found['lengths']['counts']), 9)
+    if len(counts) <= excerpts.NUM_BARS:
+      self.assertEqual(found['lengths']['counts'], counts.tolist())
+    rewards = np.concatenate([one['reward'][:-1] for one in episodes])
     counts, edges = np.histogram(rewards, 32)
     self.assertEqual(found['reward']['counts'], counts.tolist())
     self.assertAllClose(found['reward']['edges'], edges)
     self.assertTrue(found['reward']['is_whole'])
-    self.assertEqual(found['reward']['of'], rewards.size)
-    for bar, (episode, step) in (
-        (bar, place) for bar, place in enumerate(found['reward']['at']) if place
-    ):
-      number = self.episodes[episode]['reward'][step]
-      self.assertBetween(number, edges[bar], edges[bar + 1])
-
-  def test_discrete_and_constant_numbers(self):
-    episodes = [odd_data.make(index) for index in range(3)]
-    for index, episode in enumerate(episodes):
-      episode['action'] = np.array([0, 2, 2, index, 4, 0])
-      episode['reward'] = np.full(6, 0.25)
-    bounds = metadata.Bounds(
-        0, 4, 'me', ['noop', 'fire', 'up', 'left', 'right']
-    )
-    found = describing.describe(
-        golden.stacked(episodes), bounds={'action': bounds}
-    ).histograms
     self.assertEqual(found['action']['values'], [0, 1, 2, 3, 4])
-    self.assertEqual(found['action']['labels'], list(bounds.names))
-    self.assertEqual(found['action']['counts'], [4, 1, 7, 0, 3])
-    self.assertEqual(found['action']['at'][1], [1, 3])
-    self.assertEqual(found['reward']['values'], [0.25])
-    self.assertEqual(found['reward']['counts'], [15])
+    self.assertEqual(found['action']['labels'], names)
+    self.assertEqual(found['action']['counts'][1::2], [0, 0])
+    constant = _describe([odd_data.make(0)]).histograms['returns']
+    self.assertEqual((constant['counts'], len(constant['values'])), ([1], 1))
 
-  def test_the_best_the_worst_the_longest_and_the_odd_are_shown(self):
-    episodes = odd_data.clean(40)
-    episodes[23]['is_first'][1] = True
-    data = golden.stacked(episodes)
-    shown = describing.describe(data, num_excerpts=9).episodes
-    returns = [episode['reward'][:-1].sum() for episode in episodes]
-    lengths = [golden.length_of(episode) for episode in episodes]
-    for reason, expected in (
-        ('highest return', np.argsort(returns)[-3:]),
-        ('lowest return', np.argsort(returns)[:3]),
-        ('longest', np.argsort(-np.array(lengths), kind='stable')[:3]),
+  def test_every_part_of_the_range_is_stood_for(self):
+    rng = np.random.default_rng(0)
+    for numbers in (
+        rng.standard_cauchy(size=3000),
+        np.sort(rng.exponential(size=3000)),
+        rng.integers(0, 9, 3000).astype(float),
+        np.zeros(50),
     ):
-      found = [one['episode'] for one in shown if reason in one['reasons']]
-      self.assertCountEqual(found, expected)
-    (odd,) = [one for one in shown if 'several first' in one['reasons']]
-    self.assertEqual(odd['episode'], 23)
-    # With room, every bar of returns and lengths has its episode.
-    found = describing.describe(data).histograms
-    for name in ('returns', 'lengths'):
-      for count, place in zip(found[name]['counts'], found[name]['at']):
-        self.assertEqual(count > 0, place is not None)
-    self.assertEmpty(describing.describe(data, num_excerpts=0).episodes)
-
-  def test_an_instruction_of_steps_or_of_the_episode(self):
-    # `setUpClass` has given the episodes a task.
-    self.assertEqual(
-        {one['instruction'] for one in self.description.episodes}, {'push'}
-    )
-    episodes = [odd_data.make(index) for index in range(2)]
-    for index, episode in enumerate(episodes):
-      episode['observation']['natural_language_instruction'] = np.array(
-          [f'open drawer {index}'] * 6
+      numbers[7] = np.nan
+      kept = np.zeros(0)
+      for block in np.array_split(numbers, 40):
+        kept = np.append(kept, block)
+        kept = kept[excerpts.spread(kept)]
+      finite = np.sort(numbers[np.isfinite(numbers)])
+      self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
+      kept = np.sort(kept)
+      self.assertAllEqual(kept[:3], finite[:3])
+      self.assertAllEqual(kept[-3:], finite[-3:])
+      edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
+      self.assertAllEqual(
+          np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
       )
-      episode['observation']['name'] = np.array(['robot'] * 6)
-    found = describing.describe(golden.stacked(episodes))
-    self.assertEqual(
-        {one['episode']: one['instruction'] for one in found.episodes},
-        {0: 'open drawer 0', 1: 'open drawer 1'},
-    )
 
-  def test_frames_are_only_there_if_asked_for(self):
-    self.assertNotIn(
-        'frames', json.loads(self.description.to_json())['episodes'][0]
+  def test_images_and_instructions(self):
+    # TensorFlow may write into arrays that begin at a multiple of 64 bytes.
+    images = np.zeros(4 * 5 * 3 * 6 + 64, np.uint8)
+    images = images[-images.ctypes.data % 64 :][: 4 * 5 * 3 * 6]
+    images = images.reshape([6, 4, 5, 3])
+    images[:, 1, 2, 0] = 200
+    before = images.copy()
+    episode = odd_data.make(0)
+    episode['observation'].update(
+        image=images,
+        natural_language_instruction=np.array([b'open drawer'] * 6, object),
+        nothing=np.zeros([6, 0], np.float32),
     )
-    episodes = json.loads(self.description.to_json(frames=True))['episodes']
-    (episode,) = [one for one in episodes if one['episode'] == 2]
-    self.assertLen(
-        episode['frames']['observation/image'], len(episode['frame_steps'])
-    )
-    self.assertContainsSubset(episode['frame_steps'], episode['steps'])
-    self.assertIsNone(episode['curves']['action'][0][-1])
-    self.assertAllClose(
-        episode['curves']['action'][0][:-1], self.episodes[2]['action'][:-1, 0]
-    )
+    data = golden.stacked([episode])
+    found = describing.describe(data)
+    self.assertAllEqual(images, before)
+    (one,) = json.loads(found.to_json(frames=True))['episodes']
+    self.assertEqual(one['instruction'], 'open drawer')
+    self.assertLen(one['frames']['observation/image'], len(one['frame_steps']))
+    self.assertContainsSubset(one['frame_steps'], one['steps'])
+    self.assertNotIn('frames', json.loads(found.to_json())['episodes'][0])
+    fields = {field['path']: field for field in found.fields}
+    image = fields['steps/observation/image']
+    self.assertEqual((image['kind'], image['shape']), ('image', [4, 5, 3]))
+    self.assertEmpty(image['columns'])
+    # One of the episode counts if the steps have none; or there are no images.
+    del episode['observation']['natural_language_instruction']
+    data = golden.stacked([episode]).map(lambda one: {**one, 'task': 'push'})
+    (one,) = describing.describe(data).episodes
+    self.assertEqual(one['instruction'], 'push')
+    self.assertEmpty(describing.describe(data, num_excerpts=0).episodes)
+    for colour in (0, 80, 255):
+      image = np.full([300, 200, 3], colour, np.uint8)
+      for kind, shown in (
+          (image, colour),
+          (np.concatenate([image, 0 * image[..., :1]], -1), colour),
+          (image[..., :1], colour),
+          # Depth is scaled to the greatest of each image.
+          (image[..., :1].astype(np.uint16) * 100, 255 if colour else 0),
+      ):
+        jpeg = base64.b64decode(excerpts.to_jpeg(kind))
+        decoded = tf.io.decode_jpeg(jpeg).numpy()
+        self.assertEqual(decoded.shape, (128, 85, 3))
+        self.assertAllClose(decoded, np.full_like(decoded, shown), atol=2)
 
-  def test_nothing_at_all(self):
+  def test_nothing_and_unequal_lengths(self):
     nothing = description_lib.Description('nothing')
-    plain = json.loads(nothing.to_json())
-    self.assertEqual((plain['source'], plain['episodes']), ('nothing', []))
+    self.assertEqual(json.loads(nothing.to_json())['episodes'], [])
     self.assertEqual(views.to_text(nothing), 'nothing\n')
-
-  def test_as_text(self):
-    found = views.to_text(self.description)
-    self.assertStartsWith(found, 'episodes\n\n7 episodes\n')
-    mean = views.number(self.description.returns['mean'])
-    for line in (
-        r'observation/position +float32 +\(3\)',
-        r'observation/image +uint8 image +\(4, 5, 3\) +- +-\n',
-        rf'\n  returns +{mean} ',
-        'In 1 of 7 episodes, observation/position has 2',
+    episode = odd_data.make(0)
+    episode['action'] = episode['action'][:4]
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, r'every step. Found\] \[action:\] \[4\]'
     ):
-      self.assertRegex(found, line)
+      _describe([episode])
     for value, expected in (
         (None, '-'),
-        (3.0, '3'),
         (123456, '123,456'),
-        (0.125, '0.125'),
+        (3.0, '3'),
         (1 / 3, '0.3333'),
         (-2e-7, '-2e-07'),
         (1.5e9, '1.5e+09'),
-        (0, '0'),
     ):
       self.assertEqual(views.number(value), expected)
-
-  def test_as_summaries(self):
-    folder = self.create_tempdir().full_path
-    views.write_summaries(self.description, folder)
-    (file,) = glob.glob(os.path.join(folder, 'events*'))
-    values = {}
-    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
-      event = tf.compat.v1.Event.FromString(record)
-      for value in event.summary.value:
-        values.setdefault(value.tag, []).append(
-            (event.step, tf.make_ndarray(value.tensor))
-        )
-    ((step, mean),) = values['returns/mean']
-    self.assertEqual(step, 0)
-    self.assertAllClose(mean, self.description.returns['mean'])
-    ((_, bins),) = values['histograms/lengths']
-    histogram = self.description.histograms['lengths']
-    self.assertEqual(bins[:, 2].tolist(), histogram['counts'])
-    self.assertEqual(bins[:, 0].tolist(), histogram['edges'][:-1])
-    self.assertLen(values['returns along the data set'], 7)
-    (shown,) = [one for one in self.description.episodes if one['episode'] == 2]
-    frames = values['episode 2/observation/image']
-    self.assertEqual([step for step, _ in frames], shown['frame_steps'])
-    # The width and the height, and a PNG.
-    self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])
-    self.assertIn(b'NaN or infinite', values['what is odd'][0][1].item())
 
 
 if __name__ == '__main__':

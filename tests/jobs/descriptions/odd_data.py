@@ -1,6 +1,6 @@
 """Episodes that are odd on purpose, for the tests of descriptions."""
 
-from typing import Any, Dict, List
+from typing import List
 
 import numpy as np
 
@@ -9,20 +9,17 @@ from tests import golden
 # The indices of the episodes in `EPISODES`.
 (
     GOOD,
-    TWO_FIRST,
-    TWO_LAST,
-    TWO_TERMINAL,
+    INVALID,
     BOOTSTRAPS,
     ZERO_REWARDS,
-    DUMMY_ZERO,
-    DUMMY_REPEATED,
+    DUMMY,
     WITH_NAN,
     OUTSIDE,
     DUPLICATE,
     EMPTY,
     SINGLE,
     LAST_REWARD,
-) = range(14)
+) = range(11)
 
 
 def make(base: int, length: int = 6) -> golden.Episode:
@@ -44,16 +41,12 @@ def make(base: int, length: int = 6) -> golden.Episode:
 
 
 def _odd() -> List[golden.Episode]:
-  episodes = [make(index) for index in range(14)]
-  episodes[TWO_FIRST]['is_first'][2] = True
-  episodes[TWO_LAST]['is_last'][1] = True
-  episodes[TWO_TERMINAL]['is_terminal'][3:5] = True
+  episodes = [make(index) for index in range(11)]
+  episodes[INVALID]['is_first'][2] = True
   episodes[BOOTSTRAPS]['is_terminal'][5] = True
   episodes[ZERO_REWARDS]['reward'][:5] = 0
-  for leaf in episodes[DUMMY_ZERO]['observation'].values():
-    leaf[-1] = 0
-  for leaf in episodes[DUMMY_REPEATED]['observation'].values():
-    leaf[-1] = leaf[-2]
+  # One field is as before, and the other one is zero.
+  episodes[DUMMY]['observation']['position'][-1] = 0
   episodes[WITH_NAN]['observation']['position'][4, 1] = np.nan
   episodes[WITH_NAN]['observation']['position'][2, 0] = np.inf
   # The action of the last step has no meaning.
@@ -71,19 +64,7 @@ def _odd() -> List[golden.Episode]:
 EPISODES = _odd()
 
 
-def clean(count: int, seed: int = 100) -> List[Dict[str, Any]]:
+def clean(count: int) -> List[golden.Episode]:
   """Returns `count` episodes of 2 to 39 steps, of which nothing is odd."""
-  rng = np.random.default_rng(seed)
-  return [make(seed + i, int(rng.integers(2, 40))) for i in range(count)]
-
-
-def with_images() -> List[golden.Episode]:
-  """Returns six clean episodes and one with NaN, with images of 4x5 pixels."""
-  episodes = clean(6) + [make(6)]
-  episodes[6]['observation']['position'][4, 1] = np.nan
-  episodes[6]['observation']['position'][2, 0] = np.inf
-  for episode in episodes:
-    image = np.zeros([golden.length_of(episode), 4, 5, 3], np.uint8)
-    image[:, 1, 2, 0] = 200
-    episode['observation']['image'] = image
-  return episodes
+  rng = np.random.default_rng(100)
+  return [make(100 + i, int(rng.integers(2, 40))) for i in range(count)]

@@ -170,19 +170,19 @@ class PageTest(absltest.TestCase):
     self._expect(odd['episode'], odd['step'])
     # From each bar of returns, which come after the lengths.
     histogram = self.description.histograms['returns']
-    for bar, (count, place) in enumerate(
-        zip(histogram['counts'], histogram['at'])
-    ):
+    for bar, count in enumerate(histogram['counts']):
       if count:
         self._opened.click(
             '#distributions figure:nth-child(2) .mark-rect'
             f' path:nth-of-type({bar + 1})'
         )
-        self._expect(*place)
-        self.assertBetween(
-            self._excerpts[place[0]]['return'],
-            *histogram['edges'][bar : bar + 2],
-        )
+        ends = histogram['edges'][bar : bar + 2]
+        episode, *_ = [
+            one['episode']
+            for one in self.description.episodes
+            if ends[0] - 1e-6 <= one['return'] <= ends[1] + 1e-6
+        ]
+        self._expect(episode, 0)
     # From the ends of the range of the action, whose greatest number is first.
     (field,) = [
         one for one in self.description.fields if one['path'] == 'steps/action'
@@ -304,19 +304,24 @@ class PageTest(absltest.TestCase):
   def test_two_side_by_side(self):
     bounds = metadata.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
-    for name, shift in (('before', 0), ('after', 1)):
-      episodes = [odd_data.make(seed, 8) for seed in range(4)]
-      for episode in episodes:
+    for name, lengths, rewards in (
+        ('before', (8, 80), np.ones),
+        ('after', (201, 201), lambda length: -np.arange(length) / 8),
+    ):
+      episodes = [
+          odd_data.make(seed, length) for seed, length in enumerate(lengths)
+      ]
+      for episode, length in zip(episodes, lengths):
+        episode['reward'] = rewards(length).astype(np.float32)
         episode['action'] = (episode['action'][:, 0] > 0).astype(np.int64)
-        episode['reward'] += shift
-        episode['observation']['wide'] = np.zeros([8, 70])
+        episode['observation']['wide'] = np.zeros([length, 70])
+        episode['observation'].pop('fixed')
       pair.append(
           _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
       )
     with browser.Browser(1280, 900) as opened:
       self._open(opened, views.to_html(*pair))
       self.assertEqual(self._texts('h1'), ['before', 'after'])
-      self.assertEqual(self._texts('#constants'), ['transitions is always 7.'])
       captions = self._texts('#distributions figcaption')
       self.assertIn('observation/wide, the first 64 of 70 numbers', captions)
       left, right = opened.run(
@@ -324,65 +329,44 @@ class PageTest(absltest.TestCase):
           ' e.getBoundingClientRect().left)'
       )
       self.assertLess(left, right)
-      actions = captions.index(
-          'action, all '
-          + ' beside all '.join(
-              str(one.histograms['action']['of']) for one in pair
-          )
-          + ' steps'
-      )
-      figure = f'#distributions figure:nth-child({actions + 1})'
+      for name, which in (('transitions', 1), ('reward', 0)):
+        self._check_constant(self._figure(captions, name), pair[which].source)
+      figure = self._figure(captions, 'action')
       self.assertEqual(
           self._texts(f'{figure} .role-axis-label text')[-2:], ['left', 'right']
       )
       # The bars of the second one lead to its episodes.
       opened.click(f'{figure} .mark-rect path:nth-of-type(3)')
-      episode, step = pair[1].histograms['action']['at'][0]
-      self._wait_for('location.hash', f'#1/{episode}/{step}')
+      shown = pair[1].episodes[0]
+      row = shown['curves']['action'][0].index(0)
+      place = f'#1/{shown["episode"]}/{shown["steps"][row]}'
+      self._wait_for('location.hash', place)
       self.assertEqual(opened.errors, [])
 
-  @_in_browser
-  def test_what_is_constant_in_one_of_two(self):
-    pair = []
-    for name, lengths, rewards in (
-        ('one', (8, 80), np.ones),
-        ('other', (201, 201), lambda length: -np.arange(length) / 8),
-    ):
-      episodes = [odd_data.make(seed, lengths[seed]) for seed in range(2)]
-      for episode, length in zip(episodes, lengths):
-        episode['reward'] = rewards(length).astype(np.float32)
-      pair.append(_describe(episodes, name, num_excerpts=2))
-    with browser.Browser(1280, 900) as opened:
-      self._open(opened, views.to_html(*pair))
-      captions = self._texts('#distributions figcaption')
-      for name, which in (('transitions', 1), ('reward', 0)):
-        (figure,) = [
-            number
-            for number, caption in enumerate(captions, 1)
-            if caption.startswith(f'{name}, ')
-        ]
-        found = opened.run(
-            'Array.from(document.querySelectorAll("#distributions'
-            f' figure:nth-child({figure}) .mark-rect path")).map(e =>'
-            ' {const box = e.getBoundingClientRect(); return'
-            ' [e.__data__.datum.source, box.width, box.height];})'
-        )
-        widths = {
-            source: width
-            for source, width, height in found
-            if height == max(height for _, _, height in found)
-        }
-        # All are in one bar, as high as the axis, and as wide as the others.
-        self.assertEqual(list(widths), [pair[which].source])
-        (other,) = {
-            round(width) for source, width, _ in found if source not in widths
-        }
-        self.assertAlmostEqual(widths[pair[which].source], other, delta=1)
-        self.assertGreater(other, 2)
-        # All others are to be seen as well.
-        for source, width, height in found:
-          self.assertTrue(width > 0.5 or not height, (name, source, width))
-      self.assertEqual(opened.errors, [])
+  def _figure(self, captions, name):
+    (index,) = [
+        index
+        for index, caption in enumerate(captions, 1)
+        if caption.startswith(f'{name}, ')
+    ]
+    return f'#distributions figure:nth-child({index})'
+
+  def _check_constant(self, figure, source):
+    """Checks that all of a source are in one bar, and all bars to be seen."""
+    found = self._opened.run(
+        f'Array.from(document.querySelectorAll("{figure} .mark-rect path"))'
+        '.map(e => {const box = e.getBoundingClientRect(); return'
+        ' [e.__data__.datum.source, box.width, box.height];})'
+    )
+    highest = max(height for _, _, height in found)
+    widths = {one: width for one, width, height in found if height == highest}
+    # It is as high as the axis, and as wide as the others.
+    self.assertEqual(list(widths), [source])
+    (other,) = {round(width) for one, width, _ in found if one not in widths}
+    self.assertAlmostEqual(widths[source], other, delta=1)
+    self.assertGreater(other, 2)
+    for one, width, height in found:
+      self.assertTrue(width > 0.5 or not height, (one, width))
 
 
 if __name__ == '__main__':

@@ -1,0 +1,379 @@
+"""What holds of every public function of steps or of data sets of episodes.
+
+The numpy arrays of a user stay as they are: TensorFlow 2.15 lends the arrays of
+a `from_generator` data set to the graph, where they are aligned to 64 bytes,
+and may write into a slice of one. And an episode's fields must have a row for
+every step.
+"""
+
+import functools
+
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import rlds2reverb
+from rlds2reverb import agents
+from rlds2reverb import transforms
+from rlds2reverb import windows
+from tests import golden
+
+_LENGTHS = (2, 3, 16, 17, 33, 65)
+# TensorFlow writes the apostrophe of the sentence as \\'.
+_SENTENCE = golden.UNEQUAL_LENGTHS.split("'")[-1]
+
+
+def _aligned(array):
+  """Returns a copy of `array` that begins at a multiple of 64 bytes."""
+  room = np.zeros(array.nbytes + 64, np.uint8)
+  start = -room.ctypes.data % 64
+  copy = room[start : start + array.nbytes].view(array.dtype)
+  copy = copy.reshape(array.shape)
+  copy[...] = array
+  return copy
+
+
+def _episode(rng, length, terminal):
+  last = np.arange(length) == length - 1
+  steps = {
+      'observation': rng.normal(size=(length, 16)).astype(np.float32),
+      'action': rng.normal(size=(length, 8)).astype(np.float32),
+      'reward': rng.normal(size=length).astype(np.float32),
+      'discount': rng.uniform(0.1, 1, length).astype(np.float32),
+      'is_first': np.arange(length) == 0,
+      'is_last': last,
+      'is_terminal': last & terminal,
+  }
+  return tf.nest.map_structure(_aligned, steps)
+
+
+def _double(nest):
+  """What a user does next: an operation that can write over its input."""
+
+  def double(leaf):
+    return leaf * 2 if leaf.dtype.is_floating else leaf
+
+  return tf.nest.map_structure(double, nest)
+
+
+def _by_agent(steps):
+  return {
+      **steps,
+      'reward': {'a': steps['reward'], 'b': steps['reward']},
+      'is_present': {
+          'a': steps['discount'] > 0,
+          'b': steps['is_first'] | steps['is_last'],
+      },
+  }
+
+
+def _both_ways(transform, data):
+  transformed = transforms.transform_episodes(data, [transform])
+  return transformed.map(lambda e: transform.invert(_double(e['steps'])))
+
+
+_STEP_FUNCTIONS = {
+    'transition_rows': windows.transition_rows,
+    'n_step': lambda s: windows.n_step_transitions(s, 3, 0.5),
+    'reward_to_go': lambda s: windows.reward_to_go(s, 0.5),
+    'advantages': lambda s: windows.advantages(s, s['reward'], 0.5),
+    'unroll': lambda s: windows.unroll(
+        s, rlds2reverb.Windows(4, stride=4, end='zero_pad')
+    ),
+    'apply_views': lambda s: windows.apply_views(
+        s, {'last': windows.ViewRequirement('reward', -1)}
+    ),
+    'stack_observations': lambda s: windows.stack_and_chunk(s, 2),
+    'chunk_actions': lambda s: windows.stack_and_chunk(s, num_actions=2),
+    'stack_and_chunk': lambda s: windows.stack_and_chunk(s, 2, 2),
+    'select_agent': lambda s: agents.select_agent({'steps': _by_agent(s)}, 'a'),
+    'select_agent_that_was_away': lambda s: agents.select_agent(
+        {'steps': _by_agent(s)}, 'b', gaps='skip'
+    ),
+    'stack_agents': lambda s: agents.stack_agents(
+        _by_agent(s), team_reward='sum'
+    ),
+    'unroll_agents': lambda s: agents.unroll_agents(
+        _by_agent(s), rlds2reverb.Windows(2, stride=2, end='repeat_last')
+    ),
+    'agent_views': lambda s: windows.apply_views(
+        _by_agent(s), {'b': windows.ViewRequirement('reward', -1, agent='b')}
+    ),
+}
+_TRANSFORMS = (
+    transforms.BinarizeGripper(),
+    transforms.RelativeToAbsoluteGripper(),
+    transforms.InvertGripper(),
+    transforms.ActionsFromStates('observation'),
+    transforms.ActionsFromStates('observation', kind='absolute', kept=()),
+    transforms.MotionsFromPoses('observation', 'quaternion_xyzw', kept=()),
+    transforms.ConvertRotation('action', 0, 'axis_angle', 'axis_angle'),
+    transforms.PadField('action', 8, 8),
+    transforms.RelabelGoals(include_current=True),
+    transforms.NormalizeField('action', 1.0, 2.0, mask=[True, False] * 4),
+)
+
+
+def _convert(data, info=None, block_length=None, **rules):
+  return rlds2reverb.convert_rlds_to_trajectories(
+      data,
+      info,
+      block_length=block_length,
+      options=rlds2reverb.ConversionOptions(
+          rules=rlds2reverb.ConversionRules(**rules)
+      ),
+      batched=True,
+  )
+
+
+def _reward_to_come(current, following):
+  return following['reward'] * current['discount']
+
+
+_DATA_FUNCTIONS = {
+    **{
+        f'{type(one).__name__}_{number}': functools.partial(_both_ways, one)
+        for number, one in enumerate(_TRANSFORMS)
+    },
+    'apply_horizon': lambda d: windows.apply_horizon(
+        d, 15, no_done_at_end=True
+    ),
+    'soft_horizon': lambda d: windows.apply_horizon(d, 15, soft=True),
+    'fragments': lambda d: windows.convert_rlds_to_fragments(d, 16),
+    'complete_fragments': lambda d: windows.convert_rlds_to_fragments(
+        d, 2, 'complete_episodes'
+    ),
+    'frames': rlds2reverb.convert_rlds_to_trajectories,
+    'blocks': _convert,
+    'short_blocks': lambda d: _convert(
+        d, block_length=16, terminal_discount='transition'
+    ),
+    'tf_agents': lambda d: _convert(d, _reward_to_come, validation='tf_agents'),
+    'sequences': lambda d: rlds2reverb.convert_rlds_to_sequences(
+        d, rlds2reverb.Windows(2, end='tile')
+    ),
+    'map_fields': lambda d: rlds2reverb.map_fields(
+        d,
+        rlds2reverb.fields.StepMapping(
+            discount=None,
+            is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last'),
+        ),
+    ),
+    'transforms': lambda d: transforms.transform_episodes(
+        d,
+        [
+            transforms.ScaleReward(3.0, minimum=0.0),
+            transforms.ClipField('action', -0.5, 0.5),
+            transforms.KeepEpisodes(min_length=1, min_return=-1e9),
+            transforms.DropNoOps(no_op=0.5),
+            transforms.FrameSkip(2),
+        ],
+    ),
+    'ted': lambda d: rlds2reverb.formats.load(
+        rlds2reverb.formats.to_ted(d), 'ted'
+    ),
+    'statistics': lambda d: tf.data.Dataset.from_tensors(
+        rlds2reverb.statistics.compute_statistics(d).num_steps
+    ),
+    'flat_rows': lambda d: tf.data.Dataset.from_tensors(
+        windows.FlatRows.of(d).row_splits
+    ),
+}
+# These look at no steps, or at one of their fields.
+_OTHERS = {
+    'token_episodes': lambda d: d.map(
+        lambda e: rlds2reverb.tokens.make_token_episode(
+            tf.constant([1], tf.int32),
+            tf.cast(e['steps']['discount'] * 9, tf.int32),
+            penalty=e['steps']['reward'],
+        )
+    ),
+    'mixture': lambda d: rlds2reverb.datasets.mix_datasets(
+        {'a': d, 'b': d}, stop_when='first'
+    ),
+}
+
+
+def _on_data(function):
+  return lambda data: data.map(lambda e: function(e['steps']))
+
+
+_FUNCTIONS = {
+    **{name: _on_data(one) for name, one in _STEP_FUNCTIONS.items()},
+    **_DATA_FUNCTIONS,
+}
+
+
+def _named(functions):
+  return parameterized.named_parameters(*functions.items())
+
+
+@pytest.mark.long
+class ArraysStayTest(parameterized.TestCase, tf.test.TestCase):
+
+  @_named({**_FUNCTIONS, **_OTHERS})
+  def test_arrays_of_episodes(self, function):
+    rng = np.random.default_rng(3)
+    episodes = [
+        _episode(rng, length, bool(index % 2))
+        for index, length in enumerate(_LENGTHS)
+    ]
+    before = tf.nest.map_structure(np.copy, episodes)
+    dataset = function(golden.stacked(episodes)).map(_double)
+    for _ in range(2):
+      list(dataset)
+    for episode, copy in zip(episodes, before):
+      for field, leaf in episode.items():
+        self.assertAllEqual(leaf, copy[field], f'{field}, {len(leaf)} steps')
+
+  def test_flat_arrays(self):
+    rng = np.random.default_rng(4)
+    arrays = tf.nest.map_structure(
+        _aligned,
+        {
+            'observations': rng.normal(size=(128, 16)).astype(np.float32),
+            'actions': rng.normal(size=(128, 16)).astype(np.float32),
+            'rewards': rng.normal(size=128).astype(np.float32),
+            'terminals': np.arange(128) % 16 == 15,
+        },
+    )
+    before = {name: np.copy(array) for name, array in arrays.items()}
+    dataset = rlds2reverb.formats.load(arrays).map(_double)
+    for _ in range(2):
+      list(
+          dataset.map(
+              lambda e: tf.nest.map_structure(lambda x: x[:1], e['steps'])
+          )
+      )
+    for name, array in arrays.items():
+      self.assertAllEqual(array, before[name], name)
+
+
+def _with(episode, **leaves):
+  return {**episode, **leaves}
+
+
+# The likeliest mistake: an action a transition, not a step. Columns of flags
+# are compared with each other where they are checked.
+_BAD = (
+    _with(golden.TRUNCATED, action=golden.TRUNCATED['action'][:-1]),
+    _with(golden.COMPLETE, observation=np.zeros([6, 2], np.float32)),
+    _with(golden.COMPLETE, is_first=golden.COMPLETE['is_first'][:-2]),
+    _with(golden.COMPLETE, discount=np.zeros([0], np.float32)),
+)
+_FOUND = ('action: 3', 'observation: 6', 'is_first: 2', 'discount: 0')
+
+
+class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _assert_refused(self, call, *parts):
+    with self.assertRaises(tf.errors.InvalidArgumentError) as error:
+      call()
+    message = str(error.exception).replace('[', '').replace(']', '')
+    for part in (_SENTENCE, *parts):
+      self.assertIn(part, message)
+
+  @_named(_FUNCTIONS)
+  @pytest.mark.few(6)
+  def test_refused(self, function):
+    steps = _episode(np.random.default_rng(0), 4, True)
+    bad = _with(steps, action=steps['action'][:3])
+    data = golden.stacked([steps, bad])
+    self._assert_refused(lambda: list(function(data)))
+
+  @_named(_STEP_FUNCTIONS)
+  def test_refused_eagerly(self, function):
+    self._assert_refused(lambda: function(_BAD[0]), _FOUND[0])
+
+  def test_whichever_field_it_is(self):
+    for bad, found in zip(_BAD, _FOUND):
+      self._assert_refused(lambda: windows.transition_rows(bad), found)  # pylint: disable=cell-var-from-loop
+
+  def test_lengths_that_are_known_when_the_pipeline_is_built(self):
+    data = tf.data.Dataset.from_tensors(
+        {'steps': tf.nest.map_structure(tf.constant, _BAD[0])}
+    )
+    for function in _on_data(windows.transition_rows), _convert:
+      with self.assertRaisesRegex(ValueError, 'action: 3, .*reward: 4'):
+        function(data)
+
+  @parameterized.parameters(
+      {},
+      {'validation': 'tf_agents'},
+      {'block_length': 2},
+      {'nan': 'invalid'},
+      {'info': _reward_to_come},
+  )
+  @pytest.mark.few(2)
+  def test_a_conversion_refuses_or_skips_whole_episodes(self, **settings):
+    episodes = []
+    data = golden.stacked(episodes, golden.stacked_spec(golden.COMPLETE))
+    converted = _convert(data, **settings).unbatch()
+    for bad, found in zip(_BAD, _FOUND):
+      for after in ([], [golden.COMPLETE]):
+        episodes[:] = [golden.TRUNCATED, bad, *after]
+        frames, error = golden.frames_and_error(converted)
+        self.assertLen(frames, 4)
+        self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
+        self.assertIn(found, error.message)
+    if 'validation' in settings:
+      return  # It does not skip.
+    episodes[:] = [golden.TRUNCATED, *_BAD, golden.COMPLETE]
+    skipping = _convert(data, invalid_episodes='skip', **settings)
+    self.assertAllEqual(
+        [frame.action for frame in golden.frames_of(skipping.unbatch())],
+        [110, 111, 112, 113, 100, 101, 102, 103],
+    )
+
+  def test_before_every_other_rule_and_in_the_report(self):
+    bad = {
+        **golden.INVALID_CASES['terminal_before_last'].episode,
+        'action': np.zeros([2], np.int64),
+    }
+    report = rlds2reverb.ConversionReport()
+    rules = rlds2reverb.ConversionRules(invalid_episodes='skip')
+    blocks = rlds2reverb.convert_rlds_to_trajectories(
+        golden.stacked([bad]),
+        options=rlds2reverb.ConversionOptions(rules=rules, report=report),
+        batched=True,
+    )
+    self.assertEmpty(list(blocks))
+    (skipped,) = report.skipped_episodes
+    self.assertEqual(
+        skipped.reason,
+        f'{golden.UNEQUAL_LENGTHS} Found at episode 0: action: 2,'
+        ' discount: 3, is_first: 3, is_last: 3, is_terminal: 3,'
+        ' observation: 3, reward: 3.',
+    )
+
+  def test_fields_that_are_not_used_may_differ(self):
+    data = golden.stacked([_with(golden.COMPLETE, a_field=np.zeros([9]))])
+    mapping = rlds2reverb.fields.StepMapping(
+        is_terminal=rlds2reverb.fields.TerminalOnSuccess('is_last')
+    )
+    for converted in (data, rlds2reverb.map_fields(data, mapping)):
+      golden.assert_frames_equal(
+          self,
+          golden.frames_of(rlds2reverb.convert_rlds_to_trajectories(converted)),
+          golden.expected_frames([golden.COMPLETE]),
+      )
+
+  @parameterized.parameters(
+      {'is_terminal': lambda episode: episode['steps']['is_last'][:-1]},
+      {'action': ['action', lambda e: e['steps']['reward'][1:, None]]},
+      {'observation': {'a': lambda e: e['steps']['reward'][1:]}},
+  )
+  def test_a_mapping_whose_function_returns_another_length(self, **sources):
+    mapping = rlds2reverb.fields.StepMapping(**sources)
+    action = golden.COMPLETE['action'][:, None].astype(np.float32)
+    steps = _with(golden.COMPLETE, action=action)
+    eager = {'steps': tf.nest.map_structure(tf.constant, steps)}
+    self._assert_refused(lambda: mapping(eager), ': 3', 'steps: 4')
+    for form in golden.FORMS.values():
+      mapped = rlds2reverb.map_fields(form([steps]), mapping)
+      self._assert_refused(lambda: list(mapped), *sources, ': 3', 'steps: 4')  # pylint: disable=cell-var-from-loop
+
+
+if __name__ == '__main__':
+  tf.test.main()
