@@ -99,7 +99,7 @@ def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
 def parts_of(source: Source) -> Iterator[Source]:
   """Yields the paths, functions and constants in a source."""
   if isinstance(source, Derived):
-    source = vars(source)
+    source = dict(vars(source))
   if isinstance(source, (dict, list)):
     for part in source.values() if isinstance(source, dict) else source:
       yield from parts_of(part)

@@ -97,6 +97,8 @@ def transform_episodes(
   Raises:
     ValueError: if `rlds_data` has no episodes, if a transform does not fit the
       steps, or if a function returns anything but an episode.
+    InvalidArgumentError: while iterating, if the fields of an episode differ in
+      length, or a method `transform` does not keep all steps.
   """
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
@@ -140,7 +142,15 @@ def _apply(batches, transform):
     return made
 
   def change(batch):
-    return transform.transform_batch(batch)._replace(episode=())
+    made = transform.transform_batch(batch)._replace(episode=())
+    if transform.has_filter:
+      return made
+    # A transform of single steps that leaves some out knows no episodes.
+    rows = tf.range(made.row_splits[-1])
+    found = {rlds.STEPS: rows, type(transform).__name__: made.steps}
+    checked = stacked_steps.with_equal_lengths(found)[rlds.STEPS]
+    with tf.control_dependencies([checked]):
+      return made._replace(row_splits=tf.identity(made.row_splits))
 
   if not isinstance(transform, base.EpisodeOperation):
     return batching.map_episodes(batches, call)

@@ -192,34 +192,24 @@ class EpisodeTransform(EpisodeOperation):
 
     Raises:
       ValueError: if the index is missing; and as the method of the class does.
-      InvalidArgumentError: if there is not a row for each step in the result.
     """
-    keep = None
     if type(self).transform is not EpisodeTransform.transform:
-      steps = self.transform(batch.steps)
-    elif self.draws and not tf.is_tensor(batch.episode):
+      return batch._replace(steps=self.transform(batch.steps))
+    if self.draws and not tf.is_tensor(batch.episode):
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
           ' episode_index is missing. Use transform_episodes, which counts the'
           ' episodes, or rlds_data.enumerate().map(lambda index, episode:'
           ' transform(episode, index)).'
       )
-    else:
-      steps = self.transform_rows(
-          batch.steps, episode_rows.EpisodeRows.of(batch)
-      )
-    if isinstance(steps, tuple):
-      steps, keep = steps
-    # A method `transform` that leaves steps out takes no heed of the episodes.
-    names = {
-        rlds.STEPS: tf.range(batch.row_splits[-1]),
-        type(self).__name__: steps,
-    }
-    steps = stacked_steps.with_equal_lengths(names)[type(self).__name__]
-    batch = batch._replace(steps=steps)
-    if keep is None:
-      return batch
-    return episode_batches.keep_rows(batch, tf.where(keep)[:, 0])
+    rows = episode_rows.EpisodeRows.of(batch)
+    made = self.transform_rows(batch.steps, rows)
+    if not isinstance(made, tuple):
+      return batch._replace(steps=made)
+    steps, keep = made
+    return episode_batches.keep_rows(
+        batch._replace(steps=steps), tf.where(keep)[:, 0]
+    )
 
   def invert(self, steps: Dict[str, Any]) -> Dict[str, Any]:
     """Turns transformed fields back into those of the data.

@@ -10,7 +10,7 @@ same form. It is relative to a frame; p are positions, R matrices:
 A motion in the end-effector frame is the same wherever the robot stands.
 """
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import tensorflow as tf
 
@@ -37,6 +37,8 @@ class _ActionsFromReached(base.EpisodeTransform):
 
   action: paths.Path
   kept: Sequence[int]
+  apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+  _here: Callable[[Dict[str, Any]], tf.Tensor]
   _size: Optional[int] = None
 
   def target(self, steps: Dict[str, Any]) -> tf.Tensor:

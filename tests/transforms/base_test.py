@@ -176,7 +176,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ([ways.FIVE, _WRONG], [fields.SelectFields(exclude=['action'])]),
       ([ways.FIVE, _WRONG], [_KEEP(min_length=99)]),
       ([ways.FIVE, ways.THREE], [_EverySecond()]),
-      ([ways.FIVE], [_COMPOSE([_EverySecond(), thinning.FrameSkip(2)])]),
+      ([ways.FIVE], [_EverySecond(), thinning.FrameSkip(2)]),
   )
   def test_unequal_lengths(self, episodes, transforms):
     made = applying.transform_episodes(golden.batched(episodes), transforms)
