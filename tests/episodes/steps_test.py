@@ -1,302 +1,154 @@
-"""Tests of the step fields read off an element spec."""
-
-import itertools
+"""Tests of the steps of episodes: their specs, and how they are stacked."""
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
+from rlds2reverb.episodes import attempts
+from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 
-_FORMS = (('stacked', golden.stacked), ('nested', golden.nested))
 _FLAGS = ('is_first', 'is_last', 'is_terminal')
+_WORDS = np.array([b'1'] * 4, object)
 
 
-class StackStepsTest(tf.test.TestCase, parameterized.TestCase):
+def _spec_of(rlds_data):
+  return steps_lib.steps_spec(rlds_data.element_spec)
 
-  @parameterized.named_parameters(
-      ('stacked', golden.stacked, True),
-      ('nested', golden.nested, True),
-      ('stacked_in_map', golden.stacked, False),
-      ('nested_in_map', golden.nested, False),
-  )
-  def test_whole_episodes(self, form, eagerly):
-    episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
-    rlds_data = form(episodes)
-    if eagerly:
-      stacked = [stacked_steps.stack_steps(e['steps']) for e in rlds_data]
-    else:
-      stacked = list(
-          rlds_data.map(lambda e: stacked_steps.stack_steps(e['steps']))
-      )
-    self.assertLen(stacked, 2)
-    for steps, episode in zip(stacked, episodes):
-      self.assertAllEqual(sorted(steps), sorted(episode))
-      for name, leaf in episode.items():
-        self.assertAllEqual(steps[name], leaf)
-        self.assertEqual(steps[name].dtype, leaf.dtype)
 
-  def test_steps_that_end_in_a_map(self):
-    rlds_data = (
-        tf.data.Dataset.from_tensors([0, 1, 64, 150])
-        .unbatch()
-        .map(
-            lambda count: {
-                'steps': tf.data.Dataset.range(tf.cast(count, tf.int64)).map(
-                    lambda index: {'x': tf.fill([2], index)}
-                )
-            }
-        )
-    )
-    stacked = rlds_data.map(lambda e: stacked_steps.stack_steps(e['steps']))
-    self.assertEqual(
-        stacked.element_spec, {'x': tf.TensorSpec([None, 2], tf.int64)}
-    )
-    self.assertAllEqual(
-        [steps['x'].shape for steps in stacked],
-        [[0, 2], [1, 2], [64, 2], [150, 2]],
-    )
-    for steps in stacked:
-      for index, row in enumerate(steps['x']):
-        self.assertAllEqual(row, [index, index])
+def _map_steps(rlds_data, function):
+  """Changes the stacked steps, or each of the nested ones."""
+
+  def change(episode):
+    steps = episode['steps']
+    if isinstance(steps, tf.data.Dataset):
+      return {**episode, 'steps': steps.map(function)}
+    return {**episode, 'steps': function(steps)}
+
+  return rlds_data.map(change)
 
 
 class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*_FORMS)
+  @parameterized.named_parameters(*golden.FORMS.items())
   def test_specs_of_one_step(self, form):
-    rlds_data = form([golden.COMPLETE])
-    spec = steps_lib.steps_spec(rlds_data.element_spec)
-    self.assertEqual(spec.stacked, form is golden.stacked)
-    self.assertEqual(
-        spec.step,
-        {
-            'observation': tf.TensorSpec([2], tf.float32),
-            'action': tf.TensorSpec([], tf.int64),
-            'reward': tf.TensorSpec([], tf.float32),
-            'discount': tf.TensorSpec([], tf.float32),
-            'is_first': tf.TensorSpec([], tf.bool),
-            'is_last': tf.TensorSpec([], tf.bool),
-            'is_terminal': tf.TensorSpec([], tf.bool),
-        },
-    )
+    for dtype, shape in ((np.float64, (4,)), (np.int32, (4, 1))):
+      column = np.ones(shape, dtype)
+      flags = {flag: column for flag in _FLAGS}
+      data = form([{**golden.COMPLETE, 'discount': column, **flags}])
+      spec = _spec_of(data.map(lambda episode: {**episode, 'id': 'a'}))
+      self.assertEqual(spec.stacked, form is golden.stacked)
+      number = tf.TensorSpec(shape[1:], dtype)
+      self.assertEqual(
+          spec.step,
+          {
+              'observation': tf.TensorSpec([2], tf.float32),
+              'action': tf.TensorSpec([], tf.int64),
+              'reward': tf.TensorSpec([], tf.float32),
+              'discount': number,
+              **{flag: number for flag in _FLAGS},
+          },
+      )
+    # Ragged fields may be there, and not be used.
+    data = golden.with_unused_fields(form([golden.COMPLETE]))
+    self.assertIsInstance(_spec_of(data).step['words'], tf.RaggedTensorSpec)
 
-  def test_other_fields_of_an_episode(self):
-    rlds_data = golden.nested([golden.COMPLETE]).map(
-        lambda episode: {**episode, 'episode_id': 'a'}
-    )
-    self.assertCountEqual(
-        steps_lib.steps_spec(rlds_data.element_spec).step, list(golden.COMPLETE)
-    )
-
-  @parameterized.named_parameters(
-      ('other_keys', {'observation': 1}),
-      ('tensor', 1),
-      ('tuple', ({'steps': 1}, 2)),
-  )
+  @parameterized.parameters(({'observation': 1},), 1, (({'steps': 1}, 2),))
   def test_no_steps(self, element):
-    with self.assertRaises(ValueError) as caught:
-      steps_lib.steps_spec(tf.data.Dataset.from_tensors(element).element_spec)
-    self.assertEqual(
-        str(caught.exception),
-        'No dataset representing RLDS steps exist in the data.',
-    )
-
-  def test_no_steps_as_tf_agents(self):
-    rlds_data = tf.data.Dataset.from_tensors({'observation': 1})
-    with self.assertRaises(ValueError) as theirs:
-      original.create_trajectory_data_spec(rlds_data)
-    with self.assertRaises(ValueError) as ours:
-      steps_lib.steps_spec(rlds_data.element_spec)
-    self.assertEqual(str(ours.exception), str(theirs.exception))
-
-  @parameterized.parameters(*steps_lib.get_rlds_step_features())
-  def test_missing_feature(self, feature):
-    episode = {
-        name: leaf for name, leaf in golden.COMPLETE.items() if name != feature
-    }
-    with self.assertRaises(ValueError) as theirs:
-      original.create_trajectory_data_spec(golden.nested([episode]))
-    self.assertStartsWith(
-        str(theirs.exception), 'Invalid RLDS step spec. Features expected are ['
-    )
-    for name, form in _FORMS:
-      with self.subTest(name):
-        with self.assertRaises(ValueError) as ours:
-          steps_lib.steps_spec(form([episode]).element_spec)
-        self.assertStartsWith(str(ours.exception), str(theirs.exception))
-        self.assertIn('map_fields', str(ours.exception))
-
-  def test_nothing_is_done_where_lengths_are_known_to_be_equal(self):
-    steps = {'a': tf.zeros([3, 2]), 'b': (tf.zeros([3]), tf.range(3))}
-    self.assertIs(stacked_steps.stack_steps(steps), steps)
-
-  def test_steps_that_are_no_dict(self):
-    for steps in (
-        tf.zeros([3]),
-        (tf.zeros([3]), tf.zeros([3])),
+    data = tf.data.Dataset.from_tensors(element)
+    with self.assertRaisesRegex(
+        ValueError, '^No dataset representing RLDS steps exist in the data.$'
     ):
-      for name, dataset in {
-          'stacked': tf.data.Dataset.from_tensors({'steps': steps}),
-          'nested': tf.data.Dataset.from_tensors(steps).map(
-              lambda *leaves: {
-                  'steps': tf.data.Dataset.from_tensor_slices(leaves)
-              }
-          ),
-      }.items():
-        with self.subTest(name):
-          with self.assertRaisesRegex(ValueError, r'but found \[\]'):
-            steps_lib.steps_spec(dataset.element_spec)
+      _spec_of(data)
 
-  def test_features(self):
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_a_feature_that_is_missing(self, form):
+    for feature in steps_lib.get_rlds_step_features():
+      episode = {k: v for k, v in golden.COMPLETE.items() if k != feature}
+      with self.assertRaises(ValueError) as theirs:
+        original.create_trajectory_data_spec(golden.nested([episode]))
+      with self.assertRaises(ValueError) as ours:
+        _spec_of(form([episode]))
+      self.assertStartsWith(str(ours.exception), str(theirs.exception))
+      self.assertIn('map_fields', str(ours.exception))
+    with self.assertRaisesRegex(ValueError, r'but found \[\]$'):
+      _spec_of(tf.data.Dataset.from_tensors({'steps': tf.zeros([3])}))
     self.assertEqual(
         steps_lib.get_rlds_step_features(), original.get_rlds_step_features()
     )
-    steps_lib.get_rlds_step_features().clear()
-    self.assertLen(steps_lib.get_rlds_step_features(), 7)
 
-  @parameterized.named_parameters(
-      (f'{form_name}_{feature}_{name}', form, feature, column)
-      for (form_name, form), (feature, name, column) in itertools.product(
-          _FORMS,
-          [
-              ('discount', 'string', np.array([b'1'] * 4, object)),
-              ('discount', 'bool', np.ones([4], bool)),
-              ('discount', 'pair', np.ones([4, 2], np.float32)),
-              ('discount', 'matrix', np.ones([4, 1, 1], np.float32)),
-              ('is_first', 'string', np.array([b'1'] * 4, object)),
-              ('is_last', 'pair', np.ones([4, 2], bool)),
-              ('is_terminal', 'matrix', np.ones([4, 1, 1], bool)),
-          ],
-      )
+  @parameterized.parameters(
+      ('discount', _WORDS),
+      ('discount', np.ones([4], bool)),
+      ('discount', np.ones([4, 2], np.float32)),
+      ('discount', {'value': np.ones([4], np.float32)}),
+      ('is_first', _WORDS),
+      ('is_last', np.ones([4, 2], bool)),
+      ('is_terminal', np.ones([4, 1, 1], bool)),
   )
-  def test_not_one_number(self, form, feature, column):
-    rlds_data = form([dict(golden.COMPLETE, **{feature: column})])
-    with self.assertRaisesRegex(
-        ValueError, f'Step field {feature} must be one number'
-    ):
-      steps_lib.steps_spec(rlds_data.element_spec)
+  def test_what_is_not_one_number(self, feature, column):
+    for form in golden.FORMS.values():
+      with self.assertRaisesRegex(
+          ValueError, f'Step field {feature} must be one number'
+      ):
+        _spec_of(form([{**golden.COMPLETE, feature: column}]))
 
-  @parameterized.named_parameters(*_FORMS)
-  def test_discount_or_flag_that_is_a_dict(self, form):
-    for feature in ('discount', *_FLAGS):
-      episode = dict(golden.COMPLETE)
-      episode[feature] = {'value': episode[feature]}
-      with self.subTest(feature):
-        with self.assertRaisesRegex(ValueError, f'{feature} must be one'):
-          steps_lib.steps_spec(form([episode]).element_spec)
-
-  @parameterized.named_parameters(*_FORMS)
-  def test_numbers(self, form):
-    for dtype, shape in itertools.product(
-        (np.float32, np.float64, np.int32, np.uint8), ((), (1,))
+  @parameterized.named_parameters(*golden.FORMS.items())
+  def test_what_is_not_dense_or_no_number(self, form):
+    for message, change in (
+        (
+            'action/text/1 must be a dense tensor',
+            lambda steps: {'text': (steps['reward'], steps['words'])},
+        ),
+        (
+            'action must be a dense tensor, but is Sparse',
+            lambda steps: tf.sparse.from_dense(steps['observation']),
+        ),
     ):
-      column = np.ones([4, *shape], dtype)
-      episode = dict(
-          golden.COMPLETE, discount=column, **{f: column for f in _FLAGS}
+      data = _map_steps(
+          golden.with_unused_fields(form([golden.COMPLETE])),
+          lambda steps, change=change: {**steps, 'action': change(steps)},
       )
-      spec = steps_lib.steps_spec(form([episode]).element_spec).step
-      self.assertEqual(spec['discount'], tf.TensorSpec(shape, dtype))
-      self.assertEqual(spec['is_first'], tf.TensorSpec(shape, dtype))
-
-  @parameterized.named_parameters(*_FORMS)
-  def test_unused_ragged_field(self, form):
-    spec = steps_lib.steps_spec(
-        golden.with_unused_fields(form([golden.COMPLETE])).element_spec
-    )
-    self.assertIsInstance(spec.step['words'], tf.RaggedTensorSpec)
-    self.assertEqual(spec.step['reward'], tf.TensorSpec([], tf.float32))
-
-  @parameterized.named_parameters(
-      (f'{form_name}_{feature}', form, feature)
-      for (form_name, form), feature in itertools.product(
-          _FORMS, ('observation', 'action', 'reward')
-      )
-  )
-  def test_used_ragged_field(self, form, feature):
-    def use(steps):
-      steps = dict(steps)
-      steps[feature] = {'text': (steps['reward'], steps.pop('words'))}
-      return steps
-
-    def use_in(episode):
-      steps = episode['steps']
-      if isinstance(steps, tf.data.Dataset):
-        return {'steps': steps.map(use)}
-      return {'steps': use(steps)}
-
-    rlds_data = golden.with_unused_fields(form([golden.COMPLETE])).map(use_in)
-    with self.assertRaisesRegex(
-        ValueError, f'Step field {feature}/text/1 must be a dense tensor'
-    ):
-      steps_lib.steps_spec(rlds_data.element_spec)
-
-  def test_used_sparse_field(self):
-    rlds_data = golden.nested([golden.COMPLETE]).map(
-        lambda episode: {
-            'steps': episode['steps'].map(
-                lambda step: {
-                    **step,
-                    'action': tf.sparse.from_dense(step['observation']),
-                }
-            )
-        }
-    )
-    with self.assertRaisesRegex(
-        ValueError, 'Step field action must be a dense tensor'
-    ):
-      steps_lib.steps_spec(rlds_data.element_spec)
+      with self.assertRaisesRegex(ValueError, f'Step field {message}'):
+        _spec_of(data)
+    data = form([{**golden.COMPLETE, 'reward': {'a': _WORDS}}])
+    with self.assertRaisesRegex(ValueError, 'reward/a must be of numbers, but'):
+      _spec_of(data)
 
   def test_stacked_steps_without_time(self):
-    rlds_data = tf.data.Dataset.from_tensors(
+    data = tf.data.Dataset.from_tensors(
         {'steps': {**golden.COMPLETE, 'reward': 1.0}}
     )
     with self.assertRaisesRegex(ValueError, 'leading time dimension'):
-      steps_lib.steps_spec(rlds_data.element_spec)
+      _spec_of(data)
+    with self.assertRaisesRegex(ValueError, 'step field reward is one value'):
+      data_sets.batches_of(data)
 
+  def test_elements_that_are_no_episodes(self):
+    batch = next(iter(data_sets.batches_of(golden.stacked([golden.COMPLETE]))))
+    for element, found in (
+        (batch, 'a EpisodeBatch of'),
+        ({'a': 1}, r"\['a'\]"),
+        (3, '3'),
+    ):
+      with self.assertRaisesRegex(
+          ValueError, f"x must be a dict with 'steps', but is {found}.* Look."
+      ):
+        steps_lib.check_has_steps('x', element, ' Look.')
 
-class FieldsTest(tf.test.TestCase):
-
-  def test_field_path(self):
-    self.assertEqual(
-        steps_lib.field_path(('observation', 'camera', 0)),
-        'observation/camera/0',
-    )
-
-  def test_float_fields(self):
-    step = {
-        'reward': tf.TensorSpec([], tf.bfloat16),
-        'observation': {
-            'b': (tf.TensorSpec([], tf.int64), tf.TensorSpec([2], tf.float64)),
-            'a': tf.TensorSpec([], tf.float32),
-            'c': tf.TensorSpec([], tf.string),
-        },
+  def test_zeros_and_float_fields(self):
+    spec = {
+        'a': tf.TensorSpec([None, 3], tf.int64),
+        'b': (tf.TensorSpec([2], tf.string), tf.TensorSpec(None, tf.bfloat16)),
     }
-    self.assertEqual(
-        steps_lib.float_fields(step),
-        [
-            ('observation/a', tf.TensorSpec([], tf.float32)),
-            ('observation/b/1', tf.TensorSpec([2], tf.float64)),
-            ('reward', tf.TensorSpec([], tf.bfloat16)),
-        ],
-    )
-
-
-class ZerosTest(tf.test.TestCase):
-
-  def test_open_dimensions_are_zero(self):
-    found = steps_lib.zeros(
-        {
-            'a': tf.TensorSpec([None, 3], tf.int64),
-            'b': (tf.TensorSpec([2], tf.string),),
-        }
-    )
+    found = steps_lib.zeros(spec)
     self.assertEqual(found['a'].shape, [0, 3])
-    self.assertEqual(found['a'].dtype, tf.int64)
+    self.assertEqual(found['b'][1].shape, [0])
     self.assertAllEqual(found['b'][0], [b'', b''])
+    self.assertEqual(steps_lib.float_fields(spec), [('b/1', spec['b'][1])])
 
 
 class OneAStepTest(tf.test.TestCase):
@@ -305,38 +157,80 @@ class OneAStepTest(tf.test.TestCase):
     column = tf.constant([[True], [False]])
     flags = lambda column: steps_lib.one_a_step('is_first', column, tf.bool)
     # What the last dimension is may be known only while it runs.
-    open_flags = tf.function(
-        flags,
-        input_signature=[tf.TensorSpec([None, None], tf.bool)],
-        autograph=False,
-    )
+    open_spec = [tf.TensorSpec([None, None], tf.bool)]
+    open_flags = tf.function(flags, open_spec, autograph=False)
     self.assertAllEqual(flags(column), [True, False])
     self.assertAllEqual(open_flags(column), [True, False])
-
-  def test_a_batch_of_episodes_is_no_episode(self):
-    batches = golden.stacked([golden.COMPLETE, golden.COMPLETE]).batch(2)
-    flags = batches.map(
-        lambda batch: steps_lib.one_a_step(
-            'is_first', batch['steps']['is_first'], tf.bool
-        )
-    )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
         'is_first must be one number for each step.*Are the episodes batched',
     ):
-      list(flags)
+      open_flags(tf.ones([2, 4], tf.bool))
 
 
-class StackEpisodesTest(tf.test.TestCase):
+class StackTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_fields_of_unequal_length_are_named_first(self):
-    steps = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
-    episodes = tf.data.Dataset.from_tensors({'steps': steps})
-    with self.assertRaises(ValueError) as raised:
-      stacked_steps.stack_episodes(episodes)
-    self.assertStartsWith(
-        str(raised.exception),
-        "An episode's fields must have a row for every step. Found action: 4,",
+  @parameterized.parameters(*golden.FORMS)
+  def test_whole_episodes(self, form):
+    episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
+    data = golden.FORMS[form](episodes)
+    eagerly = [stacked_steps.stack_steps(one['steps']) for one in data]
+    in_map = [one['steps'] for one in stacked_steps.stack_episodes(data)]
+    some = [
+        stacked_steps.stacked_fields(one['steps'], ['reward']) for one in data
+    ]
+    for found in (eagerly, in_map):
+      golden.assert_frames_equal(self, found, episodes)
+    for one, episode in zip(some, episodes):
+      self.assertEqual(list(one), ['reward'])
+      self.assertAllEqual(one['reward'], episode['reward'])
+
+  def test_steps_that_end_in_a_map(self):
+    counts = tf.data.Dataset.from_tensor_slices(np.int64([0, 1, 64, 150]))
+    data = counts.map(
+        lambda count: {
+            'steps': tf.data.Dataset.range(count).map(
+                lambda index: {'x': tf.fill([2], index)}
+            )
+        }
+    )
+    for count, episode in zip(counts, stacked_steps.stack_episodes(data)):
+      expected = np.repeat(np.arange(count)[:, None], 2, 1)
+      self.assertAllEqual(episode['steps']['x'], expected)
+
+  def test_fields_that_nobody_needs_are_not_read(self):
+    episode = {**golden.COMPLETE, 'image': np.zeros([4, 5000], np.uint8)}
+    for size, expected in ((5000, ['reward']), (10, ['image', 'reward'])):
+      cut = {name: episode[name] for name in ('reward', 'image')}
+      cut['image'] = cut['image'][:, :size]
+      batches = data_sets.batches_of(
+          golden.nested([cut]).map(lambda one: {**one, 'id': 1, 'unused': 2}),
+          fields=['reward'],
+          episode_fields=['id'],
+      )
+      self.assertCountEqual(batches.element_spec.steps, expected)
+      self.assertEqual(list(batches.element_spec.fields), ['id'])
+
+  def test_lengths(self):
+    steps = {'a': tf.zeros([3, 2]), 'b': (tf.zeros([3]), tf.range(3))}
+    self.assertIs(stacked_steps.stack_steps(steps), steps)
+    wrong = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
+    message = "An episode's fields must have .* Found action: 4, reward: 3"
+    with self.assertRaisesRegex(ValueError, message):
+      stacked_steps.stack_episodes(
+          tf.data.Dataset.from_tensors({'steps': wrong})
+      )
+    with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+      stacked_steps.stack_steps(wrong)
+
+  def test_a_failed_attempt(self):
+    found = attempts.attempt(
+        tf.data.Dataset.from_tensor_slices([b'\1\0\0\0', b'1', b'\2\0\0\0']),
+        lambda text: tf.io.decode_raw(text, tf.int32),
+        lambda spec, text: steps_lib.zeros(spec),
+    )
+    self.assertEqual(
+        [one.tolist() for one in found.as_numpy_iterator()], [[1], [], [2]]
     )
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
+from tests import contract
 
 _End = windows_lib.EndOfEpisode
-
+_ENDS = [end.value for end in _End if end != _End.CROSS]
 _WITHOUT_TENSORFLOW = """
 import sys
 import numpy as np
@@ -22,96 +23,63 @@ assert found.episode.tolist() == [0, 0, 0, 1], found
 assert found.start.tolist() == [0, 2, 3, 0], found
 assert 'tensorflow' not in sys.modules
 """
-
-
-def _expected(windows, num_rows):
-  """Returns the starts of the windows of an episode, and its padding."""
-  length, stride = windows.length, windows.stride
-  whole = [
-      start
-      for start in range(0, num_rows, stride)
-      if start + length <= num_rows
-  ]
-  starts = list(whole)
-  last = whole[-1] + length if whole else 0
-  if windows.end == _End.PAD and 0 < num_rows < length:
-    starts = [0]
-  elif windows.end == _End.TILE:
-    starts = list(range(0, num_rows, stride))
-  elif windows.end in (_End.ZERO_PAD, _End.REPEAT_LAST, _End.OVERLAP):
-    following = whole[-1] + stride if whole else 0
-    if last < num_rows and following < num_rows:
-      starts.append(following)
-      if windows.end == _End.OVERLAP:
-        starts[-1] = max(num_rows - length, 0)
-  return starts, max([start + length - num_rows for start in starts] + [0])
+_check = windows_lib.check_windows
+_CROSS = windows_lib.Windows(3, end='cross')
 
 
 class WindowsTest(parameterized.TestCase):
 
-  def test_the_example(self):
-    starts = {
-        'drop': [0, 2],
-        'pad': [0, 2, 6],
-        'tile': [0, 2, 4, 6],
-        'zero_pad': [0, 2, 4, 6],
-        'repeat_last': [0, 2, 4, 6],
-        'overlap': [0, 2, 3, 6],
-    }
-    for end, expected in starts.items():
-      with self.subTest(end):
-        found = windows_lib.Windows(3, 2, end).find(np.array([6, 2]))
-        begins = np.array([0, 6])
-        self.assertEqual(
-            (begins[found.episode] + found.start).tolist(), expected
-        )
-    crossing = windows_lib.Windows(3, 2, 'cross').find(np.array([8]))
-    self.assertEqual(crossing.start.tolist(), [0, 2, 4])
+  @parameterized.parameters(
+      ('drop', [0, 2]),
+      ('pad', [0, 2, 6]),
+      ('tile', [0, 2, 4, 6]),
+      ('zero_pad', [0, 2, 4, 6]),
+      ('repeat_last', [0, 2, 4, 6]),
+      ('overlap', [0, 2, 3, 6]),
+  )
+  def test_the_drawing(self, end, expected):
+    found = windows_lib.Windows(3, 2, end).find(np.array([6, 2]))
+    begins = np.array([0, 6])[found.episode]
+    self.assertEqual((begins + found.start).tolist(), expected)
 
-  @parameterized.parameters(*(end.value for end in _End))
-  def test_whole_episodes(self, end):
+  @parameterized.parameters(*_ENDS)
+  def test_whole_episodes_and_parts(self, end):
+    rng = np.random.default_rng(1)
     num_rows = np.arange(13)
     for length, stride in itertools.product([1, 2, 3, 5], [1, 2, 3, 4, 7]):
       windows = windows_lib.Windows(length, stride, end)
       with self.subTest(str(windows)):
-        expected = [_expected(windows, each) for each in num_rows.tolist()]
-        episode = [i for i, (starts, _) in enumerate(expected) for _ in starts]
-        start = [each for starts, _ in expected for each in starts]
-        padding = [padding for _, padding in expected]
-        for found in (
-            windows.find(num_rows),
-            windows.find(tf.constant(num_rows)),
-        ):
-          self.assertEqual(np.asarray(found.episode).tolist(), episode)
-          self.assertEqual(np.asarray(found.start).tolist(), start)
-        for found in (
-            windows.padding(num_rows),
-            windows.padding(tf.constant(num_rows)),
-        ):
-          self.assertEqual(np.asarray(found).tolist(), padding)
+        starts = [
+            contract.window_starts(int(count), length, stride, end)
+            for count in num_rows
+        ]
+        padding = [
+            max([start + length - count for start in some] + [0])
+            for count, some in zip(num_rows, starts)
+        ]
+        for rows in (num_rows, tf.constant(num_rows)):
+          found = windows.find(rows)
+          episode = [index for index, some in enumerate(starts) for _ in some]
+          self.assertEqual(list(np.asarray(found.episode)), episode)
+          self.assertEqual(list(np.asarray(found.start)), sum(starts, []))
+          self.assertEqual(list(np.asarray(windows.padding(rows))), padding)
+        seen, found = 0, []
+        for end_of_part in [*sorted(rng.integers(1, 12, 3)), 12]:
+          found += windows.find(
+              np.array([end_of_part]),
+              np.array([seen]),
+              np.array([end_of_part == 12]),
+          ).start.tolist()
+          seen = end_of_part
+        self.assertEqual(found, starts[-1])
 
-  @parameterized.parameters(*(end.value for end in _End))
-  def test_episodes_that_come_in_parts(self, end):
-    random = np.random.default_rng(1)
-    for _ in range(50):
-      windows = windows_lib.Windows(
-          int(random.integers(1, 7)), int(random.integers(1, 7)), end
-      )
-      total = int(random.integers(1, 30))
-      cuts = np.unique(random.integers(1, total + 1, 4)).tolist() + [total]
-      starts, begin = [], 0
-      for cut in sorted(set(cuts)):
-        found = windows.find(
-            np.array([cut]), np.array([begin]), np.array([cut == total])
-        )
-        starts += found.start.tolist()
-        begin = cut
-      self.assertEqual(starts, _expected(windows, total)[0], (windows, cuts))
-
-  def test_no_episodes(self):
-    for num_rows in (np.zeros(0, np.int64), tf.zeros([0], tf.int64)):
-      found = windows_lib.Windows(3, end='tile').find(num_rows)
-      self.assertEmpty(np.asarray(found.start))
+  def test_windows_that_cross_episodes(self):
+    self.assertEqual(
+        windows_lib.Windows(3, 2, 'cross').find(np.array([8])).start.tolist(),
+        [0, 2, 4],
+    )
+    self.assertTrue(_CROSS.crosses_episodes)
+    self.assertFalse(_CROSS.pads_episodes)
 
   def test_ranges(self):
     first, count = np.array([5, 1, 0, 7]), np.array([2, 0, 3, 1])
@@ -123,30 +91,22 @@ class WindowsTest(parameterized.TestCase):
   def test_arrays_do_without_tensorflow(self):
     subprocess.run([sys.executable, '-c', _WITHOUT_TENSORFLOW], check=True)
 
-  def test_values(self):
-    self.assertEqual(
-        windows_lib.Windows(3, end='pad'), windows_lib.Windows(3, 1, _End.PAD)
-    )
+  @parameterized.parameters(
+      (lambda: windows_lib.Windows(0), 'length of windows must be .* but is 0'),
+      (lambda: windows_lib.Windows(2, 1.5), 'stride of .* but is 1.5'),
+      (lambda: windows_lib.Windows(2, 1, 'tiles'), "one of 'drop'.*mean tile"),
+      (lambda: windows_lib.Windows(2, 1, None), 'end of windows must be one'),
+      (lambda: _check(3), r'must be Windows\(length, stride, end\), but are 3'),
+      (
+          lambda: _check(_CROSS, {_End.CROSS: 'Because.'}, ' of x'),
+          "of x cannot be 'cross': Because.",
+      ),
+  )
+  def test_what_cannot_be_cut(self, call, message):
+    with self.assertRaisesRegex(ValueError, message):
+      call()
+    _check(_CROSS, {_End.PAD: 'Because.'})
     self.assertIs(windows_lib.Windows(3, end='pad').end, _End.PAD)
-    self.assertEqual(_End.PAD, 'pad')
-    for arguments, message in (
-        ((0,), 'length of windows must be a positive integer, but is 0'),
-        ((2, 1.5), 'stride of windows must be a positive integer, but is 1.5'),
-        ((2, True), 'stride of windows must be a positive integer'),
-        ((2, 1, 'tiles'), "end of windows must be one of 'drop'.*mean tile"),
-        ((2, 1, None), 'end of windows must be one of'),
-    ):
-      with self.subTest(str(arguments)):
-        with self.assertRaisesRegex(ValueError, message):
-          windows_lib.Windows(*arguments)
-
-  def test_what_cannot_be_cut(self):
-    with self.assertRaisesRegex(ValueError, 'Windows.length, stride, end.*3'):
-      windows_lib.check_windows(3)
-    windows = windows_lib.Windows(3, end='cross')
-    windows_lib.check_windows(windows)
-    with self.assertRaisesRegex(ValueError, "of x cannot be 'cross': Because."):
-      windows_lib.check_windows(windows, {_End.CROSS: 'Because.'}, ' of x')
 
 
 if __name__ == '__main__':

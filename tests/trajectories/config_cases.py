@@ -218,10 +218,7 @@ OPEN_X = {
             'height': 'height_to_bottom',
         },
         _arm(),
-        {
-            'instruction': 'natural_language_instruction',
-            'success': '//success',
-        },
+        {'instruction': 'natural_language_instruction', 'success': '//success'},
     ),
     'language_table': Case(
         {'image': 'rgb', 'state': 'effector_translation'},

@@ -162,10 +162,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     directory = self.create_tempdir().full_path
     writing.write_episodes(
         [
-            {
-                **episode,
-                'steps': golden.rows_of(episode['steps']),
-            }
+            {**episode, 'steps': golden.rows_of(episode['steps'])}
             for episode in episodes
         ],
         directory,

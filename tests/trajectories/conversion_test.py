@@ -148,22 +148,13 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         two_steps,
         golden.TRUNCATED,
     ]
-    for form, length in (('stacked', 1), ('batched', None)):
-      frames = golden.rows_of_blocks(
-          _convert(
-              _FORMS[form](episodes),
-              rules={'terminal_discount': 'transition'},
-              block_length=length,
-              batched=True,
-          )
-      )
-      golden.assert_frames_equal(
-          self, frames, golden.expected_frames(episodes, 'transition')
-      )
-      self.assertAllEqual(
-          [frame.discount for frame in frames],
-          np.float32([1, 1, 1, 0.9, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0.9]),
-      )
+    frames = _convert(
+        golden.batched(episodes), rules={'terminal_discount': 'transition'}
+    )
+    self.assertAllEqual(
+        [frame.discount for frame in frames],
+        np.float32([1, 1, 1, 0.9, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0.9]),
+    )
 
   def test_no_episodes(self):
     for form in _FORMS.values():
@@ -261,8 +252,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
         self,
         golden.frames_of(frames),
         golden.expected_frames(
-            [episode],
-            policy_info=lambda a, b: (b['observation'], a['reward']),
+            [episode], policy_info=lambda a, b: (b['observation'], a['reward'])
         ),
     )
     self.assertLen(calls, traced)

@@ -167,8 +167,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         str(report), 'No episode was skipped, and nothing looks wrong.'
     )
     self.assertEqual(
-        (report.skipped_episodes, report.bootstrapped_terminals),
-        ([], []),
+        (report.skipped_episodes, report.bootstrapped_terminals), ([], [])
     )
     self.assertEqual(
         (report.last_rewards, report.nan_counts, report.inserted_items),

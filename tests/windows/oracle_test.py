@@ -108,44 +108,6 @@ def _unroll(length, stride, end):
   return call, expected
 
 
-def _burn_in(burn_in, n_step, length):
-  def call(steps):
-    chunks = windows.unroll(steps, windows_lib.Windows(length, length))
-    parts = windows.split_burn_in(chunks, burn_in, n_step)
-    return {**parts._asdict(), **parts.columns, 'columns': ()}
-
-  def expected(steps):
-    rows = contract.transitions(steps)
-    made = []
-    for start in range(0, len(rows) - length + 1, length):
-      chunk = rows[start : start + length]
-      main = contract.stack(chunk[burn_in : length - n_step])
-      observations = [row['observation'] for row in chunk]
-      made.append(
-          {
-              **main,
-              'burn_in_observation': contract.stack(
-                  observations[: burn_in + n_step]
-              ),
-              'main_observation': main['observation'],
-              'target_observation': contract.stack(
-                  observations[burn_in + n_step :]
-              ),
-              'is_terminal': contract.stack(
-                  [row['is_terminal'] for row in chunk[burn_in:]]
-              ),
-              'weight': (),
-              'mask': np.ones(length - n_step - burn_in, bool),
-              'initial_state': (),
-              'columns': (),
-          }
-      )
-      del made[-1]['observation']
-    return made
-
-  return call, expected
-
-
 def _stacked(num_frames, num_actions, before, fill):
   def call(steps):
     return windows.stack_and_chunk(
@@ -273,7 +235,6 @@ _CASES = {
     'unroll_repeat_last': _unroll(4, 4, 'repeat_last'),
     'unroll_overlap': _unroll(4, 3, 'overlap'),
     'unroll_far_apart': _unroll(2, 5, 'overlap'),
-    'burn_in': _burn_in(1, 2, 5),
     'frames': _stacked(3, None, 'repeat', 'zeros'),
     'frames_after_zeros': _stacked(4, None, 'zeros', 'zeros'),
     'frames_after_a_number': _stacked(2, None, 7, 'zeros'),
