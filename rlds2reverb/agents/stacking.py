@@ -87,7 +87,7 @@ def stack_agents(
     side_by_side = tf.nest.map_structure(
         lambda *leaves: tf.stack(leaves, 1), *rows
     )
-    stacked[field] = gathering.zeros_unless(mask, side_by_side)
+    stacked[field] = gathering.fill_unless(mask, side_by_side)
   made = {AGENT_MASK: mask}
   if rlds.IS_TERMINAL in by_agent:
     made[AGENT_IS_TERMINAL] = stacked[rlds.IS_TERMINAL]
@@ -115,7 +115,7 @@ def _team_reward(rewards: Any, is_in: tf.Tensor, how: str) -> tf.Tensor:
           f' {reward}.'
       )
     columns.append(steps_lib.one_a_step(rlds.REWARD, reward, reward.dtype))
-  reward = gathering.zeros_unless(is_in, tf.stack(columns, 1))
+  reward = gathering.fill_unless(is_in, tf.stack(columns, 1))
   total = tf.reduce_sum(reward, 1)
   if how == 'sum':
     return total

@@ -19,7 +19,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
-# The name of the operation that looks at bad records, by which pipelines know it.
+# Pipelines know the operation that looks at bad records by this name.
 FIND_FAULT = 'rlds2reverb_find_fault'
 
 CANNOT_BE_PARSED = (

@@ -193,11 +193,11 @@ class TransitionGraph:
     action = gathering.take(self._rows.get(rlds.ACTION, ()), edges['row'])
     place = tf.gather(self._state_row, state)
     observations = gathering.take(self._observations, place)
-    of_edges = gathering.zeros_unless(is_edge, {**edges, 'action': action})
+    of_edges = gathering.fill_unless(is_edge, {**edges, 'action': action})
     return Tree(
         mask=mask,
         parent=parent,
-        observation=gathering.zeros_unless(mask, observations),
+        observation=gathering.fill_unless(mask, observations),
         action=of_edges['action'],
         reward=of_edges['reward'],
         count=of_edges['count'],

@@ -174,7 +174,7 @@ class TransitionIndex:
     place = starts + count - 1 if duplicates == LAST else starts
     # What was not found has a place of some other key.
     index = tf.gather(self._order, tf.maximum(place, 0))
-    rows = gathering.zeros_unless(found, gathering.take(self._rows, index))
+    rows = gathering.fill_unless(found, gathering.take(self._rows, index))
     return Found(rows, found, count, tf.where(found, index, -1))
 
   def successors(self, observation: Any) -> graph_lib.Successors:

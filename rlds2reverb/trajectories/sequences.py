@@ -1,6 +1,6 @@
 """Converts RLDS episodes to sequences: windows of frames, of one length."""
 
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -10,6 +10,7 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import conversion
@@ -31,19 +32,17 @@ class _Held(NamedTuple):
 
 
 class _Cut(NamedTuple):
-  """Frames, and the starts of the sequences to be taken from them.
+  """Frames, and where sequences are cut from them.
 
   Attributes:
-    frames: a `Trajectory` `[M, ...]`, with the frames that are filled in after
-      the ends of episodes.
-    is_real: bool `[M]`: which frames were not filled in.
-    starts: int64 `[W]`: the index of the first frame of each sequence, in
-      ascending order.
+    frames: a `Trajectory` `[M, ...]`.
+    starts: int64 `[W]`: the index of the first frame of each sequence.
+    stops: int64 `[W]`: the index of the frame before which its episode ends.
   """
 
   frames: trajectory.Trajectory
-  is_real: tf.Tensor
   starts: tf.Tensor
+  stops: tf.Tensor
 
 
 @options_lib.takes_options
@@ -129,22 +128,46 @@ def _take_sequences(cuts, windows, max_batch_size, with_mask):
     )
 
   def take(first, cut):
-    starts = cut.starts[first : first + max_batch_size]
-    sequences = gathering.take_windows(
-        cut.frames, starts, windows.length, windows.stride
+    starts, stops = stacked_steps.rows_of(
+        (cut.starts, cut.stops), first, first + max_batch_size
     )
-    if not with_mask:
-      return sequences
     index = windows_lib.window_index(starts, windows.length)
-    return sequences, tf.gather(cut.is_real, index)
+    stops = stops[:, tf.newaxis]
+    is_real = index < stops
+    sequences = gathering.take(cut.frames, tf.minimum(index, stops - 1))
+    if windows.pads_episodes and windows.fill == 'zeros':
+      sequences = tf.cond(
+          tf.reduce_all(is_real),
+          lambda: sequences,
+          lambda: _with_boundaries(sequences, is_real),
+      )
+    return (sequences, is_real) if with_mask else sequences
 
   return graphs.map_elements(graphs.flat_map(cuts, split), take)
 
 
+def _with_boundaries(sequences, is_real) -> trajectory.Trajectory:
+  """Puts boundary frames, with which TF-Agents' observers pad, elsewhere."""
+  padded = gathering.fill_unless(is_real, sequences)
+  return padded._replace(
+      step_type=tf.where(is_real, padded.step_type, ts.StepType.LAST),
+      next_step_type=tf.where(
+          is_real, padded.next_step_type, ts.StepType.FIRST
+      ),
+  )
+
+
 def _cuts(frames, windows):
   """Returns a data set of the `_Cut`s of `FrameBlock`s, which are whole."""
+
+  def cut(block):
+    splits = block.row_splits
+    found = windows.find(splits[1:] - splits[:-1])
+    starts = tf.gather(splits, found.episode) + found.start
+    return _Cut(block.frames, starts, tf.gather(splits, found.episode + 1))
+
   if not windows.crosses_episodes:
-    return graphs.map_elements(frames, lambda block: _cut_whole(windows, block))
+    return graphs.map_elements(frames, cut)
   spec = frames.element_spec.frames
   held = _Held(spec, tf.TensorSpec([], tf.int64))
   return graphs.scan(
@@ -174,58 +197,6 @@ def _cut_with_held(windows, held, block):
   # The next sequence may begin after the last frame so far.
   first = tf.minimum(windows.first_start(seen), seen) - begin
   kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  is_real = tf.ones([seen - begin], tf.bool)
-  return _Held(kept, seen), _Cut(frames, is_real, found.start - begin)
-
-
-def _cut_whole(windows, block) -> _Cut:
-  """Finds the sequences of whole episodes, and fills frames in."""
-  splits = block.row_splits
-  lengths = splits[1:] - splits[:-1]
-  found = windows.find(lengths)
-  frames, begins = block.frames, splits[:-1]
-  is_real = tf.ones([splits[-1]], tf.bool)
-  if windows.pads_episodes:
-    num_filled = windows.padding(lengths)
-    frames, is_real, begins = tf.cond(
-        tf.reduce_any(num_filled > 0),
-        lambda: _fill(frames, splits, num_filled, windows.fill),
-        lambda: (frames, is_real, begins),
-    )
-  return _Cut(frames, is_real, tf.gather(begins, found.episode) + found.start)
-
-
-def _fill(frames, splits, num_filled, fill):
-  """Fills frames in after the ends of episodes.
-
-  Args:
-    frames: a `Trajectory` `[N, ...]`.
-    splits: int64 `[E + 1]`: where the frames of each episode begin and end.
-    num_filled: int64 `[E]`: how many frames are filled in after each episode.
-    fill: `"repeat"` repeats the last frame of the episode; `"zeros"` fills
-      boundary frames in.
-
-  Returns:
-    The frames, `[M, ...]`; bool `[M]`, which of them were not filled in; and
-    int64 `[E]`, where each episode begins now.
-  """
-  begins, ends = splits[:-1], splits[1:]
-  episode, index = windows_lib.ranges(begins, ends - begins + num_filled, 1)
-  stop = tf.gather(ends, episode)
-  is_real = index < stop
-  if fill == 'repeat':
-    index = tf.minimum(index, stop - 1)
-  else:
-    index = tf.where(is_real, index, splits[-1])
-    frames = blocks.concat(frames, _boundary(frames))
-  begins += tf.cumsum(num_filled, exclusive=True)
-  return gathering.take(frames, index), is_real, begins
-
-
-def _boundary(frames: Any) -> trajectory.Trajectory:
-  """Returns the boundary frame `[1, ...]`, as TF-Agents' observers pad with."""
-  zeros = tf.nest.map_structure(lambda leaf: tf.zeros_like(leaf[:1]), frames)
-  return zeros._replace(
-      step_type=tf.fill([1], ts.StepType.LAST),
-      next_step_type=tf.fill([1], ts.StepType.FIRST),
-  )
+  starts = found.start - begin
+  stops = tf.fill(tf.shape(starts), seen - begin)
+  return _Held(kept, seen), _Cut(frames, starts, stops)

@@ -246,7 +246,7 @@ def _narrow(made, dtype, name, is_last):
   """
   if is_last.shape.rank > made.shape.rank:  # of shape (1,) in a step
     is_last = is_last[..., 0]
-  used = tf.reshape(gathering.zeros_unless(~is_last, made), [-1])
+  used = tf.reshape(gathering.fill_unless(~is_last, made), [-1])
   outside = tf.boolean_mask(used, (used < dtype.min) | (used > dtype.max))
   message = (
       f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'

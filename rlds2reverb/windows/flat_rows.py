@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 import tensorflow as tf
 
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
@@ -150,16 +151,13 @@ def _checked_lengths(lengths, count) -> tf.Tensor:
         f'lengths must be integers, one a trajectory, but are {lengths}.'
     )
   lengths = tf.cast(given, tf.int64)
-  with tf.control_dependencies(
-      [
-          tf.debugging.assert_non_negative(
-              lengths, 'The lengths of trajectories must not be negative.'
-          ),
-          tf.debugging.assert_equal(
-              tf.reduce_sum(lengths),
-              count,
-              'The lengths of the trajectories must add up to the rows.',
-          ),
-      ]
-  ):
-    return tf.identity(lengths)
+  total = tf.reduce_sum(lengths)
+  return graphs.asserted(
+      lengths,
+      (total == count) & tf.reduce_all(lengths >= 0),
+      'The lengths of the trajectories must not be negative, and must add up'
+      ' to the rows, but the rows are',
+      count,
+      'and the lengths',
+      lengths,
+  )

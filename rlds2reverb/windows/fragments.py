@@ -9,6 +9,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
@@ -79,20 +80,17 @@ def chop_into_sequences(
   flat = flat_rows.FlatRows.of(rows)
   windows = windows_lib.Windows(max_length, max_length, 'zero_pad')
   found = windows.find(flat.lengths)
-  starts = gathering.take(
-      tf.cumsum(flat.lengths, exclusive=True), found.episode
-  )
-  starts += found.start
+  ends = gathering.take(tf.cumsum(flat.lengths), found.episode)
   left = gathering.take(flat.lengths, found.episode) - found.start
   seq_lens = tf.minimum(left, max_length)
+  starts = ends - left
   width = max_length
   if dynamic_max:
     width = tf.reduce_max(tf.concat([[0], seq_lens], 0))
   index = windows_lib.window_index(starts, width)
-  mask = index < (starts + seq_lens)[:, tf.newaxis]
-  chopped = gathering.take_filled(
-      flat.rows, tf.where(mask, index, -1), gathering.num_rows(flat.rows)
-  )
+  ends = ends[:, tf.newaxis]
+  chopped = gathering.take_filled(flat.rows, index, ends)
+  mask = gathering.is_inside(index, ends)
   if time_major:
     chopped, mask = gathering.swap_time((chopped, mask))
   return ChoppedSequences(
@@ -187,23 +185,25 @@ def convert_rlds_to_fragments(
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
   def place(gathered, element):
+    """Finds the pieces of an episode, and which of them fill their batches."""
     rows, counts = element
+    totals = tf.concat([[0], gathered + tf.cumsum(counts)], 0)
+    num_rows = tf.size(counts, tf.int64)
     if batch_mode == 'complete_episodes':
-      total = gathered + tf.reduce_sum(counts)
-      ends = gathering.num_rows(rows)[tf.newaxis]
-      fills = (total >= fragment_length)[tf.newaxis]
-      gathered = tf.where(fills[0], tf.constant(0, tf.int64), total)
+      ends = tf.stack([0, num_rows])
     else:
-      ends, fills, gathered = _cut(counts, gathered, fragment_length)
+      ends = _ends_of_pieces(totals, num_rows, fragment_length)
+    piece_counts = tf.gather(totals, ends[1:]) - tf.gather(totals, ends[:-1])
+    fills = piece_counts >= fragment_length
+    gathered = tf.where(fills[-1], tf.zeros_like(gathered), piece_counts[-1])
     return gathered, (rows, ends, fills)
 
   def to_pieces(rows, ends, fills):
     def piece(index):
-      start = tf.where(index > 0, ends[index - 1], 0)
-      cut = tf.nest.map_structure(lambda leaf: leaf[start : ends[index]], rows)
+      cut = stacked_steps.rows_of(rows, ends[index], ends[index + 1])
       return _apply(fragment_fn, cut).columns, fills[index]
 
-    return tf.data.Dataset.range(tf.size(ends, tf.int64)).map(piece)
+    return tf.data.Dataset.range(tf.size(fills, tf.int64)).map(piece)
 
   pieces = (
       rlds_data.enumerate()
@@ -240,50 +240,25 @@ def _apply(fragment_fn, rows) -> transitions.TransitionRows:
   return made
 
 
-def _cut(counts, gathered, length):
-  """Cuts an episode where batches are full.
+def _ends_of_pieces(totals, num_rows, length) -> tf.Tensor:
+  """Returns 0, and the row before which each piece ends, int64 `[P + 1]`.
 
   Args:
-    counts: int64 `[T]`: how much each row counts.
-    gathered: int64 `[]`: the count of the unfinished batch so far.
+    totals: int64 `[T + 1]`: 0, and for each row the count of the unfinished
+      batch and of the rows so far.
+    num_rows: int64 `[]`, `T`.
     length: the count of a full batch.
-
-  Returns:
-    The row before which each piece ends; whether it fills its batch; and
-    `gathered` after the episode.
   """
-  totals = gathered + tf.cumsum(counts)
-  num_rows = tf.size(counts, tf.int64)
-
-  def cut(base, ends, fills):
-    end = tf.minimum(
-        tf.searchsorted(totals, (base + length)[tf.newaxis], out_type=tf.int64)
-        + 1,
-        num_rows,
-    )
-    total = totals[end[0] - 1]
-    is_full = total - base >= length
-    return (
-        tf.where(is_full, total, base),
-        tf.concat([ends, end], 0),
-        tf.concat([fills, is_full[tf.newaxis]], 0),
-    )
-
-  base, ends, fills = tf.while_loop(
-      lambda base, ends, fills: ends[-1] < num_rows,
-      cut,
-      (
-          tf.constant(0, tf.int64),
-          tf.zeros([1], tf.int64),
-          tf.zeros([1], tf.bool),
-      ),
-      shape_invariants=(
-          tf.TensorShape([]),
-          tf.TensorShape([None]),
-          tf.TensorShape([None]),
-      ),
+  # Where a batch ends that begins before each row.
+  found = tf.searchsorted(totals[1:], totals + length, out_type=tf.int64)
+  end_of = tf.minimum(found + 1, num_rows)
+  (ends,) = tf.while_loop(
+      lambda ends: ends[-1] < num_rows,
+      lambda ends: [tf.concat([ends, end_of[ends[-1] :][:1]], 0)],
+      [tf.zeros([1], tf.int64)],
+      shape_invariants=[tf.TensorShape([None])],
   )
-  return ends[1:], fills[1:], totals[-1] - base
+  return ends
 
 
 def _gather(pieces, drop_remainder):
@@ -297,17 +272,8 @@ def _gather(pieces, drop_remainder):
   nothing = steps_lib.zeros(pieces.element_spec[0])
 
   def gather(held, piece):
-    held_rows, is_new = held
-    rows, is_full = piece
-    rows = tf.cond(
-        is_new | (gathering.num_rows(held_rows) == 0),
-        lambda: rows,
-        lambda: tf.cond(
-            gathering.num_rows(rows) == 0,
-            lambda: held_rows,
-            lambda: blocks.concat(held_rows, rows),
-        ),
-    )
+    (held_rows, is_new), (rows, is_full) = held, piece
+    rows = tf.cond(is_new, lambda: rows, lambda: blocks.concat(held_rows, rows))
     return (rows, is_full), (rows, is_full)
 
   if not drop_remainder:

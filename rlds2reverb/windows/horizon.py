@@ -54,78 +54,62 @@ def apply_horizon(
   if horizon is not None:
     checks.check_positive('horizon', horizon)
 
+  def steps_of(episode):
+    steps = transitions.stack_dict(episode[rlds.STEPS])
+    for flag in rlds.FLAGS:
+      paths.get(steps, flag)
+      outcomes.flag(steps, flag)  # or it is no flag
+    return _without_end(steps) if no_done_at_end else steps
+
+  def part(steps, index):
+    """Returns at most `horizon + 1` steps, with the flags of an episode."""
+    length = gathering.num_rows(steps)
+    start = index * horizon
+    stop = tf.minimum(start + horizon + 1, length)
+    row = tf.range(start, stop)
+    is_cut = (row == stop - 1) & (stop < length)
+    steps = stacked_steps.own_rows(steps, start, stop)
+    if soft:
+      steps = _set(steps, rlds.IS_FIRST, row == start, 1)
+    steps = _set(steps, rlds.IS_LAST, is_cut, 1)
+    return _set(
+        steps, rlds.IS_TERMINAL, tf.fill(tf.shape(row), stop < length), 0
+    )
+
   def cut(episode):
-    steps = _checked(episode[rlds.STEPS], no_done_at_end)
+    steps = steps_of(episode)
     if horizon is not None:
-      is_whole = gathering.num_rows(steps) <= horizon + 1
-      steps = _end(_cut(steps, 0, horizon), is_whole)
+      steps = part(steps, tf.constant(0, tf.int64))
     return {**episode, rlds.STEPS: steps}
 
   def split(episode):
-    steps = _checked(episode[rlds.STEPS], no_done_at_end)
+    steps = steps_of(episode)
     length = gathering.num_rows(steps)
     # An episode of one step has no transitions, and stays an episode.
     count = tf.maximum((length - 1 + horizon - 1) // horizon, 1)
     count = tf.where(length > 0, count, 0)
-
-    def part(index):
-      rows = _cut(steps, index * horizon, horizon)
-      rows[rlds.IS_FIRST] = _set(rows[rlds.IS_FIRST], 0, True)
-      return {**episode, rlds.STEPS: _end(rows, index == count - 1)}
-
-    return tf.data.Dataset.range(count).map(part)
+    return tf.data.Dataset.range(count).map(
+        lambda index: {**episode, rlds.STEPS: part(steps, index)}
+    )
 
   if soft and horizon is not None:
     return rlds_data.flat_map(split)
   return rlds_data.map(cut)
 
 
-def _checked(steps, no_done_at_end) -> Dict[str, Any]:
-  """Returns an episode's steps stacked, none terminal with `no_done_at_end`."""
-  steps = transitions.stack_dict(steps)
-  for flag in (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL):
-    paths.get(steps, flag)
-    outcomes.flag(steps, flag)  # or it is no flag
-  if not no_done_at_end:
-    return steps
+def _without_end(steps) -> Dict[str, Any]:
+  """Returns steps of which none is terminal, so that learners bootstrap."""
   is_terminal = outcomes.flag(steps, rlds.IS_TERMINAL)
-  steps[rlds.IS_TERMINAL] = tf.zeros_like(steps[rlds.IS_TERMINAL])
-  if rlds.DISCOUNT in steps:
-    leads_there = tf.concat(
-        [is_terminal[1:], tf.zeros_like(is_terminal[:1])], 0
-    )
-    bootstraps = tf.reshape(
-        is_terminal | leads_there, tf.shape(steps[rlds.DISCOUNT])
-    )
-    steps[rlds.DISCOUNT] = tf.where(
-        bootstraps, tf.ones_like(steps[rlds.DISCOUNT]), steps[rlds.DISCOUNT]
-    )
-  return steps
+  steps = _set(steps, rlds.IS_TERMINAL, is_terminal, 0)
+  if rlds.DISCOUNT not in steps:
+    return steps
+  leads_there = tf.concat([is_terminal[1:], is_terminal[:1] & False], 0)
+  return _set(steps, rlds.DISCOUNT, is_terminal | leads_there, 1)
 
 
-def _cut(steps, start, horizon) -> Dict[str, Any]:
-  """Returns at most `horizon + 1` steps, from `start` on."""
-  length = gathering.num_rows(steps)
-  start = tf.cast(start, length.dtype)
-  stop = tf.minimum(start + horizon + 1, length)
-  return stacked_steps.own_rows(steps, start, stop)
-
-
-def _end(steps, is_end) -> Dict[str, Any]:
-  """Sets the flags of the last step; an episode that was cut is truncated."""
-  is_last, is_terminal = steps[rlds.IS_LAST], steps[rlds.IS_TERMINAL]
-  return {
-      **steps,
-      rlds.IS_LAST: tf.where(is_end, is_last, _set(is_last, -1, True)),
-      rlds.IS_TERMINAL: tf.where(
-          is_end, is_terminal, tf.zeros_like(is_terminal)
-      ),
-  }
-
-
-def _set(column, row, value):
-  """Returns `column` with its first (0) or its last (-1) row set."""
-  new = tf.cast(tf.fill(tf.shape(column[:1]), value), column.dtype)
-  if row == 0:
-    return tf.concat([new, column[1:]], 0)
-  return tf.concat([column[:-1], new], 0)
+def _set(steps, field, rows, value) -> Dict[str, Any]:
+  """Sets a field of one number a step in some rows, bool `[T]`."""
+  column = steps[field]
+  rows = tf.reshape(rows, tf.shape(column))
+  value = tf.cast(value, column.dtype)
+  return {**steps, field: tf.where(rows, value, column)}

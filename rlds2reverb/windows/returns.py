@@ -225,16 +225,14 @@ def _rewards_and_values(rows, values):
         'values must have one dimension, [T + 1], but have the shape'
         f' {values.shape}.'
     )
-  with tf.control_dependencies(
-      [
-          tf.debugging.assert_equal(
-              gathering.num_rows(values),
-              gathering.num_rows(rewards) + 1,
-              'advantages needs one value a step, the last step included.',
-          )
-      ]
-  ):
-    return rewards, tf.cast(tf.identity(values), rewards.dtype)
+  num_values = gathering.num_rows(values)
+  values = graphs.asserted(
+      tf.cast(values, rewards.dtype),
+      num_values == gathering.num_rows(rewards) + 1,
+      'advantages needs one value a step, the last step included. It has',
+      num_values,
+  )
+  return rewards, values
 
 
 def _but_at_the_end(fraction, column):

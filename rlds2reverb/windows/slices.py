@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import seeds as seeds_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
@@ -161,27 +162,20 @@ def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
 
 def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
   """Returns the slices of `length` rows that start at `start` [S]."""
-  offset = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
-  own_length = tf.gather(lengths, trajectory)[:, tf.newaxis]
-  index = windows_lib.window_index(start, length)
-  mask = gathering.is_inside(index, own_length)
-  index = tf.clip_by_value(index, 0, tf.maximum(own_length - 1, 0))
-  index += offset[:, tf.newaxis]
-  if fill == 'repeat':
-    sliced = gathering.take(rows, index)
-    return Slices(sliced, mask, trajectory, start)
-  real = gathering.take(rows, index[mask])
-  counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+  begin = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
+  index = windows_lib.window_index(begin + start, length)
+  begin = begin[:, tf.newaxis]
+  end = begin + tf.gather(lengths, trajectory)[:, tf.newaxis]
+  mask = gathering.is_inside(index, end, begin)
   if fill == RAGGED:
+    counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
     sliced = tf.nest.map_structure(
-        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts), real
+        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts),
+        gathering.take(rows, index[mask]),
     )
   else:
-    # Only the rows that were drawn are filled, because they are few.
-    place = tf.cumsum(tf.cast(tf.reshape(mask, [-1]), tf.int64)) - 1
-    place = tf.where(mask, tf.reshape(place, tf.shape(mask)), -1)
     sliced = gathering.take_filled(
-        real, place, gathering.num_rows(real), before=fill, after=fill
+        rows, index, end, before=fill, after=fill, start=begin
     )
   return Slices(sliced, mask, trajectory, start)
 
@@ -189,19 +183,13 @@ def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
 def _draw(population, count, replacement, seed):
   """Returns, int64 `[count]`, numbers in `[0, population)`."""
   population = tf.cast(population, tf.int64)
-  needed = tf.constant(1 if replacement else count, tf.int64)
-  with tf.control_dependencies(
-      [
-          tf.debugging.assert_greater_equal(
-              population,
-              needed,
-              'There are not enough slices to draw: choose a shorter'
-              ' slice_length, strict=False, or fewer slices without'
-              ' replacement.',
-          )
-      ]
-  ):
-    population = tf.identity(population)
+  population = graphs.asserted(
+      population,
+      population >= (1 if replacement else count),
+      'There are not enough slices to draw: choose a shorter slice_length,'
+      ' strict=False, or fewer slices without replacement. There are',
+      population,
+  )
   if replacement:
     return tf.random.stateless_uniform(
         [count], seed, 0, population, dtype=tf.int64

@@ -101,31 +101,22 @@ def unroll(
   states = None if state is None else paths.get(columns, state)
   length = gathering.num_rows(columns)
   starts = windows.find(length[tf.newaxis]).start
-  chunks = _cut(columns, starts, windows)
-  if state is not None:
+  index = windows_lib.window_index(starts, windows.length)
+  mask = gathering.is_inside(index, length)
+  chunked = gathering.take_filled(columns, index, length, after=windows.fill)
+  if windows.fill == 'zeros' and rlds.IS_LAST in chunked:
+    chunked[rlds.IS_LAST] |= ~mask
+  chunks = Chunks(chunked, mask)
+  if states is not None:
     goes_on = starts > 0
     if rlds.IS_FIRST in columns:
       # If rows were cropped, the first one may be in mid-episode.
       goes_on = ~gathering.take(columns[rlds.IS_FIRST], starts)
-    chunks = chunks._replace(
-        initial_state=gathering.take_filled(
-            states, tf.where(goes_on, starts, -1), length
-        )
+    initial_state = gathering.fill_unless(
+        goes_on, gathering.take(states, starts)
     )
+    chunks = chunks._replace(initial_state=initial_state)
   return chunks.swap_time() if time_major else chunks
-
-
-def _cut(columns, starts, windows) -> Chunks:
-  """Returns the chunks from `starts` on, without states."""
-  length = gathering.num_rows(columns)
-  index = windows_lib.window_index(starts, windows.length)
-  mask = gathering.is_inside(index, length)
-  if windows.end == windows_lib.EndOfEpisode.DROP:
-    return Chunks(gathering.take(columns, index), mask)
-  chunked = gathering.take_filled(columns, index, length, after=windows.fill)
-  if windows.fill == 'zeros' and rlds.IS_LAST in chunked:
-    chunked[rlds.IS_LAST] |= ~mask
-  return Chunks(chunked, mask)
 
 
 def split_burn_in(

@@ -201,7 +201,7 @@ def compute_views(
     if view.agent is not None and presence.PRESENCE in rows:
       is_there = _take_presence(rows, view.agent, index, length)
       mask[name] &= is_there
-      columns[name] = gathering.zeros_unless(is_there, columns[name])
+      columns[name] = gathering.fill_unless(is_there, columns[name])
   return Views(columns, mask)
 
 
