@@ -18,7 +18,7 @@ def _sample(rows, seed=0, size=8, block=13):
   return sample
 
 
-def _assert_as_likely(test, draw, count, repeats=400, size=8):
+def _assert_as_likely(test, draw, count, repeats=150, size=8):
   """Asserts that `draw(seed)` has each of `count` rows as often."""
   counts = np.zeros(count)
   for seed in range(repeats):

@@ -5,6 +5,7 @@ import json
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
@@ -29,6 +30,7 @@ def _oddities(found):
 class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
+  @pytest.mark.few(1)
   def test_numbers_and_excerpts(self, form):
     # Short episodes beside a long one, and one without steps.
     episodes = odd_data.clean(40)
@@ -91,6 +93,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(curve[len(inside) :], [None] * bool(length))
 
   @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
+  @pytest.mark.few(1)
   def test_each_oddity_with_its_number_and_its_first_episode(self, form):
     found = _describe(odd_data.EPISODES, form)
     oddities = _oddities(found)
@@ -142,65 +145,67 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       self.assertRegex(text, line)
 
   def test_what_makes_an_episode_the_same(self):
-    for path, is_same in (
-        (('discount',), True),
-        (('action',), False),
-        (('observation', 'position'), False),
-    ):
-      changed = leaf = odd_data.make(0)
-      for key in path:
-        leaf = leaf[key]
-      leaf[2] /= 2
-      found = _oddities(_describe([odd_data.make(0), changed]))
-      self.assertEqual(('duplicates', None) in found, is_same, path)
+    episodes = [odd_data.make(0) for _ in range(4)]
+    episodes[1]['action'][2] /= 2
+    episodes[2]['observation']['position'][2] /= 2
+    episodes[3]['discount'][2] /= 2
+    odd = _oddities(_describe(episodes))['duplicates', None]
+    self.assertEqual((odd['num_episodes'], odd['episode']), (1, 3))
 
   def test_actions_that_are_clipped(self):
     rng = np.random.default_rng(0)
     free = rng.uniform(-1, 1, 300)
     clipped = np.clip(rng.normal(size=300), -1, 1)
-    beyond = np.concatenate([[7, 7, 7], clipped[3:]])
-
-    def find(*actions):
-      episode = odd_data.make(0, len(actions[0]) + 1)
-      actions = [np.append(action, 0) for action in actions]
-      episode['action'] = np.stack(actions, 1).astype(np.float32)
-      return _oddities(_describe([episode]))
-
-    found = find(free, clipped)['saturated', 'action']
+    episode = odd_data.make(0, 301)
+    episode['action'] = {
+        name: np.stack([np.append(one, 0) for one in columns], 1).astype('f4')
+        for name, columns in {
+            'unit': [free, clipped],
+            # Whatever the range is, and though a few are outside of it.
+            'five': [5 * clipped, free],
+            'beyond': [np.append([7, 7, 7], clipped[3:]), free],
+            # A gripper, open or closed, is not clipped.
+            'gripper': [np.sign(free), free > 0],
+        }.items()
+    }
+    found = _oddities(_describe([episode]))
+    odd = found['saturated', 'action/unit']
     shares = [f'{np.mean(clipped == end):.0%}' for end in (-1, 1)]
     self.assertEqual(
-        found['message'],
-        '1 of 2 numbers of action are often exactly at an end of their range,'
-        f' as if they were clipped: action[1] is -1 in {shares[0]} and 1 in'
-        f' {shares[1]} of the steps.',
+        odd['message'],
+        '1 of 2 numbers of action/unit are often exactly at an end of their'
+        f' range, as if they were clipped: action/unit[1] is -1 in {shares[0]}'
+        f' and 1 in {shares[1]} of the steps.',
     )
-    self.assertEqual(abs(clipped[found['step']]), 1)
-    # Whatever the range is, and though a few are outside of it.
-    found = find(5 * clipped, free)['saturated', 'action']
-    self.assertIn('action[0] is -5 in', found['message'])
-    kinds = {kind for kind, _ in find(beyond, free)}
-    self.assertContainsSubset({'outside_unit', 'saturated'}, kinds)
-    # A gripper, open or closed, is not clipped.
-    self.assertNotIn(('saturated', 'action'), find(np.sign(free), free > 0))
+    self.assertEqual(abs(clipped[odd['step']]), 1)
+    odd = found['saturated', 'action/five']
+    self.assertIn('action/five[0] is -5 in', odd['message'])
+    self.assertContainsSubset(
+        [(kind, 'action/beyond') for kind in ('outside_unit', 'saturated')],
+        found,
+    )
+    self.assertNotIn(('saturated', 'action/gripper'), found)
 
   def test_bounds(self):
-    # What is far outside -1 to 1 is no sign of anything...
+    # Bounds count, with a tolerance for rounding. Without any, what is far
+    # outside -1 to 1 is no sign of anything.
     episodes = odd_data.clean(5)
     for episode in episodes:
-      episode['action'] *= 10
-    self.assertLen(_describe(episodes).oddities, 1)
-    # ... but bounds count, with a tolerance for rounding.
-    highest = max(episode['action'][:-1, 1].max() for episode in episodes)
-    for high, is_outside in ((highest - 1e-7, False), (highest - 0.1, True)):
-      bounds = metadata.Bounds(-10, np.array([10, high]), 'me')
-      found = _oddities(_describe(episodes, bounds={('action',): bounds}))
-      self.assertEqual(('outside_bounds', 'action') in found, is_outside)
-    message = found['outside_bounds', 'action']['message']
-    self.assertIn('outside the bounds of me', message)
+      action = 10 * episode['action']
+      episode['action'] = {name: action for name in ('near', 'far', 'free')}
+    highest = max(one['action']['far'][:-1, 1].max() for one in episodes)
+    bounds = {
+        ('action', name): metadata.Bounds(-10, np.array([10, high]), 'me')
+        for name, high in (('near', highest - 1e-7), ('far', highest - 0.1))
+    }
+    found = _oddities(_describe(episodes, bounds=bounds))
+    odd = found.pop(('outside_bounds', 'action/far'))
+    self.assertIn('outside the bounds of me', odd['message'])
+    self.assertEqual([kind for kind, _ in found], ['constant'])
     for name, low, message in (
         ('acton', 0, 'Did you mean action'),
         ('observation', 0, 'observation cannot have bounds'),
-        ('action', [0, 0, 0], r'must have its shape \(2,\), but they are'),
+        ('action/far', [0, 0, 0], r'must have its shape \(2,\), but they are'),
     ):
       bounds = {name: metadata.Bounds(low, 1, 'me')}
       with self.assertRaisesRegex(ValueError, message):
