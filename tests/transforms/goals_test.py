@@ -92,21 +92,6 @@ class RelabelGoalsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllInRange(goal_step, 0, len(goal_step) - 1)
     self.assertGreater(len({tuple(s['goal_step']) for s in found}), 8)
 
-  def test_nested_observations_and_strings(self):
-    episode = golden.make_episode([1.0] * 4, terminal=True)
-    image = np.array([b'a', b'b', b'c', b'd'], object)
-    episode['observation'] = {'image': image, 'state': np.eye(4)}
-    transform = goals.RelabelGoals(goal='observation/goal', seed=1)
-    rlds_data = golden.stacked([episode]).enumerate()
-    (found,) = rlds_data.map(lambda index, one: transform(one, index))
-    steps = found['steps']
-    goal, step = steps['observation']['goal'], steps['goal_step'].numpy()
-    self.assertAllEqual(goal['image'], image[step])
-    self.assertAllEqual(goal['state'], np.eye(4)[step])
-    # Eagerly, by hand.
-    again = transform({'steps': episode}, 0)
-    self.assertAllEqual(again['steps']['goal_step'], step)
-
   @parameterized.parameters(
       ({'strategy': 'future'}, "strategy must be one of.*'future'"),
       ({'strategy': 'geometric'}, 'needs a discount between'),

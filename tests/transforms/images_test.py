@@ -194,15 +194,6 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
     ):
       decode_depth({'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2))
 
-  def test_unknown_size(self):
-    resize = tf.function(
-        lambda image: images.resize_images(image, (5, 4)),
-        input_signature=[tf.TensorSpec([None, None, 3], tf.uint8)],
-    )
-    image = _random_images(5, 4, 3)
-    self.assertAllEqual(resize(image), image)
-    self.assertEqual(resize.get_concrete_function().output_shapes, [5, 4, 3])
-
   @parameterized.named_parameters(*ways.WITH_BATCHES)
   def test_sizes_and_a_camera_that_is_not_there(self, run):
     own = _random_images(6, 4, 6, 3)

@@ -26,6 +26,10 @@ class PosesTest(tf.test.TestCase):
     for frame, moved in (('base', [0, 1, 0]), ('end_effector', [1, 0, 0])):
       found = _motions('euler_xyz', frame=frame).between(pose, next_pose)
       self.assertAllClose(found, [*moved, 0, 0, _QUARTER])
+    # From 3.1 to -3.1 is a turn of 0.083, where a difference says -6.2.
+    pose[5], next_pose[5] = 3.1, -3.1
+    found = _motions('euler_xyz').between(pose, next_pose)
+    self.assertAllClose(found[5], 2 * np.pi - 6.2)
 
   def test_motions_that_do_not_commute(self):
     # About x, then about z as it is fixed, or as it has turned.
