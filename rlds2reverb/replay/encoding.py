@@ -53,11 +53,8 @@ def encode_chunk(
     if column.dtype == object:
       tensor.dtype = tf.string.as_datatype_enum
       strings = column.ravel().tolist()
-      sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
-      content = b''.join(strings)
-      size += len(content)
-      # TensorFlow reads sizes of 32 bits, varints of up to 5 bytes.
-      tensor.tensor_content = _varints(sizes, 5).tobytes() + content
+      tensor.string_val.extend(strings)
+      size += sum(map(len, strings))
     else:
       tensor.dtype = tf.as_dtype(column.dtype).as_datatype_enum
       size += column.nbytes

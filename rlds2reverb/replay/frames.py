@@ -323,20 +323,19 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
         ' as of convert_rlds_to_sequences, which unbatch() takes out of'
         f' batches. But the step_type of these has the shape {shape}.'
     )
-  if options != options_lib.ConversionOptions(
+  plain = [
+      items_lib.TableItems(each.table_name, priority=each.priority)
+      for each in tables
+  ]
+  if plain != list(tables) or options != options_lib.ConversionOptions(
       identity=options.identity, one_episode_chunks=options.one_episode_chunks
   ):
     raise ValueError(
-        'Sequences are written as they are: policy_info_fn, episode_id,'
-        ' chunk_length, rules and report go with RLDS data alone.'
+        'Sequences are written as they are: TableItems can have a priority and'
+        ' nothing else, and of the options identity and one_episode_chunks go'
+        ' with them. The others go with RLDS data alone.'
     )
   length = shape[0]
-  for table in tables:
-    if table != items_lib.TableItems(table.table_name, priority=table.priority):
-      raise ValueError(
-          f'The items of table {table.table_name!r} are the sequences of the'
-          ' data set, so its TableItems can have a priority and nothing else.'
-      )
   spec = steps_lib.without_time(data.element_spec)
   windows = windows_lib.Windows(length, length, 'cross')
   return FrameSource(

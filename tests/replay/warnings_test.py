@@ -21,22 +21,10 @@ from tests import golden
 from tests import testing
 
 _ITEMS = items_lib.TableItems(testing.TABLE)
-_LAST_REWARDS = sum(
-    episode['reward'][-1]
-    for episode in (golden.TRUNCATED, golden.COMPLETE, golden.COMPLETE)
-)
-_SENTENCES = [
-    'In 2 terminal episodes (the first is episode 1) the last transition has a'
-    ' discount other than 0, so a learner bootstraps through the terminal'
-    ' state. Pass options=rlds2reverb.ConversionOptions(rules='
-    'rlds2reverb.ConversionRules(terminal_discount="transition")), or to'
-    ' rlds2reverb-convert --terminal_discount=transition, which makes it 0.',
-    'In 3 episodes (the first is episode 0) the last step has a reward, {:g} in'
-    ' all. No transition has it, so no learner sees it.'
-    ' StepMapping(last_reward="transition") moves it onto the transition into'
-    ' that step.'.format(_LAST_REWARDS),
-    'The data holds NaN: 1 in observation. ConversionRules(nan="invalid") makes'
-    ' that an error.',
+_BEGINNINGS = [
+    'In 2 terminal episodes (the first is episode 1) the last transition has a',
+    'In 3 episodes (the first is episode 0) the last step has a reward, ',
+    'The data holds NaN: 1 in observation.',
     f'Skipped 1 invalid episodes. The first: {golden.NO_FIRST}',
 ]
 
@@ -91,8 +79,8 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
     rules = rules_lib.ConversionRules(invalid_episodes='skip')
     with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
       _WAYS[way](_data(), path, options_lib.ConversionOptions(rules))
-    self.assertLen(logs.records, len(_SENTENCES))
-    for record, sentence in zip(logs.records, _SENTENCES):
+    self.assertLen(logs.records, len(_BEGINNINGS))
+    for record, sentence in zip(logs.records, _BEGINNINGS):
       self.assertStartsWith(record.getMessage(), sentence)
 
   def test_nothing_looks_wrong(self):

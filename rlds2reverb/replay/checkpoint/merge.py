@@ -57,9 +57,9 @@ def merge_reverb_checkpoints(
   if overwrite and files.names_in(directory):
     records_lib.read_tables(directory)  # Nothing but a checkpoint is replaced.
   indices = [records_lib.read_index(path) for path in sources]
-  names = list(indices[0].tables)
+  names = sorted(indices[0].tables)
   settings = [
-      {name: _settings(table) for name, table in sorted(index.tables.items())}
+      {name: _settings(index.tables[name]) for name in sorted(index.tables)}
       for index in indices
   ]
   for path, others in zip(sources, settings):
@@ -68,18 +68,12 @@ def merge_reverb_checkpoints(
           'The checkpoints must have the same tables, but those of'
           f' {sources[0]} are\n{settings[0]}\nand those of {path}\n{others}'
       )
-  # Each checkpoint may have the tables in another order.
-  of_tables = [
-      np.take([names.index(name) for name in index.tables], index.item_tables)
-      for index in indices
-  ]
+  of_tables = [index.item_tables for index in indices]
   first_items = _firsts([index.items for index in indices], of_tables)
   chunks = [index.chunks for index in indices]
-  first_chunks = _firsts(chunks, list(map(np.zeros_like, chunks)))
-  is_copied = first_items == np.arange(len(first_items))
-  counts = np.bincount(
-      np.concatenate(of_tables)[is_copied], minlength=len(names)
-  ).tolist()
+  first_chunks = _firsts(chunks, [each * 0 for each in chunks])
+  copied = np.concatenate(of_tables)[first_items == np.arange(len(first_items))]
+  counts = np.bincount(copied, minlength=len(names)).tolist()
   # A server writes the items of a table in the order of these dates, so the
   # items keep their order in the server's own checkpoints too.
   dates = itertools.count(time.time_ns())
@@ -91,8 +85,9 @@ def merge_reverb_checkpoints(
     with write(records_lib.ITEMS) as copy:
       for batch in _distinct(sources, records_lib.ITEMS, first_items):
         copy.write(map(_dated, batch, dates))
+    counts = dict(zip(names, counts))
     _write_tables(path, [index.tables for index in indices], counts)
-  return dict(zip(names, counts))
+  return counts
 
 
 def join_checkpoints(directories: Sequence[str], directory: str) -> None:
@@ -106,10 +101,10 @@ def join_checkpoints(directories: Sequence[str], directory: str) -> None:
       has the errors, too.
   """
   tables = list(map(records_lib.read_tables, directories))
-  counts = [
-      sum(records_lib.num_items(each[name]) for each in tables)
+  counts = {
+      name: sum(records_lib.num_items(each[name]) for each in tables)
       for name in tables[0]
-  ]
+  }
   with records_lib.new_checkpoint(directory) as path:
     for file in (records_lib.CHUNKS, records_lib.ITEMS):
       copied = 0
@@ -118,10 +113,11 @@ def join_checkpoints(directories: Sequence[str], directory: str) -> None:
           for batch in records_lib.read(source, file):
             copy.write(batch)
             copied += len(batch)
-    if copied != sum(counts):
+    expected = sum(counts.values())
+    if copied != expected:
       raise records_lib.CheckpointError(
           f'One of {list(directories)} is damaged: there are {copied} items,'
-          f' but {sum(counts)} by the tables.'
+          f' but {expected} by the tables.'
       )
     _write_tables(path, tables, counts)
 
@@ -130,7 +126,7 @@ def _write_tables(path, tables, counts) -> None:
   """Writes the tables that hold so many items each of several checkpoints."""
   file = os.path.join(path, records_lib.TABLES)
   with records_lib.RecordFile(file) as copy:
-    for name, count in zip(tables[0], counts):
+    for name, count in counts.items():
       merged = _merged_table([each[name] for each in tables], count)
       copy.write([merged.SerializeToString()])
 

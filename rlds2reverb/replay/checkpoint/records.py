@@ -58,7 +58,8 @@ class CheckpointIndex(NamedTuple):
     chunks: the keys of the chunks, uint64 `[K]`.
     episodes: the key of the episode of each chunk, uint64 `[K]`.
     items: the keys of the items, uint64 `[N]`.
-    item_tables: the index of the table of each item, int64 `[N]`.
+    item_tables: the index of the table of each item, by the order of their
+      names, int64 `[N]`.
     columns: see `read_index`.
   """
 
@@ -240,7 +241,7 @@ def read_index(
     ValueError: if there is no table `columns_of`.
   """
   tables = read_tables(directory)
-  numbers = {name: number for number, name in enumerate(tables)}
+  numbers = {name: number for number, name in enumerate(sorted(tables))}
   chunks, episodes, items = array.array('Q'), array.array('Q'), array.array('Q')
   item_tables = array.array('q')
   columns = collections.defaultdict(set)

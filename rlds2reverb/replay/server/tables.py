@@ -203,12 +203,6 @@ def written_items(
   for name, table in after.items():
     new, existing = inserted(table) - inserted(before[name]), 0
     size, held = table.current_size, before[name].current_size
-    logging.info(
-        'The server took %d new items into table %r, which now holds %d.',
-        new,
-        name,
-        size,
-    )
     if size == table.max_size < held + new:
       logging.warning(
           'Table %r is too small: %d items were inserted beside the %d it held,'
@@ -223,8 +217,8 @@ def written_items(
     if confirmed is not None:
       new = min(max(new, 0), confirmed[name])
       existing = confirmed[name] - new
-    if existing:
-      logging.info('Table %r held %d of the items already.', name, existing)
+    found = 'Table %r took %d new items, had %d of them, and now holds %d.'
+    logging.info(found, name, new, existing, size)
     counts[name] = WrittenItems(new, existing)
   return counts
 

@@ -318,24 +318,6 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         counts = _insert(changed, client, identity=identity)
         self.assertEqual(counts, {testing.TABLE: found})
 
-  def test_two_episodes_of_one_id(self):
-    episodes = _episodes(3)
-    data = tf.data.Dataset.zip(
-        (
-            golden.stacked(episodes),
-            tf.data.Dataset.from_tensor_slices([4, 5, 4]),
-        )
-    ).map(lambda episode, name: {**episode, 'name': name})
-    options = {'identity': _IDENTITY, 'episode_id': 'name'}
-    parent = self.parent()
-    with self.assertRaisesRegex(ValueError, 'Two episodes have the episode_id'):
-      self.write(data, parent, **options)
-    self.assertEmpty(os.listdir(parent))
-    with _server(golden.stacked(episodes)) as client:
-      with self.assertRaisesRegex(ValueError, 'Two episodes have the episode'):
-        _insert(data, client, **options)
-      self.assertEqual(testing.size(client), _num_pairs(episodes[:2]))
-
   # The data. Rewards are 10 * (100 * episode + step).
 
   @parameterized.named_parameters(
@@ -359,24 +341,36 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           ),
           'odd reward',
       ),
+      (
+          'two_of_one_id',
+          items.TableItems(_OTHER),
+          'Two episodes have the episode_id 4,',
+          {'identity': _IDENTITY, 'episode_id': 'name'},
+      ),
   )
-  def test_episode_that_one_of_two_tables_refuses(self, other, message):
-    episodes = _episodes(5)
-    data = golden.batched(episodes)  # The third is the last of a batch.
+  def test_episode_that_is_refused(self, other, message, options=()):
+    # The third is the last of a batch.
+    names = tf.data.Dataset.from_tensor_slices([4, 5, 4, 6, 7])
+    data = tf.data.Dataset.zip((golden.batched(_episodes(5)), names))
+    data = data.map(lambda episode, name: {**episode, 'name': name})
+    settings = [_PAIRS, other], dict(options)
+    errors = (ValueError, tf.errors.InvalidArgumentError)
+    parent = self.parent()
+    with self.assertRaisesRegex(errors, message):
+      self.write(data, parent, settings[0], **settings[1])
+    self.assertEmpty(os.listdir(parent))
     with _server(data, tables=(testing.TABLE, _OTHER)) as client:
       with mock.patch.object(logging, 'error') as log:
-        with self.assertRaisesRegex(
-            (ValueError, tf.errors.InvalidArgumentError), message
-        ):
-          _insert(data, client, [_PAIRS, other])
+        with self.assertRaisesRegex(errors, message):
+          _insert(data, client, settings[0], **settings[1])
       self.assertStartsWith(
           _logged(log), 'Failed when the server had confirmed'
       )
-      self.assertLen(_items_of(client), _num_pairs(episodes[:2]))
-      self.assertEqual(
-          testing.size(client, _OTHER),
-          2 if other.windows is None else _num_pairs(episodes[:2]),
-      )
+      count = _num_pairs(_episodes(2))
+      self.assertLen(_items_of(client), count)
+      if other.windows is None:
+        count = 2
+      self.assertEqual(testing.size(client, _OTHER), count)
 
 
 if __name__ == '__main__':

@@ -9,111 +9,81 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import priority_updates
+from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs
-from tests import golden
 from tests import testing
+from tests.replay.server import sampling_test
 
-_REWARDS = [1.0, 4.0, 9.0, 16.0]
 _RUN = {False: lambda function: function, True: tf.function}
-
-
-def _data(rewards=tuple(_REWARDS)):
-  episode = golden.make_episode([1] * len(rewards), terminal=False)
-  return golden.stacked([{**episode, 'reward': np.array(rewards, np.float32)}])
 
 
 class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
-  def serve(self, data, **kwargs):
-    """Returns a server with a prioritized table of single frames."""
-    table = table_kinds.create_reverb_table(
-        testing.TABLE,
-        specs.create_trajectory_data_spec(data),
-        100,
-        priority_exponent=0.5,
-        kind='prioritized',
-    )
-    server = reverb.Server([table])
+  def serve(self, rewards):
+    """Returns a server with single frames, whose priorities are 1."""
+    server, _ = sampling_test.make_server('prioritized', rewards)
     self.addCleanup(server.stop)
-    self.insert(data, server, **kwargs)
     return server
 
-  def insert(self, data, server, **kwargs):
-    windows = windows_lib.Windows(1)
-    table = items.TableItems(testing.TABLE, windows, **kwargs)
-    insert.write_rlds_to_reverb(data, server, table)
-
-  def sample(self, server, count=200):
-    """Returns the first rewards of samples, and a SampleInfo `[count]`."""
-    samples = list(
-        server.localhost_client().sample(
-            testing.TABLE,
-            num_samples=count,
-            emit_timesteps=False,
-            unpack_as_table_signature=True,
-        )
-    )
-    info = [
-        tf.constant([np.ravel(field)[0] for field in fields], dtype)
-        for fields, dtype in zip(
-            zip(*(sample.info for sample in samples)),
-            reverb.SampleInfo.tf_dtypes(),
-        )
-    ]
-    rewards = np.array([sample.data.reward[0] for sample in samples])
-    return rewards, reverb.SampleInfo(*info)
+  def sample(self, server):
+    """Returns the rewards of 200 frames, and their `SampleInfo`, `[200, 1]`."""
+    dataset = sampling.sample_reverb_servers(server, testing.TABLE, 1, 200)
+    [(frames, info)] = dataset.take(1)
+    return frames.reward[:, 0].numpy(), info
 
   @parameterized.parameters(*_RUN)
   def test_a_train_step_sets_priorities(self, is_graph):
-    server = self.serve(_data())
+    server = self.serve([1, 4, 9, 16])
     updater = priority_updates.PriorityUpdater(server, testing.TABLE, timeout=1)
-    rewards, info = self.sample(server)
-    self.assertCountEqual(set(rewards), _REWARDS)
+    self.assertEqual(updater.highest.numpy(), 1)
     update = _RUN[is_graph](updater.update_priorities)
-    for wrong in ([100.0, -1.0], [100.0, np.nan], [100.0, np.inf]):
+    rewards, info = self.sample(server)
+    for wrong in -1.0, np.nan, np.inf:
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must be finite numbers from 0 up'
       ):
-        update(info.key[:2], tf.constant(wrong))
+        update(info.key[:2], tf.constant([100.0, wrong]))
     update(info.key, tf.constant(rewards))
-    self.assertEqual(updater.highest.numpy(), 16)
-    rewards, info = self.sample(server, 4000)
-    counts = [np.count_nonzero(rewards == reward) for reward in _REWARDS]
-    self.assertLess(
-        testing.chi_square(counts, [0.1, 0.2, 0.3, 0.4]),
-        testing.CHI_SQUARE_LIMITS[3],
-    )
-    # A new item gets the highest so far, not the highest now.
-    update(info.key, tf.fill([4000], 2.0))
-    self.insert(_data([100.0]), server, priority=lambda item: updater.highest)
     rewards, info = self.sample(server)
-    self.assertAllClose(info.priority, np.where(rewards == 100, 16, 2))
+    self.assertAllClose(info.priority[:, 0], rewards)
+    # A new item gets the highest so far, not the highest now.
+    update(info.key, tf.fill([200], 2.0))
+    self.assertEqual(updater.highest.numpy(), 16)
+    insert.write_rlds_to_reverb(
+        sampling_test.make_data([100]),
+        server,
+        items.TableItems(
+            testing.TABLE,
+            windows_lib.Windows(1),
+            priority=lambda item: updater.highest,
+        ),
+    )
+    rewards, info = self.sample(server)
     self.assertIn(100, rewards)
+    self.assertAllClose(info.priority[:, 0], np.where(rewards == 100, 16, 2))
     server.stop()
     with self.assertRaisesRegex(
         tf.errors.UnknownError if is_graph else ConnectionError,
         f'server at localhost:{server.port} did not take new priorities',
     ):
-      update(info.key[:2], tf.constant([1.0, 2.0]))
+      update(info.key, tf.constant(rewards))
 
   def test_items_of_several_servers(self):
-    servers = [self.serve(_data([1.0, 2.0])), self.serve(_data([3.0, 4.0]))]
+    servers = [self.serve([1, 2]), self.serve([3, 4])]
     updater = priority_updates.PriorityUpdater(servers, testing.TABLE)
-    found = [self.sample(server, 50) for server in servers]
-    keys = np.concatenate([info.key for _, info in found])
-    rewards = np.concatenate([rewards for rewards, _ in found])
-    # As a batch [B, T], where the steps of an item share its key.
     updater.update_priorities(
-        keys[:, np.newaxis].repeat(3, 1), tf.constant(10 * rewards)
+        *map(
+            np.concatenate,
+            zip(*[(i.key, 10 * r) for r, i in map(self.sample, servers)]),
+        )
     )
-    for server in servers:
-      rewards, info = self.sample(server, 50)
-      self.assertAllClose(info.priority, 10 * rewards)
+    for rewards, info in map(self.sample, servers):
+      self.assertAllClose(info.priority[:, 0], 10 * rewards)
     self.assertEqual(updater.highest.numpy(), 40)
 
   def test_what_is_refused(self):
-    spec = specs.create_trajectory_data_spec(_data())
+    spec = specs.create_trajectory_data_spec(sampling_test.make_data([0]))
     kinds = ('uniform', 'top_k')
     server = reverb.Server(
         [table_kinds.create_reverb_table(kind, spec, 3, kind) for kind in kinds]

@@ -17,33 +17,20 @@ _SERVER = sampling_test._SERVER  # pylint: disable=protected-access
 
 class ServerReplayBufferTest(tf.test.TestCase):
 
-  def serve(self, *args, **kwargs):
-    server, address = sampling_test.make_server(*args, **kwargs)
-    self.addCleanup(server.stop)
-    return server, address
-
   def test_batches(self):
-    server, address = self.serve('uniform', range(10), sequence_length=2)
+    server, address = sampling_test.make_server('uniform', range(9), length=2)
+    self.addCleanup(server.stop)
     for served in server, address:
       buffer = replay_buffer.ServerReplayBuffer(served, testing.TABLE, 2)
-      self.assertEqual(buffer.num_items, 9)
       self.assertIs(buffer.local_server, server if served is server else None)
       for batch_size, num_steps in ((5, None), (5, 2), (None, 2)):
         [(frames, info)] = buffer.as_dataset(batch_size, num_steps).take(1)
         shape = [2] if batch_size is None else [5, 2]
-        self.assertEqual(frames.reward.shape, shape)
-        self.assertEqual(info.key.shape, shape)
-      with self.assertRaisesRegex(ValueError, 'num_steps is 3, but the items'):
-        buffer.as_dataset(5, 3)
-      doubled = buffer.as_dataset(
-          3,
-          2,
-          sequence_preprocess_fn=lambda frames: frames._replace(
-              reward=frames.reward[::-1]
-          ),
-      )
-      [(frames, _)] = doubled.take(1)
-      self.assertAllEqual(frames.reward[:, 0], frames.reward[:, 1] + 1)
+        self.assertEqual([frames.reward.shape, info.key.shape], [shape] * 2)
+    reverse = lambda frames: frames._replace(reward=frames.reward[::-1])
+    dataset = buffer.as_dataset(3, 2, sequence_preprocess_fn=reverse)
+    [(frames, _)] = dataset.take(1)
+    self.assertAllEqual(frames.reward[:, 0], frames.reward[:, 1] + 1)
 
   @pytest.mark.long
   def test_a_server_that_comes_back(self):

@@ -54,23 +54,21 @@ print('FREED', flush=True)
 
 
 def make_data(rewards):
-  """One episode with these rewards."""
+  """One episode with these rewards; its actions count its steps."""
   rewards = np.array(rewards, np.float32)
-  episode = golden.make_episode([1] * len(rewards), terminal=False)
+  episode = golden.make_episode([1] * len(rewards), terminal=False, base=-100)
   return golden.stacked([{**episode, 'reward': rewards}])
 
 
-def make_server(
-    kind, rewards, port=None, *, sequence_length=1, priority=1.0, **kwargs
-):
+def make_server(kind, rewards, port=None, *, length=1, priority=1.0):
   """Starts a server with a table of frames; returns it and its address."""
   data = make_data(rewards if len(rewards) else [0])
   spec = specs.create_trajectory_data_spec(data)
-  table = table_kinds.create_reverb_table(_TABLE, spec, 10_000, kind, **kwargs)
+  table = table_kinds.create_reverb_table(_TABLE, spec, 10_000, kind)
   server = reverb.Server([table], port=port or None)
   address = f'localhost:{server.port}'
   if len(rewards):
-    windows = windows_lib.Windows(sequence_length)
+    windows = windows_lib.Windows(length)
     table = items.TableItems(_TABLE, windows, priority=priority)
     insert.write_rlds_to_reverb(data, address, table)
   return server, address
@@ -98,7 +96,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   # What comes out.
 
   def test_elements_are_those_of_tf_agents(self):
-    address = self.serve('uniform', range(20), sequence_length=3)
+    address = self.serve('uniform', range(20), length=3)
     signature = reverb.Client(address).server_info()[_TABLE].signature
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
         tf.nest.map_structure(
@@ -195,7 +193,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertBetween(sum(reward < 20 for reward in found[:40]), 1, 19)
 
   def test_an_agent_goes_on_with_a_table_of_recorded_episodes(self):
-    address = self.serve('uniform', range(81), sequence_length=2)
+    address = self.serve('uniform', range(81), length=2)
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         reverb.Client(address), _TABLE, sequence_length=2
     )
