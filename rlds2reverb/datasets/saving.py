@@ -90,25 +90,29 @@ def save_episodes(
       str(rlds_data.element_spec), pipeline, split, identity
   )
   whole.recover_interrupted_write(directory)
-  saved = None
-  if files.names_in(directory):
-    saved = _read_marker(directory)
-    if saved is None:
+  is_there = bool(files.names_in(directory))
+  if is_there:
+    marker = os.path.join(directory, _MARKER)
+    if not files.exists(marker):
       raise FileExistsError(
           f'{directory} holds something that save_episodes did not write.'
           ' Choose another directory.'
       )
-    if saved == fingerprint and pipeline is not None and not overwrite:
+    with files.open_text(marker) as f:
+      is_same = json.load(f)['fingerprint'] == fingerprint
+    if is_same and pipeline is not None and not overwrite:
       logging.info('Using the episodes saved in %s.', directory)
       return directory
     if not overwrite:
       which = (
           'of another pipeline or identity, or of files that have changed'
           ' since.'
-          if pipeline is not None
-          else 'of which it cannot be known whether they are these: '
-          f'{problem}. Read them with load_episodes.'
       )
+      if pipeline is None:
+        which = (
+            f'of which it cannot be known whether they are these: {problem}.'
+            ' Read them with load_episodes.'
+        )
       raise FileExistsError(
           f'{directory} holds episodes {which} Replace them with'
           ' overwrite=True. Or choose another directory.'
@@ -117,7 +121,7 @@ def save_episodes(
   with whole.new_folder(
       directory,
       [versions.INFO_FILE, _MARKER],
-      replace=saved is not None,
+      replace=is_there,
   ) as folder:
     writing.write_episodes(
         rlds_data.prefetch(1).as_numpy_iterator(),
@@ -160,26 +164,26 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
     if not all(isinstance(key, str) for key in spec):
       raise ValueError(f'{path} has keys that are not strings: {list(spec)}.')
     return {key: _feature(value, (*keys, key)) for key, value in spec.items()}
+  is_dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+  shape = tuple(spec.shape.as_list()) if is_dense else (None,)
+  is_full = None not in shape and 0 not in shape
   if (
-      not isinstance(spec, tf.TensorSpec)
-      or spec.shape.rank is None
+      not is_dense
       or spec.dtype == tf.bfloat16
+      or (spec.dtype == tf.string and not is_full)
   ):
     raise ValueError(
         f'{path} cannot be written in the TFDS format, which has dense tensors'
-        f' in dicts, and no bfloat16. Its spec is {spec}. Rename, cast or'
-        ' exclude it.'
+        ' in dicts, no bfloat16, and strings of a known shape only. Its spec is'
+        f' {spec}. Rename, cast or exclude it.'
     )
-  shape = tuple(spec.shape.as_list())
   dtype = np.dtype(spec.dtype.as_numpy_dtype)
-  is_full = spec.shape.is_fully_defined() and 0 not in shape
-  if spec.dtype == tf.string and not is_full:
-    raise ValueError(
-        f'{path} cannot be written: it holds strings, but the shape {shape} of'
-        f' a step is {"not known" if None in shape else "of no strings"}.'
-    )
-  is_image = len(shape) == 3 and shape[-1] in _IMAGE_CHANNELS and 0 not in shape
-  if is_image and dtype in (np.uint8, np.uint16):
+  if (
+      dtype in (np.uint8, np.uint16)
+      and len(shape) == 3
+      and shape[-1] in _IMAGE_CHANNELS
+      and 0 not in shape
+  ):
     return tfds.features.Image(shape=shape, dtype=dtype, encoding_format='png')
   encoding = 'none'
   # Without encoding, TensorFlow would divide by the size of a step.
@@ -202,14 +206,6 @@ def _reads_from(rlds_data: tf.data.Dataset, directory: str) -> bool:
       and os.path.dirname(os.path.realpath(text)) == directory
       for text in pipelines.constant_strings(rlds_data)
   )
-
-
-def _read_marker(directory: str) -> Optional[str]:
-  try:
-    with files.open_text(os.path.join(directory, _MARKER)) as f:
-      return json.load(f)['fingerprint']
-  except FileNotFoundError:
-    return None
 
 
 def feature_leaves(feature: Any, path: str = '') -> Iterator[Tuple[str, Any]]:

@@ -24,7 +24,7 @@ import ctypes
 import os
 import shutil
 import tempfile
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterator, Sequence
 
 from absl import logging
 from etils import epath
@@ -37,15 +37,6 @@ _UNFINISHED = '.unfinished'
 # From linux/fcntl.h and linux/fs.h.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-
-
-class _Names(NamedTuple):
-  """The path of a target, and the paths of what may be beside it."""
-
-  target: str
-  lock: str
-  unfinished: str
-  replaced: str
 
 
 @contextlib.contextmanager
@@ -75,49 +66,49 @@ def new_folder(
     with _new_remote(directory, markers, replace) as folder:
       yield folder
     return
-  names = _names_of(directory)
-  if os.path.ismount(names.target):
+  target = os.path.realpath(directory)
+  if os.path.ismount(target):
     raise OSError(
         f'{directory} is a mount point, which cannot be replaced by a whole'
         ' folder. Choose a folder in it.'
     )
-  with locks.locked(names.lock, names.target) as is_locked:
-    _recover(names, is_locked)
+  unfinished = _beside(target, 'unfinished')
+  with locks.locked(_beside(target, 'lock'), target) as is_locked:
+    _recover(target, is_locked)
     _check_free(directory, replace)
     with files.writing_to(directory):
-      os.mkdir(names.unfinished)
-    with _removed_on_error(names.unfinished):
-      yield names.unfinished
+      os.mkdir(unfinished)
+    with _removed_on_error(unfinished):
+      yield unfinished
     try:
-      for folder, _, found in os.walk(names.unfinished):
+      for folder, _, found in os.walk(unfinished):
         for name in [*found, '']:
           sync(os.path.join(folder, name))
-      _move(names, replace)
+      _move(unfinished, target, replace)
     except OSError as e:
       # No later writer removes it from there.
-      folder, name = os.path.split(names.target)
+      folder, name = os.path.split(target)
       kept = tempfile.mkdtemp(prefix=f'{name}.finished.', dir=folder)
-      os.rename(names.unfinished, kept)
+      os.rename(unfinished, kept)
       raise OSError(
           f'All is written, but could not be moved to {directory}: {e}. It is'
           f' kept in {kept}.'
       ) from e
-    sync(os.path.dirname(names.target))
+    sync(os.path.dirname(target))
     # After an exchange this folder has the old content of `directory`.
-    shutil.rmtree(names.unfinished, ignore_errors=True)
-    shutil.rmtree(names.replaced, ignore_errors=True)
+    for path in unfinished, _beside(target, 'replaced'):
+      shutil.rmtree(path, ignore_errors=True)
 
 
 def recover_interrupted_write(directory: str) -> None:
   """Puts back the old folder of a writer that died between two renames."""
-  if files.is_url(directory):
+  target = os.path.realpath(directory)
+  if files.is_url(directory) or not os.path.exists(_beside(target, 'replaced')):
     return
-  names = _names_of(directory)
-  if os.path.exists(names.replaced):
-    # A living writer that has the lock is between the two renames now.
-    with contextlib.suppress(BlockingIOError):
-      with locks.locked(names.lock, names.target) as is_locked:
-        _recover(names, is_locked)
+  # A living writer that has the lock is between the two renames now.
+  with contextlib.suppress(BlockingIOError):
+    with locks.locked(_beside(target, 'lock'), target) as is_locked:
+      _recover(target, is_locked)
 
 
 def is_unfinished(directory: str, marker: str) -> bool:
@@ -141,16 +132,17 @@ def write_text(path: str, text: str) -> None:
     with files.os_errors(path):
       epath.Path(path).write_text(text)
     return
-  names = _names_of(path)
-  with locks.locked(names.lock, names.target, wait=True):
+  target = os.path.realpath(path)
+  unfinished = _beside(target, 'unfinished')
+  with locks.locked(_beside(target, 'lock'), target, wait=True):
     try:
-      with open(names.unfinished, 'w', encoding='utf-8') as f:
+      with open(unfinished, 'w', encoding='utf-8') as f:
         f.write(text)
-      sync(names.unfinished)
-      os.replace(names.unfinished, names.target)
+      sync(unfinished)
+      os.replace(unfinished, target)
     except BaseException:
       with contextlib.suppress(OSError):
-        os.unlink(names.unfinished)
+        os.unlink(unfinished)
       raise
 
 
@@ -177,13 +169,9 @@ def sync(path: str) -> None:
     os.close(file)
 
 
-def _names_of(path: str) -> _Names:
-  target = os.path.realpath(path)
+def _beside(target: str, what: str) -> str:
   folder, name = os.path.split(target)
-  beside = os.path.join(folder, f'.{name}.')
-  return _Names(
-      target, f'{beside}lock', f'{beside}unfinished', f'{beside}replaced'
-  )
+  return os.path.join(folder, f'.{name}.{what}')
 
 
 @contextlib.contextmanager
@@ -195,20 +183,19 @@ def _removed_on_error(folder: str) -> Iterator[None]:
     raise
 
 
-def _recover(names: _Names, is_locked: bool) -> None:
+def _recover(target: str, is_locked: bool) -> None:
   """Removes or puts back what a writer left when it died."""
-  if os.path.exists(names.replaced) and not os.path.exists(names.target):
-    if is_locked:
-      os.rename(names.replaced, names.target)
-  for path in names.unfinished, names.replaced:
-    if os.path.exists(path):
-      if not is_locked:
-        raise FileExistsError(
-            f'{path} belongs to another process. The file system has no locks'
-            ' to tell whether that is still at work. Remove it if it is not.'
-        )
-      logging.info('Removing %s, which a process left when it died.', path)
-      shutil.rmtree(path)
+  replaced = _beside(target, 'replaced')
+  if is_locked and os.path.exists(replaced) and not os.path.exists(target):
+    os.rename(replaced, target)
+  for path in filter(os.path.exists, (_beside(target, 'unfinished'), replaced)):
+    if not is_locked:
+      raise FileExistsError(
+          f'{path} belongs to another process. The file system has no locks to'
+          ' tell whether that is still at work. Remove it if it is not.'
+      )
+    logging.info('Removing %s, which a process left when it died.', path)
+    shutil.rmtree(path)
 
 
 def _check_free(directory: str, replace: bool) -> None:
@@ -221,18 +208,18 @@ def _check_free(directory: str, replace: bool) -> None:
     )
 
 
-def _move(names: _Names, replace: bool) -> None:
+def _move(unfinished: str, target: str, replace: bool) -> None:
   """Moves the finished folder to its place."""
-  is_there = replace and os.path.isdir(names.target)
-  if not is_there or not os.listdir(names.target):
+  if not (replace and files.names_in(target)):
     # This replaces an empty folder, but fails where there are files in it.
-    os.rename(names.unfinished, names.target)
-  elif not exchange(names.unfinished, names.target):
-    os.rename(names.target, names.replaced)
+    os.rename(unfinished, target)
+  elif not exchange(unfinished, target):
+    replaced = _beside(target, 'replaced')
+    os.rename(target, replaced)
     try:
-      os.rename(names.unfinished, names.target)
+      os.rename(unfinished, target)
     except BaseException:
-      os.rename(names.replaced, names.target)
+      os.rename(replaced, target)
       raise
 
 

@@ -141,22 +141,16 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       next(loaded)
 
-  @parameterized.parameters(
-      ('train[2:5]', {}, [2, 3, 4]),
-      ('train[:1]+train[6:]', {}, [0, 6]),
-      (tfds.even_splits('train', 2)[1], {}, [4, 5, 6]),
-      (
-          tfds.even_splits('train', 2)[0],
-          {'num_shards': 2, 'shard_index': 1},
-          [2, 3],
-      ),
-      ('train', {'num_shards': 3, 'shard_index': 0}, [0, 1, 2]),
-      ('train', {'num_shards': 3, 'shard_index': 1}, [3, 4]),
-      ('train', {'num_shards': 3, 'shard_index': 2}, [5, 6]),
-  )
-  def test_splits_and_shards(self, split, kwargs, ids):
-    loaded = loading.load_episodes(self._directory, split, **kwargs)
-    self.assertEqual([int(e['episode_id']) for e in loaded], ids)
+  def test_splits_and_shards(self):
+    halves = tfds.even_splits('train', 2)
+    for split, kwargs, ids in (
+        ('train[:1]+train[6:]', {}, [0, 6]),
+        (halves[1], {}, [4, 5, 6]),
+        (halves[0], {'num_shards': 2, 'shard_index': 1}, [2, 3]),
+        ('train', {'num_shards': 3, 'shard_index': 1}, [3, 4]),
+    ):
+      loaded = loading.load_episodes(self._directory, split, **kwargs)
+      self.assertEqual([int(e['episode_id']) for e in loaded], ids)
 
   @parameterized.named_parameters(
       ('episodes', lambda episodes: episodes),

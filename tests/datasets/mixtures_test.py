@@ -72,7 +72,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       subbatch_size=[None, 2, 4],
       case=[((1, 1, 1), 0, 0), ((1, 3, 0), 7, 3), ((5.0, 1, 2), 1, 300)],
   )
-  @pytest.mark.few(9)
+  @pytest.mark.few(5)
   def test_as_a_loop_over_the_draws(self, stop_when, subbatch_size, case):
     weights, seed, start = case
     mixture = mixtures.mix_datasets(
@@ -118,31 +118,29 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     numbers = numbers[: len(numbers) // 6 * 6]
     self.assertAllEqual(np.reshape(found, [-1]), numbers)
 
-  @parameterized.parameters(([1, 3], 8), ([7, 7], 4), ([0.25, 0.75], 16))
-  def test_batches_that_are_shared_exactly(self, weights, size):
+  def test_batches_that_are_shared_exactly(self):
+    weights, size = (0.25, 0.75), 16
     mixture = mixtures.mix_datasets(
         {'a': _range(0, 10**6).batch(5), 'b': _range(10**7, 10**6).batch(3)},
         dict(zip('ab', weights)),
         batch_size=size,
     )
-    own = round(size * weights[0] / sum(weights))
     for number, row in enumerate(mixture.take(20).as_numpy_iterator()):
-      a = np.arange(number * own, (number + 1) * own)
-      b = np.arange(number * (size - own), (number + 1) * (size - own))
+      a, b = 4 * number + np.arange(4), 12 * number + np.arange(12)
       self.assertAllEqual(row.element['x'], [*a, *(10**7 + b)])
-      self.assertAllEqual(row.source, [0] * own + [1] * (size - own))
+      self.assertAllEqual(row.source, [0] * 4 + [1] * 12)
 
-  @parameterized.parameters(None, 2, 1)
-  def test_batches_end_and_leave_out_what_is_never_drawn(self, size):
-    mixture = mixtures.mix_datasets(
-        {name: one.batch(5) for name, one in _data().items()},
-        {'a': 0, 'b': 0, 'c': 1},
-        batch_size=4,
-        subbatch_size=size,
-        stop_when='first',
-    )
-    found = [row.element['x'] for row in mixture.as_numpy_iterator()]
-    self.assertAllEqual(found, 2000 + np.arange(8).reshape(2, 4))
+  def test_batches_end_and_leave_out_what_is_never_drawn(self):
+    for size in None, 1:
+      mixture = mixtures.mix_datasets(
+          {name: one.batch(5) for name, one in _data().items()},
+          {'a': 0, 'b': 0, 'c': 1},
+          batch_size=4,
+          subbatch_size=size,
+          stop_when='first',
+      )
+      found = [row.element['x'] for row in mixture.as_numpy_iterator()]
+      self.assertAllEqual(found, 2000 + np.arange(8).reshape(2, 4))
 
   def test_batches_in_which_one_lacks_a_field(self):
     data = {name: one.batch(5) for name, one in _data({'a': 9, 'b': 9}).items()}
@@ -166,12 +164,6 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
         mixtures.draw_sources([1, 1], 99, (3, 5)), draws[:99]
     )
 
-  def test_an_element_may_be_a_bare_tensor(self):
-    data = {'a': tf.data.Dataset.range(4), 'b': tf.data.Dataset.range(10, 14)}
-    mixture = mixtures.mix_datasets(data, stop_when='all')
-    found = [int(row.element) for row in mixture]
-    self.assertCountEqual(found, [*range(4), *range(10, 14)])
-
   def test_the_next_batch_sees_new_priorities(self):
     own = rlds2reverb.open_replay_buffer(
         golden.stacked([golden.COMPLETE, golden.TRUNCATED]),
@@ -191,19 +183,22 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       _, info = next(iterator).element
       self.assertAllEqual(info.key[:2, 0], [chosen] * 2)
 
-  def test_an_empty_data_set_cannot_be_repeated(self):
-    mixture = mixtures.mix_datasets({'a': _range(0, 3), 'none': _range(0, 0)})
+  def test_bare_tensors_of_which_one_is_empty(self):
+    data = {'a': tf.data.Dataset.range(4), 'none': tf.data.Dataset.range(0)}
+    found = [
+        int(row.element) for row in mixtures.mix_datasets(data, stop_when='all')
+    ]
+    self.assertEqual(found, [*range(4)])
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'data set none is empty'
     ):
-      list(mixture.take(50))
+      list(mixtures.mix_datasets(data).take(50))
 
   @parameterized.parameters(
       (dict(stop_when='last'), 'stop_when must be one of'),
       (dict(weights={'a': 1, 'd': 1}), r"are of \['a', 'd'\]"),
       (dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
       (dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),
-      (dict(weights={'a': float('nan'), 'b': 1}), 'finite'),
       (dict(subbatch_size=0), 'subbatch_size must be a positive'),
       (dict(batch_size=0), 'batch_size must be a positive'),
       (dict(start=-2), 'start must be an integer from 0 up'),

@@ -182,13 +182,6 @@ class FingerprintTest(parameterized.TestCase):
     printed, _ = other.communicate()
     self.assertEqual(printed.split()[::-1], found)
 
-  @pytest.mark.long
-  def test_the_same_again(self):
-    for make in (_walker, *_DIFFERENT[:38]):
-      self.assertEqual(
-          pipelines.fingerprint(make()), pipelines.fingerprint(make())
-      )
-
   @parameterized.named_parameters(
       (
           'generator',
@@ -215,17 +208,7 @@ class FingerprintTest(parameterized.TestCase):
           lambda: _range().flat_map(lambda _: tf.data.Dataset.random().take(1)),
           'in a function',
       ),
-      (
-          'large_strings',
-          lambda: _in_memory(['x' * (130 << 20)]),
-          '130 MiB of tensors in memory',
-      ),
       ('random', lambda: tf.data.Dataset.random().take(1), 'has no seed'),
-      (
-          'shuffled_files',
-          lambda: loading.load_episodes(_WALKER, shuffle_files=True),
-          'has no seed',
-      ),
       (
           'variable',
           lambda: _range().map(
@@ -250,9 +233,6 @@ class FingerprintTest(parameterized.TestCase):
     directory = os.path.join(self.create_tempdir().full_path, 'walker')
     shutil.copytree(_WALKER, directory)
     before = pipelines.fingerprint(loading.load_episodes(directory))
-    self.assertEqual(
-        pipelines.fingerprint(loading.load_episodes(directory)), before
-    )
     shard = os.path.join(directory, 'walker-train.tfrecord-00000')
     stat = os.stat(shard)
     os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))

@@ -1,9 +1,11 @@
-"""Tests of finding the lengths of the records of TFRecord files."""
+"""Tests of finding the records of TFRecord files, and their order."""
 
 import os
+import types
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import record_places
 
@@ -42,6 +44,29 @@ class RecordPlacesTest(tf.test.TestCase):
       f.seek(19)
       f.write(b'\xff' * 8)
     self.assertAllEqual(record_places.read_lengths(path, 9), [3])
+
+  def test_the_order_is_that_of_tensorflow(self):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+      counts = rng.integers(0, 9, rng.integers(1, 12))
+      cycle, block = map(int, rng.integers(1, 5, 2))
+      starts = np.cumsum(counts) - counts
+      files = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
+      order = files.interleave(tf.data.Dataset.range, cycle, block)
+      builder = types.SimpleNamespace(
+          info=types.SimpleNamespace(disable_shuffling=False)
+      )
+      part, found = record_places.order_of(
+          [types.SimpleNamespace(take=count) for count in counts],
+          tfds.ReadConfig(
+              interleave_cycle_length=cycle, interleave_block_length=block
+          ),
+          builder,
+      )
+      self.assertEqual(found.tolist(), list(order.as_numpy_iterator()))
+      self.assertAllEqual(
+          part, np.repeat(np.arange(len(counts)), counts)[found]
+      )
 
 
 if __name__ == '__main__':
