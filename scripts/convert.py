@@ -205,7 +205,7 @@ def _local(plan: plan_lib.Plan, engine: processes.Processes) -> engines.Engine:
   count = min(count, len(plan.tasks))
   print(f'workers: {count}')
   if count == 1 and len(plan.tasks) <= _MOST_TASKS_HERE:
-    return engines.Here()
+    return engines.InProcessEngine()
   engine.num_workers = count
   return engine
 

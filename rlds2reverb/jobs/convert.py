@@ -111,7 +111,9 @@ def convert(
     # Another process may have begun a job in the meantime.
     job.begin()
     max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
-    run = _Run(job, max_skipped, engine or engines.Here(), patience, say)
+    run = _Run(
+        job, max_skipped, engine or engines.InProcessEngine(), patience, say
+    )
     return run.finish(allow_empty)
 
 

@@ -40,7 +40,7 @@ class Engine(abc.ABC):
     """Ends what is still at work, after a `map` that was not exhausted."""
 
 
-class Here(Engine):
+class InProcessEngine(Engine):
   """Does one task after the other, in this process."""
 
   def map(self, attempt, numbers, report):

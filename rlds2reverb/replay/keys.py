@@ -25,7 +25,7 @@ class KeyMaker:
     """Creates the maker of keys.
 
     Args:
-      identity: a value that tells this data from all other data, of the types
+      identity: a value that identifies the data, of the types
         that `identity.fingerprint` takes. None asks for random keys.
       settings: everything else that the content depends on, of the same types.
 

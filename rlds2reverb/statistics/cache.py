@@ -42,7 +42,7 @@ def cached_statistics(
       its versions, of which the newest is taken, as `load_episodes` does. Where
       it cannot be written to, the statistics are computed each time, with a
       warning.
-    identity: anything else that tells this data from other data, by default
+    identity: anything else that identifies the data, by default
       nothing, as the pipeline counts, too: strings, numbers, arrays, mappings
       and transforms, in lists and dicts.
     **kwargs: arguments of `compute_statistics`.

@@ -27,7 +27,7 @@ class ConversionOptions:
       step that follows; see `convert_rlds_to_trajectories`.
     report: a new `ConversionReport`, to be filled with what was skipped or
       looks wrong.
-    identity: a value that tells this data from all other data: its name, its
+    identity: a value that identifies this data: its name, its
       split and shard, and whatever was done to it, such as the mapping, the
       transforms and the `policy_info_fn`. It is a string, or a dict or list of
       strings, numbers, mappings and transforms. Under an identity, the keys of

@@ -162,8 +162,8 @@ class ConvertTest(_ConvertTestCase):
 
   def test_the_order_of_items_is_that_of_the_data(self):
     plan = self.plan(episodes_per_task=4)
-    here = engines.Here()
-    backwards = lambda attempt, numbers, report: engines.Here.map(
+    here = engines.InProcessEngine()
+    backwards = lambda attempt, numbers, report: engines.InProcessEngine.map(
         here, attempt, reversed(numbers), report
     )
     with mock.patch.object(here, 'map', backwards):

@@ -75,7 +75,7 @@ def _code(pid: int) -> int:
 
 
 def _convert(kind: str, data: str, place: str, num_workers: int) -> None:
-  engine: Any = engines.Here()
+  engine: Any = engines.InProcessEngine()
   if num_workers > 1:
     engine = processes.Processes(num_workers, fork=True)
   source = sources.open_source(sources.make_source(data))

@@ -55,7 +55,7 @@ class _DyingProcesses(processes.Processes):
     return super().map(_Dying(attempt, *self._with), numbers, report)
 
 
-class HereTest(job_testing.JobTestCase):
+class InProcessEngineTest(job_testing.JobTestCase):
 
   def test_tasks_are_heard_of_one_by_one_and_leave_no_graphs(self):
     plan = self.plan(episodes_per_task=2)
@@ -68,7 +68,7 @@ class HereTest(job_testing.JobTestCase):
     self.addCleanup(gc.enable)
     with mock.patch.object(task_episodes, '_SECONDS_PER_LOOK', 0.0):
       for number, (done, outcome) in enumerate(
-          engines.Here().map(
+          engines.InProcessEngine().map(
               tasks.Attempt(job),
               range(3),
               lambda *found: heard.append(found),

@@ -173,7 +173,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         (report.last_rewards, report.nan_counts, report.inserted_items),
         ({}, {}, {}),
     )
-    last = golden.make_episode([1, 1], terminal=True, base=2)
+    last = golden.make_episode([1, 1], terminal=False, base=2)
     nan = {**golden.COMPLETE, 'reward': np.float32([np.nan, np.nan, 0, 0])}
     empty = golden.INVALID_CASES['empty'].episode
     list(
@@ -186,7 +186,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(
         str(report).splitlines(),
         [
-            'In 2 terminal episodes (the first is episode 0) the last'
+            'In 1 terminal episodes (the first is episode 1) the last'
             ' transition has a discount other than 0, so a learner bootstraps'
             ' through the terminal state. Pass'
             ' options=rlds2reverb.ConversionOptions(rules='
