@@ -33,11 +33,11 @@ class StatisticsOutput(outputs.FolderOutput):
     @graphs.no_autograph
     def to_part(block):
       batch = episode_batches.EpisodeBatch(block.steps, block.row_splits, ())
-      return block, accumulation.part(accumulation.rows(batch))
+      return block, accumulation.rows(batch)
 
     state = accumulation.empty()
     parts = episodes.blocks().map(to_part)
-    add = accumulation.adder(parts.element_spec[1])
+    add = accumulation.adder()
     for block, part in parts:
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
       state = add(state, part)

@@ -61,9 +61,9 @@ class Accumulation:
   `compute_statistics` reads a data set with it. A program that reads the data
   for other reasons, too, can compute the statistics in the same pass:
 
-      state = accumulation.empty()
+      state, add = accumulation.empty(), accumulation.adder()
       for block in ...:  # the `rows` of several episodes, one after the other
-        state = accumulation.add(state, accumulation.part(block))
+        state = add(state, block)
       statistics = accumulation.statistics(state)
 
   Attributes:
@@ -163,11 +163,15 @@ class Accumulation:
         state.moments.merge(moments),
     )
 
-  def adder(self, part_spec: Any) -> Callable[[State, Any], State]:
-    """Returns `add` as one graph, for parts of a spec, of any sizes."""
+  def adder(self) -> Callable[[State, rows_lib.Rows], State]:
+    """Returns a graph that adds blocks of rows, of any length, to a state."""
     state = tf.nest.map_structure(tf.type_spec_from_value, self.empty())
+    numbers = tf.TensorSpec([None, self.width], tf.float64)
+    are_meant = tf.TensorSpec([None, self.width], tf.bool)
     return tf.function(
-        self.add, autograph=False, input_signature=(state, part_spec)
+        lambda state, block: self.add(state, self.part(block)),
+        autograph=False,
+        input_signature=(state, rows_lib.Rows(numbers, are_meant)),
     )
 
   def statistics(self, state: State) -> results.Statistics:

@@ -5,7 +5,7 @@ episode, and some steps of a few episodes are kept as excerpts.
 """
 
 import hashlib
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -151,15 +151,17 @@ class Reading:
         rlds_data, fields=self.spec[rlds.STEPS], episode_fields=used
     )
     one, records = self._accumulation, [np.zeros(0, _EPISODE)]
-    state = one.empty()
+    state, add, held = one.empty(), one.adder(), []
     # One at a time: the images of a long episode may take much memory.
     facts_of = graphs.no_autograph(self._facts_of)
-    found = batching.numbered(batches).map(facts_of).prefetch(1)
-    add = one.adder(found.element_spec[0])
-    for part, *facts in found:
-      state = add(state, part)
-      facts = tf.nest.map_structure(lambda leaf: leaf.numpy(), facts)
-      records.append(self._add(*facts))
+    for facts in batching.numbered(batches).map(facts_of).prefetch(1):
+      batch, rows, are_valid = tf.nest.map_structure(np.asarray, facts)
+      records.append(self._add(batch, rows, are_valid))
+      held.append(rows)
+      if sum(len(block.numbers) for block in held) >= one.block_length:
+        state, held = add(state, _joined(held)), []
+    if held:
+      state = add(state, _joined(held))
     self.episodes = np.concatenate(records)
     self.statistics, self.samples = one.statistics(state), one.samples(state)
 
@@ -173,7 +175,7 @@ class Reading:
     rows = self._accumulation.rows(batch)
     outline = validation.with_end(validation.outline_of(batch.steps))
     are_valid = validation.are_valid(outline, batch.row_splits, 'strict')
-    return self._accumulation.part(rows), batch, rows, are_valid
+    return batch, rows, are_valid
 
   def _add(self, batch, rows, are_valid) -> np.ndarray:
     """Adds the episodes of a batch; returns their records."""
@@ -267,6 +269,10 @@ class Reading:
             numbers[span],
             [*self.places[self.places[..., 0] == index, 1], *odd],
         )
+
+
+def _joined(blocks: List[rows_lib.Rows]) -> rows_lib.Rows:
+  return rows_lib.Rows(*map(np.concatenate, zip(*blocks)))
 
 
 def _spec_of(episode_spec: Any) -> Dict[str, Any]:
