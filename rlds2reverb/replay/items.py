@@ -90,9 +90,7 @@ class TableItems:
 
   def is_too_long(self, lengths: np.ndarray) -> np.ndarray:
     """Returns which episodes of `lengths` frames are longer than an item."""
-    if self.max_sequence_length is None:
-      return np.zeros(np.shape(lengths), bool)
-    return lengths > self.max_sequence_length
+    return lengths > (self.max_sequence_length or math.inf)
 
   def padding(self, lengths: np.ndarray) -> np.ndarray:
     """Returns how many padding frames follow episodes of `lengths` frames."""
