@@ -290,7 +290,8 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_what_cannot_be(self, field, source, message):
     with self.assertRaisesRegex(ValueError, message):
-      _mapped(dataclasses.replace(_HARD, **{field: source}))
+      mapping = dataclasses.replace(_HARD, **{field: source})
+      mapping_lib.map_fields(_dataset(_EPISODES), mapping)
 
   @parameterized.parameters(*golden.FORMS)
   def test_fields_that_cannot_be_stacked(self, form):

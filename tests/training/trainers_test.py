@@ -10,13 +10,11 @@ from absl.testing import parameterized
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from examples import behavioral_cloning
 from examples import cql_sac
 from examples import recurrent_dqn
-from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
 from tests.scripts import programs
 
@@ -79,23 +77,6 @@ class TrainTest(tf.test.TestCase):
     self.assertNotEmpty(weights)
     self.assertAllClose(_weights(parts), weights, rtol=1e-5)
     self.assertNotAllClose(_weights(others), weights, rtol=1e-2)
-
-  @pytest.mark.long
-  def test_saved_policy_acts_on_raw_observations_with_raw_actions(self):
-    directory = self._directory()
-    run(self.data, directory, 200)
-    policy = tf.saved_model.load(f'{directory}/policy')
-    observations = [
-        episode['steps']['observation'][:-1]
-        for episode in loading.load_episodes(self.data)
-    ]
-    observation = tf.concat(observations, 0)
-    action = policy.action(
-        ts.restart(observation, batch_size=len(observation))
-    ).action
-    # Actions are random, in [-2, 2]: the best guess is their mean, which is 0.
-    self.assertLess(abs(np.mean(action)), 0.5)
-    self.assertAllInRange(action, -2.0, 2.0)
 
   def test_what_is_written_and_that_other_settings_are_refused(self):
     directory = self._directory()

@@ -194,11 +194,11 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
     ):
       decode_depth({'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2))
 
-  @parameterized.named_parameters(*ways.WITH_BATCHES)
-  def test_sizes_and_a_camera_that_is_not_there(self, run):
+  def test_sizes_and_a_camera_that_is_not_there(self):
     own = _random_images(6, 4, 6, 3)
     episode = {**ways.FIVE, 'observation': {'image': own}}
     sizes = {'observation/image': (2, 3), 'observation/wrist_image': (5, 4)}
+    run = dict(ways.WITH_BATCHES)['batched']
     steps = run(images.FitImages(sizes), [episode])[0]['steps']
     fitted = steps['observation']
     for found, image in zip(fitted['image'], own):
