@@ -134,10 +134,11 @@ def open_batches(
         index,
         windows,
         images={field: images[field] for field in names & set(images)},
-        transform=normalize
-        and normalizing.open_normalizer(
+        transform=normalizing.open_normalizer(
             index, normalize, f'{path}.statistics.json'
-        ),
+        )
+        if normalize
+        else None,
     )
   if missing:
     raise ValueError(f'No data set has the images {sorted(missing)}.')

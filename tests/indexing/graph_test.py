@@ -2,7 +2,6 @@
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb import indexing
@@ -25,11 +24,12 @@ _EPISODES = [
     _episode([0, 1, 4], [1, 2], [1, 8]),
 ]
 # Actions, and observations that they led to, on the paths of a tree that
-# MCTSForest of TorchRL 0.14.1 (torch 2.13.0) makes of these episodes, from 0.
+# MCTSForest of TorchRL 0.14.1 (torch 2.13.0) makes of these episodes, from 0;
+# and the returns of these paths.
 _TORCHRL_PATHS = {
-    ((1, 1.0), (1, 2.0), (1, 3.0)),
-    ((1, 1.0), (2, 4.0)),
-    ((3, 6.0),),
+    ((1, 1.0), (1, 2.0), (1, 3.0)): 1 + 0.5 * 2 + 0.25 * 3,
+    ((1, 1.0), (2, 4.0)): 1 + 0.5 * 6.5,
+    ((3, 6.0),): 7.0,
 }
 
 
@@ -75,6 +75,10 @@ class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found.found, [1, 1, 1, 0])
     self.assertEqual(index.graph.num_states, 6)
     self.assertEqual(index.graph.num_edges, 5)
+    (mapped,) = tf.data.Dataset.from_tensors([0.0, 1, 4, 9]).map(
+        index.successors
+    )
+    tf.nest.map_structure(self.assertAllEqual, mapped, found)
 
   def test_an_end_is_an_edge_of_its_own(self):
     index = _make_index(
@@ -92,36 +96,12 @@ class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
         _paths(tree), {((1, 1.0),): 1.0, ((1, 1.0), (1, 2.0)): 7.0}
     )
 
-  def test_in_map(self):
-    index = _make_index()
-    (found,) = tf.data.Dataset.from_tensors([0.0, 1.0]).map(index.successors)
-    tf.nest.map_structure(
-        self.assertAllEqual, found, index.successors(tf.constant([0.0, 1.0]))
-    )
-
-  def test_bad_arguments(self):
-    with self.assertRaisesRegex(ValueError, 'observation of a key is float64'):
-      _make_index().successors(tf.zeros([1], tf.float64))
-    with self.assertRaisesRegex(ValueError, 'and of an action'):
-      _make_index(keys=('observation',)).successors(tf.zeros([1]))
-
 
 class ExpandTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_paths_are_those_of_torchrl(self):
-    tree = _make_index().expand(tf.constant([0.0]), 5, 4)
-    self.assertEqual(set(_paths(tree)), _TORCHRL_PATHS)
-
-  def test_returns_along_paths(self):
-    tree = _make_index().expand(tf.constant([0.0]), 3, 4, gamma=0.5)
-    self.assertEqual(
-        _paths(tree),
-        {
-            ((1, 1.0), (1, 2.0), (1, 3.0)): 1 + 0.5 * 2 + 0.25 * 3,
-            ((1, 1.0), (2, 4.0)): 1 + 0.5 * 6.5,
-            ((3, 6.0),): 7.0,
-        },
-    )
+    tree = _make_index().expand(tf.constant([0.0]), 5, 4, gamma=0.5)
+    self.assertEqual(_paths(tree), _TORCHRL_PATHS)
 
   def test_levels(self):
     tree = _make_index().expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
@@ -139,48 +119,17 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
     tree = _make_index().expand(tf.constant([0.0, 1.0]), 2, 1)
     self.assertAllEqual(tree.mask, [[[1]] * 3, [[1]] * 3])
     self.assertAllEqual(tree.num_left_out, [2, 1])
-
-  def test_cycles_end_at_the_depth(self):
+    # Cycles end at the depth.
     index = _make_index([_episode([0, 1, 0], [1, 1], [1, 2])])
     tree = index.expand(tf.constant([0.0]), 4, 2)
     self.assertEqual(list(_paths(tree).values()), [6.0])
 
-  @parameterized.parameters(golden.stacked, golden.nested)
-  @pytest.mark.long
-  def test_nested_observations_in_map(self, form):
-    rng = np.random.default_rng(0)
-    episodes = [contract.random_steps(rng, length) for length in (3, 4)]
-    index = _make_index(episodes, form)
-    roots = contract.stack(
-        [golden.step_of(steps, 0)['observation'] for steps in episodes]
-    )
-    data = tf.data.Dataset.from_tensors(roots).map(
-        lambda roots: index.expand(roots, 4, 2, gamma=0.5)
-    )
-    self.assertEqual(data.element_spec.mask.shape[1:], [5, 2])
-    (tree,) = data
-    for root, steps in enumerate(episodes):
-      rows = contract.transitions(steps)
-      self.assertAllEqual(
-          tree.mask[root, :, 0],
-          [True] * (len(rows) + 1) + [False] * (4 - len(rows)),
-      )
-      for depth, row in enumerate(rows):
-        contract.assert_equal(
-            self,
-            tf.nest.map_structure(
-                lambda leaf: leaf[root, depth + 1, 0].numpy(),  # pylint: disable=cell-var-from-loop
-                (tree.observation, tree.action),
-            ),
-            (row['next_observation'], row['action']),
-        )
-      self.assertAllClose(
-          tree.path_return[root, len(rows), 0],
-          sum(0.5**k * row['reward'] for k, row in enumerate(rows)),
-      )
-
   def test_bad_arguments(self):
     index = _make_index()
+    with self.assertRaisesRegex(ValueError, 'observation of a key is float64'):
+      index.successors(tf.zeros([1], tf.float64))
+    with self.assertRaisesRegex(ValueError, 'and of an action'):
+      _make_index(keys=('observation',)).successors(tf.zeros([1]))
     with self.assertRaisesRegex(ValueError, 'depth must be a positive'):
       index.expand(tf.zeros([1]), 0, 1)
     with self.assertRaisesRegex(ValueError, 'max_width must be a positive'):

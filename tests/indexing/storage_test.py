@@ -5,6 +5,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb import indexing
 from rlds2reverb.indexing import storage
 from tests import contract
 
@@ -23,25 +24,25 @@ class StorageTest(tf.test.TestCase):
         'flag': tf.constant([True, False]),
         'nothing': tf.zeros([2, 0], tf.int16),
     }
-    folder = os.path.join(self.create_tempdir().full_path, 'index')
-    storage.write(folder, rows, tf.constant([2, 0], tf.int64), ('flag',))
+    folder = self.create_tempdir().full_path
+    with self.assertRaisesRegex(ValueError, 'There is no index'):
+      storage.read(folder)
+    args = folder, rows, tf.constant([2, 0], tf.int64), ('flag',)
+    storage.write(*args)
+    with self.assertRaises(FileExistsError):
+      storage.write(*args)
+    indexing.TransitionIndex(*args[1:]).save(folder, overwrite=True)
     found, lengths, keys = storage.read(folder)
-    contract.assert_equal(
-        self,
-        *(
-            tf.nest.map_structure(lambda leaf: leaf.numpy(), nest)
-            for nest in (found, rows)
-        ),
-    )
+    as_arrays = lambda nest: tf.nest.map_structure(lambda x: x.numpy(), nest)
+    contract.assert_equal(self, as_arrays(found), as_arrays(rows))
     self.assertAllEqual(lengths, [2, 0])
     self.assertEqual(keys, ('flag',))
+    index = indexing.TransitionIndex.load(folder)
+    key = {'flag': tf.constant([False])}
+    self.assertAllEqual(index.lookup(key).index, [1])
     np.save(os.path.join(folder, 'lengths.npy'), [3])
     with self.assertRaisesRegex(ValueError, 'is damaged'):
       storage.read(folder)
-
-  def test_nothing_there(self):
-    with self.assertRaisesRegex(ValueError, 'There is no index'):
-      storage.read(self.create_tempdir().full_path)
 
 
 if __name__ == '__main__':

@@ -2,8 +2,6 @@ import collections
 import itertools
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -18,19 +16,6 @@ from tests import golden
 from tests.replay.local import cuts
 
 _LENGTHS = {'a': [4, 1, 7], 'b': [2, 30], 'c': [5]}
-
-# Takes batches, one a line, until it is killed.
-_LOOP = """
-import pickle, sys, time
-sys.modules['tensorflow'] = None
-with open(sys.argv[1], 'rb') as f:
-  batches = pickle.load(f)
-from rlds2reverb import random_access
-random_access.Augmentation.OCTO  # It needs no TensorFlow, either.
-for batch in batches.iterate(start=int(sys.argv[2])):
-  print(*batch['id'][:, 0], flush=True)
-  time.sleep(0.02)
-"""
 
 
 def _steps(name, first, length):
@@ -85,12 +70,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       kwargs['drop_last'] = drop_last
     whole = self.batches(6, **kwargs)
     parts = [
-        self.batches(6, process=(index, count), **kwargs)
-        for index in range(count)
+        self.batches(6, process=(k, count), **kwargs) for k in range(count)
     ]
-    per_epoch = whole.batches_per_epoch
     orders = []
-    for number in range(2 * per_epoch):
+    for number in range(2 * whole.batches_per_epoch):
       found = sum([self.ids(part[number]) for part in parts], [])
       # Another number of processes would go on with the same batches.
       self.assertCountEqual(found, self.ids(whole[number]))
@@ -144,7 +127,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(batch['extra'][row, 0], [float(name == 'b')] * 2)
 
   def test_iterators_go_on_where_a_state_says(self):
-    expected = [self.ids(self.batches(4)[number]) for number in range(9)]
+    batches = pickle.loads(pickle.dumps(self.batches(4)))
+    expected = [self.ids(batches[number]) for number in range(9)]
     with self.batches(4).iterate(num_threads=3, num_ahead=5) as iterator:
       for number in range(4):
         self.assertEqual(self.ids(next(iterator)), expected[number])
@@ -163,34 +147,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
         other.iterate().load_state_dict(state)
 
-  def test_a_killed_loop_goes_on_with_the_next_batch(self):
-    batches = self.batches(8, seed=5, replacement=False)
-    expected = [self.ids(batches[number]) for number in range(60)]
-    path = os.path.join(self.create_tempdir().full_path, 'batches')
-    with open(path, 'wb') as f:
-      pickle.dump(batches, f)
-    seen = []
-    for _ in range(3):
-      loop = subprocess.Popen(
-          [sys.executable, '-c', _LOOP, path, str(len(seen))],
-          stdout=subprocess.PIPE,
-          text=True,
-      )
-      for _ in range(4):
-        seen.append(list(map(int, loop.stdout.readline().split())))
-      loop.kill()
-      loop.stdout.close()
-      loop.wait()
-    self.assertEqual(seen, expected[:12])
-
   def test_few_batches_are_read_in_advance(self):
     read = []
-
-    def note(batch):
-      read.append(1)
-      return batch
-
-    with self.noting(note).iterate(num_ahead=3) as iterator:
+    noting = self.noting(lambda batch: read.append(1) or batch)
+    with noting.iterate(num_ahead=3) as iterator:
       next(iterator)
       next(iterator)
       time.sleep(0.2)
@@ -204,11 +164,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     )
     found = list(dataset.as_numpy_iterator())
     self.assertLen(found, 10)
-    for number, batch in enumerate(found):
-      for one, other in zip(
-          tree.flatten(batch), tree.flatten(batches[number + 2])
-      ):
-        self.assertAllEqual(one, other)
+    for number, batch in enumerate(found, 2):
+      tree.map_structure(self.assertAllEqual, batch, batches[number])
 
   def test_errors_in_threads(self):
     def fail(batch):
@@ -223,25 +180,20 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(raised.exception.message, 'OSError: it is damaged')
 
   def test_wrong_arguments(self):
-    for problem, kwargs in {
-        'multiple of count': dict(process=(0, 3)),
-        'process must be': dict(process=(2, 2)),
-        'weights must be of': dict(weights={'a': 1}),
-        'All weights are 0': dict(weights={'a': 0, 'b': 0, 'c': 0}),
-        'weights need replacement=True': dict(
-            weights={'a': 1, 'b': 1, 'c': 1}, replacement=False
-        ),
-    }.items():
-      with self.assertRaisesRegex(ValueError, problem):
-        self.batches(4, **kwargs)
-    with self.assertRaisesRegex(ValueError, 'nothing would be left'):
-      self.batches(100, replacement=False)
-    with self.assertRaisesRegex(ValueError, 'each of the 12 items'):
-      self.batches(4, weights={'a': [1.0], 'b': 1, 'c': 1})
-    with self.assertRaisesRegex(
-        ValueError, 'decoded image must be one of , but'
+    equal = {'a': 1, 'b': 1, 'c': 1}
+    octo = random_access.Augmentation.OCTO
+    for problem, size, kwargs in (
+        ('multiple of count', 4, dict(process=(0, 3))),
+        ('process must be', 4, dict(process=(2, 2))),
+        ('weights must be of', 4, dict(weights={'a': 1})),
+        ('All weights are 0', 4, dict(weights={'a': 0, 'b': 0, 'c': 0})),
+        ('need replacement', 4, dict(weights=equal, replacement=False)),
+        ('nothing would be left', 100, dict(replacement=False)),
+        ('each of the 12 items', 4, dict(weights={**equal, 'a': [1.0]})),
+        ('decoded image must be one of', 4, dict(augment={'id': octo})),
     ):
-      self.batches(4, augment={'id': random_access.Augmentation.OCTO})
+      with self.assertRaisesRegex(ValueError, problem):
+        self.batches(size, **kwargs)
     with self.assertRaisesRegex(ValueError, 'each of the 3 episodes'):
       self.items['a'].episode_weights([1.0])
     with self.assertRaisesRegex(IndexError, 'no batch -1'):

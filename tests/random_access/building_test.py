@@ -7,6 +7,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -19,6 +20,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.random_access import building
 from tests import golden
 from tests.random_access import data
+from tests.replay.local import cuts
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
 
@@ -43,32 +45,59 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         self.directory, split, decoders=data.encoded()
     )
 
-  @parameterized.parameters(
-      ('train', random_access.ActionChunks(1, 1)),
-      ('train[1:5]', random_access.ActionChunks(3, 2)),
-      ('train[:4]+train[5:]', random_access.ActionChunks(2, 3, 'zeros')),
-  )
-  def test_items_are_those_of_stack_and_chunk(self, split, chunks):
-    expected = self.load(split).flat_map(
-        lambda episode: tf.data.Dataset.from_tensor_slices(
-            windows.stack_and_chunk(
-                episode['steps'],
-                chunks.num_frames,
-                chunks.num_actions,
-                chunks.fill,
+  @parameterized.parameters(*range(7))
+  @pytest.mark.few(2)
+  def test_items_are_those_of_tf_data(self, seed):
+    rng = np.random.default_rng(seed)
+    directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
+    data.write(directory, rng.integers(1, 9, 6), seed, int(rng.integers(1, 4)))
+    split = ('train', 'train[3:]+train[:3]', 'train[1:5]')[seed % 3]
+    episodes = rlds2reverb.load_episodes(
+        directory, split, decoders=data.encoded()
+    )
+    index = random_access.build_index(directory, self.new_folder(), split)
+    args = *map(int, rng.integers(1, 4, 2)), ('repeat', 'zeros')[seed % 2]
+    items = random_access.Items(index, random_access.ActionChunks(*args))
+    expected = data.as_list(
+        episodes.flat_map(
+            lambda episode: tf.data.Dataset.from_tensor_slices(
+                windows.stack_and_chunk(episode['steps'], *args)
             )
         )
     )
-    index = random_access.build_index(self.directory, self.new_folder(), split)
-    items = random_access.Items(index, chunks)
-    expected = data.as_list(expected)
     self.assertLen(items, len(expected))
     for number, item in enumerate(expected):
       data.assert_equal(self, item, items[number])
-    some = [3, 0, 3, len(items) - 1]
+    some = [3, 0, 3, len(items) - 1, -2]
     for number, item in zip(some, items.__getitems__(some)):
       data.assert_equal(self, expected[number], item)
-    data.assert_equal(self, items[-2], items[len(items) - 2])
+    # Windows of steps, found by the oracle of replay buffers.
+    steps = [episode['steps'] for episode in data.as_list(episodes)]
+    columns = tree.map_structure(lambda *x: np.concatenate(x), *steps)
+    window = windows_lib.Windows(
+        *map(int, rng.integers(1, 5, 2)), list(windows_lib.EndOfEpisode)[seed]
+    )
+    items = random_access.Items(index, window, with_mask=True)
+    lengths = [len(each['reward']) for each in steps]
+    rows = cuts.cut_rows(
+        lengths, window.length, window.stride, window.end.value
+    )
+    self.assertLen(items, len(rows))
+    if not rows:
+      return
+    rows = np.array(rows)
+    found = items.batch(np.arange(len(items)))
+    is_real = found.pop('mask')
+    if window.end != 'repeat_last':
+      self.assertAllEqual(is_real, rows >= 0)
+    for leaf, column in zip(tree.flatten(found), tree.flatten(columns)):
+      np.testing.assert_array_equal(leaf[rows >= 0], column[rows[rows >= 0]])
+      filled = leaf[rows < 0]
+      self.assertTrue(
+          (filled == np.zeros((), leaf.dtype)).all()
+          if leaf.dtype != object
+          else not any(filled)
+      )
 
   def test_prepared_episodes_are_indexed(self):
     mapping = rlds2reverb.fields.StepMapping(
@@ -122,9 +151,8 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         )
     )
     for last_steps in False, True:
-      items = random_access.Items(
-          index, random_access.ActionChunks(2, 2, last_steps=last_steps)
-      )
+      chunks = random_access.ActionChunks(2, 2, last_steps=last_steps)
+      items = random_access.Items(index, chunks)
       self.assertLen(items, len(expected))
       for number, item in enumerate(expected):
         data.assert_equal(self, item, items[number])
@@ -139,15 +167,14 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     }
     np.savez(path, **columns)
     index = random_access.build_index(path, self.new_folder())
-    items = random_access.Items(index, windows_lib.Windows(1))
+    items = random_access.Items(index, random_access.ActionChunks())
     expected = np.concatenate(
         [
             episode['steps']['action']
             for episode in data.as_list(rlds2reverb.formats.load(path))
         ]
     )
-    found = items.batch(np.arange(len(items)))['action'][:, 0]
-    self.assertAllEqual(found, expected)
+    self.assertAllEqual(items.column('action'), expected)
 
   def test_files_that_tfds_reads_itself_are_copied(self):
     index = random_access.Index(self.folder)

@@ -137,6 +137,14 @@ def as_list(dataset: tf.data.Dataset) -> List[Any]:
   return list(dataset.as_numpy_iterator())
 
 
+def leaves(nest: Any) -> Dict[str, Any]:
+  """Returns the leaves of a nest by their paths."""
+  return {
+      '/'.join(map(str, keys)): leaf
+      for keys, leaf in tree.flatten_with_path(nest)
+  }
+
+
 def assert_equal(test: Any, expected: Any, found: Any) -> None:
   """Holds a nest against another, in structure, dtypes, shapes and values."""
   tree.assert_same_structure(expected, found)

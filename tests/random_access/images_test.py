@@ -21,7 +21,6 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.product(
       method=('lanczos3', 'bilinear'),
       sizes=(
-          ((64, 48), (56, 42)),
           ((64, 48), (17, 90)),
           ((7, 5), (3, 11)),
           ((1, 300), (1, 37)),
@@ -74,11 +73,9 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     encoded = tf.io.encode_png(image).numpy()
     deep = images.ImageFormat((9, 8), 1, dtype='uint16')
     self.assertAllEqual(images.decode(encoded, deep), image)
-    found = images.decode(
-        encoded, images.ImageFormat((5, 5), 1, dtype='uint16')
-    )
+    small = images.ImageFormat((5, 5), 1, dtype='uint16')
     expected = _resized(image, (5, 5), 'lanczos3').astype(int)
-    self.assertAllClose(found, expected, atol=1, rtol=0)
+    self.assertAllClose(images.decode(encoded, small), expected, atol=1, rtol=0)
     for channels in 1, 3:
       self.assertAllEqual(
           images.decode(encoded, images.ImageFormat((9, 8), channels)),
@@ -90,11 +87,10 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
   def test_what_is_no_image(self):
     image_format = images.ImageFormat((2, 3))
     self.assertAllEqual(images.decode(b'', image_format), np.zeros([2, 3, 3]))
-    with self.assertRaisesRegex(ValueError, 'cannot be decoded'):
-      images.decode(b'text', image_format)
     encoded = data.jpeg(data.image(self.rng, 40, 40))
-    with self.assertRaisesRegex(ValueError, 'cannot be decoded'):
-      images.decode(encoded[: len(encoded) // 2], image_format)
+    for wrong in b'text', encoded[: len(encoded) // 2]:
+      with self.assertRaisesRegex(ValueError, 'cannot be decoded'):
+        images.decode(wrong, image_format)
     with self.assertRaisesRegex(ValueError, 'must be one of'):
       images.ImageFormat((2, 3), method='nearest')
 

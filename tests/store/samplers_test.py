@@ -1,6 +1,5 @@
 """Samplers: the contract, and frequencies at fixed seeds."""
 
-import collections
 from unittest import mock
 
 from absl.testing import parameterized
@@ -84,19 +83,15 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     expected = p * p + (1 - p) * (1 - p)
     self.assertLess(abs(same - expected), 4 / np.sqrt(len(half)))
 
-  def test_weighted_of_the_top_episodes(self):
+  def test_weights_of_some_items(self):
     store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
     items = store.top_episodes(2).make_items()
     [found] = _draw(weighted.Weighted(), items, 20000, [0])
     cuts.assert_frequencies(self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2])
-
-  def test_fractions_at_the_limits(self):
     # Of weights that are all in one item, nothing else is drawn.
-    weights = np.zeros(1000)
-    weights[500] = 1e-300
-    [found] = _draw(
-        weighted.Weighted(), _items([1000], priorities=weights), 5000, [0]
-    )
+    weights = np.eye(1, 1000, 500)[0] * 1e-300
+    items = _items([1000], priorities=weights)
+    [found] = _draw(weighted.Weighted(), items, 5000, [0])
     self.assertEqual(set(found), {500})
 
 
@@ -141,20 +136,10 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
       found += draw(len(found), 5, size).items.tolist()
     self.assertEqual(found[:20], one_by_one)
 
-  @parameterized.parameters(
-      (1, 3), (2, 400), (5, 500), (17, 1000), (100, 1000), (1000, 200)
-  )
+  @parameterized.parameters((2, 400), (17, 1000), (1000, 200))
   def test_orders(self, count, epochs):
-    orders = np.array(
-        _draw(
-            samplers.WithoutReplacement(), _items([count]), count, range(epochs)
-        )
-    )
-    np.testing.assert_array_equal(
-        np.sort(orders, 1), np.tile(np.arange(count), [epochs, 1])
-    )
-    if count == 1:
-      return
+    args = samplers.WithoutReplacement(), _items([count]), count
+    orders = np.array(_draw(*args, range(epochs)))
     # In how many bins the items fall.
     bins = min(count, 20)
 
@@ -170,16 +155,9 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
       check(orders[:, position])
     # How much an item differs from that of the epoch before.
     check(orders[1::2] - orders[:-1:2])
-    if count < 100:
-      return
     # And from those that are drawn soon after it, which it never equals.
-    for lag in 1, 2, 10, 64:
+    for lag in (1, 2, 10, 64) if count > 100 else ():
       check(orders[:, lag::lag] - orders[:, :-lag:lag], first=1)
-
-  def test_all_orders_of_three(self):
-    orders = _draw(samplers.WithoutReplacement(), _items([3]), 3, range(600))
-    counts = collections.Counter(map(tuple, orders))
-    cuts.assert_frequencies(self, list(counts.values()), np.full(6, 1 / 6))
 
 
 class SeedsTest(parameterized.TestCase, tf.test.TestCase):
@@ -199,15 +177,12 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
 
     self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
     found = [
-        draw(0, 0, 0, 1),
-        draw(1, 0, 0, 1),
-        draw(0, 1, 0, 1),
-        draw(2**31, 0, 0, 1),
-        draw(2**62, 0, 0, 1),
-        draw(0, 0, 0, 1, 1),
-        draw(0, 0, 0, 1, 2**33),
-        draw(0, 0, 0, 2),
-        draw(0, 0, 1, 2),
+        draw(*each)
+        for each in (
+            *((0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 0, 1), (2**31, 0, 0, 1)),
+            *((2**62, 0, 0, 1), (0, 0, 0, 1, 1), (0, 0, 0, 1, 2**33)),
+            *((0, 0, 0, 2), (0, 0, 1, 2)),
+        )
     ]
     # With replacement, the first of two workers may draw what one would.
     self.assertGreaterEqual(len(set(found)), len(found) - 1)

@@ -142,8 +142,8 @@ class LocalReplayBuffer(
   def _update(self, keys, priorities):
     if priorities.shape != keys.shape[:1]:
       raise ValueError(
-          f'There must be a priority for each of the items {keys.shape[:1]}, but'
-          f' the priorities have the shape {priorities.shape}.'
+          f'There must be a priority for each of the items {keys.shape[:1]},'
+          f' but the priorities have the shape {priorities.shape}.'
       )
     items = keys[:, 0] if keys.ndim == 2 else keys
     self._prioritized().update(

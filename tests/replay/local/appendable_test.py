@@ -15,7 +15,6 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import ring as ring_lib
-from rlds2reverb.store import items as items_lib
 from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
 from tests import golden
@@ -79,10 +78,10 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
   def test_against_lists(self, setting, capacity):
     rng = np.random.default_rng(capacity)
     ring = _ring(capacity, *setting)
-    lasts = np.cumsum(rng.integers(1, 9, 60)).tolist()
+    lasts = np.cumsum(rng.integers(1, 9, 1500)).tolist()
     begin = 0
-    while begin < 150:
-      end = begin + int(rng.choice([1, 1, 1, 2, 7, 20]))
+    for size in (*rng.choice([1, 1, 1, 2, 7, 20], 30).tolist(), 5000, 2, 3):
+      end = begin + size
       ring.append(*cuts.leaves(begin, end, lasts))
       expected = _expected(end, lasts, capacity, *setting)
       self.assertEqual(ring.num_items, len(expected))
@@ -102,15 +101,6 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       begin = end
 
   @parameterized.parameters('drop', 'cross')
-  def test_long_appends(self, end):
-    setting = 3, 2, end
-    ring = _ring(20, *setting)
-    lasts = [4999, 5000, 12000, 13990]
-    for begin, stop in ((0, 3), (3, 5003), (5003, 13993), (13993, 13999)):
-      ring.append(*cuts.leaves(begin, stop, lasts))
-      self.assertEqual(_content(ring), _expected(stop, lasts, 20, *setting))
-
-  @parameterized.parameters('drop', 'cross')
   def test_clear(self, end):
     ring = _ring(10, 3, 1, end)
     ring.append(*cuts.leaves(0, 8, [3]))
@@ -122,25 +112,14 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(_content(ring), [[8, 9, 10], [9, 10, 11], [10, 11, 12]])
     self.assertEqual(ring.first, following)
 
-  def test_items_that_went(self):
-    ring = _ring(4)
-    for t in range(8):
-      ring.append(*cuts.leaves(t, t + 1))
-    # Of items 0 to 6, 4 to 6 stay.
-    known = items_lib.alive(ring, np.arange(7)).tolist()
-    self.assertEqual(known, [False] * 4 + [True] * 3)
-    with self.assertRaisesRegex(ValueError, 'no item of this key'):
-      items_lib.alive(ring, np.array([7, 4]))
-
   def test_what_does_not_fit(self):
     with self.assertRaisesRegex(ValueError, '12 frames.*this one has 13'):
       _ring(13).deserialize(_ring(12).serialize())
-    spec = cuts.frame_spec()
     with self.assertRaisesRegex(ValueError, 'at most 5.*is 6'):
       _ring(5, 6)
     with self.assertRaisesRegex(ValueError, '\'tile\': .* take "drop"'):
       _ring(5, 2, end='tile')
-    spec = spec._replace(observation=tf.TensorSpec([], tf.string))
+    spec = cuts.frame_spec()._replace(observation=tf.TensorSpec([], tf.string))
     with self.assertRaisesRegex(ValueError, 'strings'):
       ring_lib.FrameRing(spec, windows_lib.Windows(2), 5)
 
@@ -204,16 +183,11 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked(cuts.episodes_of([3, 2]))
     buffer = _Appendable(data, capacity=6)
     self.assertEqual(_shown(buffer), [[0, 1], [1, 2], [100, 101]])
-    self.assertEqual(buffer.capacity, 6)
     [_, _, own] = self.frames([3, 2, 4])
-    for t in range(4):
-      buffer.add_batch(
-          tf.nest.map_structure(lambda leaf: tf.constant(leaf[t : t + 1]), own)  # pylint: disable=cell-var-from-loop
-      )
-      self.assertEqual(int(buffer.num_frames()), min(5 + t + 1, 6))
+    _append(buffer, tf.nest.map_structure(tf.constant, own))
+    self.assertEqual(int(buffer.num_frames()), 6)
     self.assertEqual(
-        _shown(buffer),
-        [[100, 101], [200, 201], [201, 202], [202, 203]],
+        _shown(buffer), [[100, 101], [200, 201], [201, 202], [202, 203]]
     )
     self.assertEqual(
         buffer.gather_all().observation[0, :, 0].numpy().tolist(),

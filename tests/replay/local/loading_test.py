@@ -45,40 +45,29 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(runs.num_items.tolist(), [3, 0, 2])
       self.assertEqual(runs.first_row.tolist(), [0, 4, 5])
 
-  @parameterized.parameters(
-      [np.zeros([3, 2], np.float32)], [np.zeros(3, np.int32)]
-  )
-  def test_rewards_that_have_no_sum(self, reward):
-    [episode] = cuts.episodes_of([3])
-    episode['reward'] = reward
-    found = loading.load_frames(golden.stacked([episode]), _items())
-    self.assertTrue(np.isnan(found.episodes.undiscounted_return).all())
+    for reward in np.zeros([3, 2], np.float32), np.zeros(3, np.int32):
+      data = golden.stacked([{**cuts.episodes_of([3])[0], 'reward': reward}])
+      found = loading.load_frames(data, _items()).episodes
+      self.assertTrue(np.isnan(found.undiscounted_return).all())
 
-  @parameterized.parameters('drop', 'pad', 'tile')
-  def test_an_episode_of_several_blocks(self, end):
+  @parameterized.parameters(
+      ('drop', [4999, 0, 4499]), ('tile', [5000, 1, 4500])
+  )
+  def test_an_episode_of_several_blocks(self, end, counts):
     lengths = [10000, 2, 9000]
     [*episodes] = cuts.episodes_of(lengths)
     for form in golden.FORMS.values():
       found = loading.load_frames(
           form(episodes), _items(windows_lib.Windows(3, 2, end))
       )
-      counts = {
-          'drop': [4999, 0, 4499],
-          'pad': [4999, 1, 4499],
-          'tile': [5000, 1, 4500],
-      }[end]
       self.assertEqual(found.episodes.num_rows.tolist(), lengths)
       self.assertEqual(found.episodes.num_items.tolist(), counts)
-      for run, episode in enumerate(episodes):
-        first = found.episodes.first_row[run]
-        shown = _observations(found, first, lengths[run])
+      for first, episode in zip(found.episodes.first_row, episodes):
+        shown = _observations(found, first, len(episode['reward']))
         self.assertAllEqual(shown, episode['observation'])
       self.assertAllClose(
           found.episodes.undiscounted_return,
-          [
-              episode['reward'][:-1].sum(dtype=np.float64)
-              for episode in episodes
-          ],
+          [each['reward'][:-1].sum(dtype=np.float64) for each in episodes],
       )
 
   def test_priorities(self):
@@ -105,17 +94,11 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     [episode] = cuts.episodes_of([5])
     episode['reward'][2] = np.nan
     data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(2)
-    counts = []
-    for _ in range(2):
+    for expected in 2, 0:
       report = report_lib.ConversionReport()
-      loading.load_frames(
-          data,
-          _items(),
-          folder,
-          options=options_lib.ConversionOptions(report=report),
-      )
-      counts.append(sum(report.nan_counts.values()))
-    self.assertEqual(counts, [2, 0])
+      options = options_lib.ConversionOptions(report=report)
+      loading.load_frames(data, _items(), folder, options)
+      self.assertEqual(sum(report.nan_counts.values()), expected)
 
   @parameterized.parameters(
       dict(data=_known_data(4)),
@@ -138,23 +121,17 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       )
     self.assertEqual(loading.open_frames(folder).make_items().num_items, 9)
 
-  def test_data_of_which_nothing_is_known(self):
+  def test_folders_that_are_refused(self):
     folder = self.folder()
     data = golden.stacked(cuts.episodes_of([5]))  # Of a Python generator.
-    self.assertEqual(
-        loading.load_frames(data, _items(), folder).make_items().num_items, 4
-    )
+    loading.load_frames(data, _items(), folder)
     with self.assertRaisesRegex(FileExistsError, 'in place of the data'):
       loading.load_frames(data, _items(), folder)
-
-  def test_a_folder_of_something_else(self):
-    folder = self.create_tempdir()
-    folder.create_file('notes.txt')
+    other = self.create_tempdir()
+    other.create_file('notes.txt')
     with self.assertRaisesRegex(FileExistsError, 'not empty'):
-      loading.load_frames(_known_data(), _items(), folder.full_path)
-    self.assertEqual(os.listdir(folder.full_path), ['notes.txt'])
-
-  def test_a_url(self):
+      loading.load_frames(_known_data(), _items(), other.full_path)
+    self.assertEqual(os.listdir(other.full_path), ['notes.txt'])
     with self.assertRaisesRegex(ValueError, 'local'):
       loading.load_frames(_known_data(), _items(), 'gs://bucket/frames')
 

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.store import prioritized
@@ -79,36 +78,26 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         self, golden.rows_of(found), golden.expected_frames(episodes)
     )
 
-  def test_invalid_episodes_are_skipped(self):
-    episodes = cuts.episodes_of([4, 3, 5])
-    episodes[1]['is_last'][:] = False
-    data = golden.stacked(episodes)
-    rules = rules_lib.ConversionRules(invalid_episodes='skip')
-    buffer = _Buffer(data, options=options_lib.ConversionOptions(rules))
+  def test_options(self):
+    episodes = golden.random_episodes(np.random.default_rng(1), 5)
+    info = lambda current, following: {
+        'next': following['observation'],
+        'action': current['action'],
+    }
+    broken = {**episodes[1], 'is_last': np.zeros_like(episodes[1]['is_last'])}
+    data = golden.stacked([broken, *episodes])
+    options = options_lib.ConversionOptions(
+        rules_lib.ConversionRules(invalid_episodes='skip'), policy_info_fn=info
+    )
     cuts.assert_items_equal(
-        self, cuts.items_of_pass(buffer), cuts.cut_items(episodes[::2], 2)
+        self,
+        cuts.items_of_pass(_Buffer(data, _windows(3), options=options)),
+        cuts.cut_items(episodes, 3, policy_info=info),
     )
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, golden.FIRST_AFTER_MID
     ):
       _Buffer(data)
-
-  def test_policy_info(self):
-    episodes = golden.random_episodes(np.random.default_rng(1), 5)
-
-    def info(current, following):
-      return {'next': following['observation'], 'action': current['action']}
-
-    buffer = _Buffer(
-        golden.stacked(episodes),
-        windows_lib.Windows(3),
-        options=options_lib.ConversionOptions(policy_info_fn=info),
-    )
-    cuts.assert_items_equal(
-        self,
-        cuts.items_of_pass(buffer),
-        cuts.cut_items(episodes, 3, policy_info=info),
-    )
 
   def test_sequences(self):
     episodes = golden.random_episodes(
@@ -129,70 +118,6 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
       _Appendable(found, 20)
 
 
-class LikeReverbTest(parameterized.TestCase, tf.test.TestCase):
-
-  def test_the_items_of_a_server(self):
-    data = golden.stacked(
-        golden.random_episodes(np.random.default_rng(7), 8, nested_fields=True)
-    )
-    own, served = (
-        opening.open_replay_buffer(
-            data,
-            windows_lib.Windows(3, 2, 'tile'),
-            priority=2.5,
-            reverb_server=reverb_server,
-        )
-        for reverb_server in (False, True)
-    )
-    key_of = lambda item: str([x.tolist() for x in tf.nest.flatten(item)])
-    expected = {key_of(item): item for item in cuts.items_of_pass(own)}
-    try:
-      self.assertEqual(served.get_table_info().current_size, own.num_items)
-      # Uniform draws: in so many, each item is found nearly surely.
-      dataset = served.as_dataset().take(40 * len(expected))
-      left = set(expected)
-      for frames, info in dataset.as_numpy_iterator():
-        golden.assert_frames_equal(self, [frames], [expected[key_of(frames)]])
-        self.assertEqual(set(info.priority.tolist()), {2.5})
-        left.discard(key_of(frames))
-        if not left:
-          break
-      self.assertEmpty(left)
-      self.check_specs(own.as_dataset(), served.as_dataset())
-      self.check_specs(own.as_dataset(5), served.as_dataset(5))
-    finally:
-      served.close()
-
-  def check_specs(self, own, served):
-    tf.nest.assert_same_structure(own.element_spec, served.element_spec)
-    for one, other in zip(
-        tf.nest.flatten(own.element_spec), tf.nest.flatten(served.element_spec)
-    ):
-      self.assertEqual(one.dtype, other.dtype)
-      self.assertTrue(one.shape.is_compatible_with(other.shape))
-      self.assertEqual(one.shape.rank, other.shape.rank)
-
-  def test_sample_info(self):
-    buffer = _Buffer(
-        golden.stacked(cuts.episodes_of([3, 5])),
-        priority=lambda frames: frames.reward[0],
-        sampler=weighted.Weighted(),
-    )
-    # The first frames of the items: 0, 1; 100, ..., 103. Rewards are ten times.
-    priorities = np.array([0, 10, 1000, 1010, 1020, 1030], np.float32)
-    _, info = next(buffer.as_dataset(16).as_numpy_iterator())
-    key = info.key.astype(int)
-    self.assertAllEqual(info.key, np.repeat(key[:, :1], 2, 1))
-    self.assertAllEqual(info.priority, priorities[key])
-    self.assertAllClose(info.probability, priorities[key] / 4070)
-    self.assertAllEqual(info.table_size, np.full([16, 2], 6))
-    self.assertAllEqual(info.times_sampled, np.zeros([16, 2]))
-    dtypes = [leaf.dtype for leaf in info]
-    self.assertEqual(
-        dtypes, [np.uint64, np.float64, np.int64, np.float64, np.int32]
-    )
-
-
 class WaysTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
@@ -209,21 +134,21 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     """Yields replay buffers, with iterators of all kinds over one stream."""
     for kind in 'batches', 'in tf.data', 'eager', 'in a function', 'get_next':
       buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
-      if kind == 'get_next':
-        take = lambda buffer=buffer: buffer.get_next(batch_size)
-        yield buffer, iter(take, None)
-        continue
       if kind == 'batches':
         yield buffer, buffer.batches(batch_size).iterate()
-        continue
-      dataset = buffer.as_dataset(batch_size)
-      if kind == 'in tf.data':
+      elif kind == 'get_next':  # It may begin in a function.
+        take = lambda buffer=buffer: buffer.get_next(batch_size)
+        in_graph = tf.function(take)
+        ways = itertools.cycle([in_graph, in_graph, take])
+        yield buffer, (way() for way in ways)
+      elif kind == 'in tf.data':
+        dataset = buffer.as_dataset(batch_size)
         yield buffer, dataset.take(40).as_numpy_iterator()
-      elif kind == 'eager':
-        yield buffer, iter(dataset)
       else:
-        take = tf.function(lambda _, iterator=iter(dataset): next(iterator))
-        yield buffer, map(take, itertools.repeat(0))
+        iterator = iter(buffer.as_dataset(batch_size))
+        take = lambda iterator=iterator: next(iterator)
+        take = take if kind == 'eager' else tf.function(take)
+        yield buffer, map(lambda _, take=take: take(), itertools.count())
 
   @parameterized.product(sampler=list(_SAMPLERS), batch_size=(None, 4))
   @pytest.mark.few(4)
@@ -261,36 +186,6 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
       for leaf in tf.nest.flatten((frames, info)):
         leaf[...] = leaf.flat[0]
     self.assertEqual(found, expected)
-
-  def test_get_next_begins_in_a_function(self):
-    for sampler in samplers.Uniform, prioritized.Prioritized:
-      buffer = _Buffer(self.store, sampler=sampler())
-      expected = _keys(_Buffer(self.store, sampler=sampler()).as_dataset(4), 4)
-      get_next = tf.function(lambda: buffer.get_next(4)[1].key[:, 0])  # pylint: disable=cell-var-from-loop
-      found = [get_next().numpy().tolist() for _ in range(2)]
-      found += [buffer.get_next(4)[1].key[:, 0].numpy().tolist()]
-      found += [get_next().numpy().tolist()]
-      self.assertEqual(found, expected)
-
-  def test_iterators_at_once_draw_independently(self):
-    dataset = _Buffer(self.store).as_dataset(8)
-    zipped = tf.data.Dataset.zip((dataset, dataset))
-    found = [
-        [tuple(info.key[:, 0].tolist()) for _, info in pair]
-        for pair in zipped.take(20).as_numpy_iterator()
-    ]
-    self.assertLen(set(sum(found, [])), 40)
-    # The first is what a single one draws, and both go on.
-    self.assertEqual(
-        [list(pair[0]) for pair in found],
-        _keys(_Buffer(self.store).as_dataset(8), 20),
-    )
-    one, other = iter(dataset), dataset.as_numpy_iterator()
-    for _ in range(5):
-      for batches in one, other:
-        keys = tuple(np.asarray(next(batches)[1].key)[:, 0].tolist())
-        self.assertNotIn(keys, sum(found, []))
-        found.append([keys])
 
   @parameterized.parameters(
       (dict(seed=1), 'seed'),
@@ -362,6 +257,9 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
       ]
 
     expected = take(self.make('uniform'), [12] * 4)
+    self.assertEqual(expected[0], _keys(self.make('uniform').as_dataset(4), 12))
+    # They draw independently.
+    self.assertLen({str(keys) for each in expected for keys in each}, 48)
     first, second = self.make('uniform'), self.make('uniform')
     take(first, counts)
     tf.train.Checkpoint(buffer=first).write(path)
@@ -376,17 +274,6 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     dataset = self.make('without_replacement').as_dataset(4)
     found = [_keys(dataset, count) for count in (1, 6, 5)]
     self.assertEqual(sum(found, []), expected)
-
-  def test_next_batches(self):
-    buffer = self.make('uniform')
-    frames, info = buffer.get_next(4, 2, time_stacked=False)
-    self.assertLen(frames, 2)
-    self.assertEqual(frames[0].observation.shape, [4, 2])
-    expected = _keys(self.make('uniform').as_dataset(4), 1)
-    self.assertEqual([info.key[:, 0].numpy().tolist()], expected)
-    # What get_next keeps is no part of a checkpoint.
-    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    tf.train.Checkpoint(buffer=buffer).write(path)
 
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
@@ -430,22 +317,17 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
         **kwargs,
     )
 
-  @parameterized.product(in_function=(True, False), over_time=(True, False))
-  def test_in_the_middle_of_sampling(self, in_function, over_time):
+  @parameterized.parameters(True, False)
+  def test_in_the_middle_of_sampling(self, over_time):
     buffer = self.make()
-
-    update = buffer.update_priorities
-    if in_function:
-      update = tf.function(update)
-    keys = tf.range(8, dtype=tf.int64)
-    keys = tf.cast(keys, tf.uint64)
+    keys = tf.cast(tf.range(8), tf.uint64)
     if over_time:
       keys = tf.tile(keys[:, tf.newaxis], [1, 2])
     batches = iter(buffer.as_dataset(50))
     next(batches)
     for item in 3, 7, 0:
       priorities = tf.one_hot(item, 8) * 2 + tf.one_hot((item + 1) % 8, 8)
-      update(keys, priorities)
+      buffer.update_priorities(keys, priorities)
       # The very next batch.
       _, info = next(batches)
       self.assertEqual(
@@ -472,69 +354,37 @@ class UpdatesTest(parameterized.TestCase, tf.test.TestCase):
       found.append(function(buffer, buffer.as_dataset(4), with_count).numpy())
     self.assertAllEqual(found[0], found[1])
 
-  def test_importance_weights(self):
-    buffer = self.make()  # Of 8 items, with alpha=1.
-    keys = np.arange(8, dtype=np.uint64)
-    buffer.update_priorities(keys, [1, 4, 9, 16, 1, 4, 9, 16])
-    _, info = next(buffer.as_dataset(50).as_numpy_iterator())
-    some = tf.nest.map_structure(
-        lambda leaf: leaf[info.priority[:, 0] > 1], info
-    )
-    least = some.priority.min()
-    for in_function in False, True:
-      weights = buffer.importance_weights
-      if in_function:
-        weights = tf.function(weights)
-      found = weights(some, 1.0)
-      self.assertEqual(np.asarray(found).dtype, np.float32)
-      # Of NumPy's arrays they are an array.
-      self.assertEqual(isinstance(found, np.ndarray), not in_function)
-      self.assertAllClose(found, least / some.priority)
-      self.assertAllClose(
-          weights(some, 0.5, normalization='table'), some.priority**-0.5
-      )
-      self.assertAllClose(
-          weights(some, 1.0, normalization='none'), 60 / 8 / some.priority
-      )
-
   def test_updates_that_are_refused(self):
-    buffer = self.make()
-    keys = tf.range(4, dtype=tf.int64)
     for priorities in tf.ones([4, 1]), 1.0:
       with self.assertRaisesRegex(ValueError, r'each of the items \(4,\)'):
-        buffer.update_priorities(keys, priorities)
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'no item of this key'
-    ):
-      buffer.update_priorities(keys + 5, tf.ones([4]))
-    buffer = _Buffer(golden.stacked(cuts.episodes_of([9])))
-    for call in buffer.update_priorities, buffer.importance_weights:
-      with self.assertRaisesRegex(ValueError, r'sampler=Prioritized\(\)'):
-        call(keys, 1.0)
+        self.make().update_priorities(np.arange(4), priorities)
 
 
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_no_data(self):
-    [broken] = cuts.episodes_of([3])
+  def test_data(self):
+    [broken, *episodes] = cuts.episodes_of([3, 3, 4, 2])
     broken['is_last'][:] = False
     rules = rules_lib.ConversionRules(invalid_episodes='skip')
     options = options_lib.ConversionOptions(rules)
-    data = golden.stacked([broken])
-    for wrong in data, data.take(0):
-      for make in _Buffer, lambda *args, **kw: _Appendable(*args, 5, **kw):
+    make_ring = lambda data, *args, **kw: _Appendable(data, 9, *args, **kw)
+    data = golden.stacked(episodes)
+    for make in _Buffer, make_ring:
+      for wrong in golden.stacked([broken]), data.take(0):
         with self.assertRaisesRegex(ValueError, 'no frames in the data set'):
           make(wrong, options=options)
-
-  def test_items_longer_than_every_episode(self):
-    data = golden.stacked(cuts.episodes_of([3, 4, 2]))
-    with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
-      _Buffer(data, windows_lib.Windows(5))
-    with self.assertRaisesRegex(ValueError, 'fewer than 5 frames'):
-      _Appendable(data, 9, windows_lib.Windows(5))
-    self.assertEqual(
-        _Buffer(data, windows_lib.Windows(5, end='pad')).num_items, 3
-    )
+      with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
+        make(data, windows_lib.Windows(5))
+    pads = windows_lib.Windows(5, end='pad')
+    self.assertEqual(_Buffer(data, pads).num_items, 3)
+    spec = golden.stacked_spec(episodes[0])
+    spec['observation'] = tf.TensorSpec([None, None], tf.float32)
+    with self.assertRaisesRegex(ValueError, 'observation.*fixed'):
+      _Buffer(golden.stacked(episodes, spec))
+    with self.assertRaisesRegex(ValueError, 'data set, or the spec'):
+      _Appendable('/tmp/none', capacity=9)
+    with self.assertRaisesRegex(FileNotFoundError, '/tmp/none'):
+      _Buffer('/tmp/none')
 
   @parameterized.parameters(
       (dict(seed=-1), 'seed.*-1'),
@@ -599,19 +449,6 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(
           _keys(refused.as_dataset(4), 2), _keys(same.as_dataset(4), 2)
       )
-
-  def test_a_shape_that_is_not_known(self):
-    [episode] = cuts.episodes_of([4])
-    spec = golden.stacked_spec(episode)
-    spec['observation'] = tf.TensorSpec([None, None], tf.float32)
-    with self.assertRaisesRegex(ValueError, 'observation.*fixed'):
-      _Buffer(golden.stacked([episode], spec))
-
-  def test_no_data_set(self):
-    with self.assertRaisesRegex(ValueError, 'data set, or the spec'):
-      _Appendable('/tmp/none', capacity=9)
-    with self.assertRaisesRegex(FileNotFoundError, '/tmp/none'):
-      _Buffer('/tmp/none')
 
   def test_a_sampler_of_two_replay_buffers(self):
     store = _Buffer(golden.stacked(cuts.episodes_of([3, 4]))).store

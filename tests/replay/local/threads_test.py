@@ -1,5 +1,6 @@
 """Tests of replay buffers that several threads use at once."""
 
+from concurrent import futures
 import threading
 import time
 
@@ -20,38 +21,26 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
 
   def run_all(self, functions, seconds):
     """Calls functions again and again, each in a thread of its own."""
-    errors = []
-    counts = [0] * len(functions)
-    cpu = time.process_time()
-    clock = time.monotonic()
     is_over = threading.Event()
 
-    def run(number, function):
-      try:
-        while not is_over.is_set():
-          function()
-          counts[number] += 1
-      except Exception as e:  # pylint: disable=broad-exception-caught
-        errors.append(e)
-        is_over.set()
+    def run(function):
+      count = 0
+      while not is_over.is_set():
+        function()
+        count += 1
+      return count
 
-    threads = [
-        threading.Thread(target=run, args=each) for each in enumerate(functions)
-    ]
-    for thread in threads:
-      thread.start()
-    while (
-        not is_over.is_set()
-        and time.process_time() - cpu < seconds
-        and time.monotonic() - clock < 10 * seconds
-    ):
-      time.sleep(0.05)
-    is_over.set()
-    for thread in threads:
-      thread.join()
-    for error in errors:
-      raise error
-    self.assertGreater(min(counts), 0)
+    begin, limit = time.process_time(), time.monotonic() + 10 * seconds
+    with futures.ThreadPoolExecutor(len(functions)) as executor:
+      runs = [executor.submit(run, each) for each in functions]
+      while (
+          time.process_time() - begin < seconds
+          and time.monotonic() < limit
+          and not any(each.done() for each in runs)
+      ):
+        time.sleep(0.05)
+      is_over.set()
+    self.assertGreater(min(each.result() for each in runs), 0)
 
   @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
   @pytest.mark.few(1)
@@ -75,12 +64,11 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
 
     def check(frames, info, before):
       key = np.asarray(info.key)[:, 0].astype(np.int64)
-      shown = np.asarray(frames.observation)
       # In a stream without an end, item `k` is frames `k` and `k + 1`.
-      np.testing.assert_array_equal(shown, key[:, np.newaxis] + [0, 1])
+      shown = key[:, np.newaxis] + [0, 1]
+      np.testing.assert_array_equal(np.asarray(frames.observation), shown)
       np.testing.assert_array_equal(
-          np.asarray(frames.action),
-          np.broadcast_to(shown[..., np.newaxis], [*shown.shape, 400]),
+          np.asarray(frames.action), np.tile(shown[..., np.newaxis], 400)
       )
       # They were there together, and after what was added before.
       self.assertLess(key.max() - key.min(), _CAPACITY)
