@@ -84,7 +84,8 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         'next': following['observation'],
         'action': current['action'],
     }
-    broken = {**episodes[1], 'is_last': np.zeros_like(episodes[1]['is_last'])}
+    no_end = np.zeros_like(episodes[1]['is_last'])
+    broken = {**episodes[1], 'is_last': no_end, 'is_terminal': no_end}
     data = golden.stacked([broken, *episodes])
     options = options_lib.ConversionOptions(
         rules_lib.ConversionRules(invalid_episodes='skip'), policy_info_fn=info
