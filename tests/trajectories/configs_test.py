@@ -1,7 +1,7 @@
 """Each config, on data of just the features that its data sets have.
 
-The data is written to disk by TFDS, read, mapped and converted, and compared
-with what numpy makes of the same arrays.
+The data is mapped and converted, and compared with what numpy makes of the same
+arrays. That of some configs is written to disk by TFDS, and read, before.
 """
 
 from absl.testing import parameterized
@@ -54,6 +54,20 @@ def _config_of(name):
   prefixes = ('d4rl_adroit', 'd4rl_mujoco', 'robomimic')
   found = [prefix for prefix in prefixes if name.startswith(prefix)]
   return found[0] if found else name.split('/')[0]
+
+
+def _data_of(name):
+  """Returns the features of a data set, and two random episodes of it."""
+  config = _config_of(name)
+  features = known_features.known_features(config)[name]
+  rng = np.random.default_rng(0)
+  episodes = [
+      _random_episode(features, rng, length, terminal)
+      for length, terminal in zip(_LENGTHS, (True, False))
+  ]
+  if config in ('robomimic', 'rlu_rwrl'):
+    episodes[0]['steps']['is_terminal'][-2] = True
+  return features, episodes
 
 
 # Every day some of the most used, and the rest with the long tests.
@@ -139,26 +153,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   )
   @pytest.mark.few(4)
   def test_from_disk_to_trajectories(self, name):
-    self._check(name, _CASES[name])
-
-  @pytest.mark.long
-  @parameterized.named_parameters(
-      (name.replace('/', '_'), name) for name in _LONG_CASES
-  )
-  @pytest.mark.long
-  def test_more_from_disk_to_trajectories(self, name):
-    self._check(name, _LONG_CASES[name])
-
-  def _check(self, name, case):
-    config = _config_of(name)
-    features = known_features.known_features(config)[name]
-    rng = np.random.default_rng(0)
-    episodes = [
-        _random_episode(features, rng, length, terminal)
-        for length, terminal in zip(_LENGTHS, (True, False))
-    ]
-    if config in ('robomimic', 'rlu_rwrl'):
-      episodes[0]['steps']['is_terminal'][-2] = True
+    features, episodes = _data_of(name)
     directory = self.create_tempdir().full_path
     writing.write_episodes(
         [
@@ -170,8 +165,29 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
         description='Random episodes.',
         features=dict(features),
     )
+    data = loading.load_episodes(directory)
+    self._check(name, _CASES[name], data, episodes)
+
+  @parameterized.named_parameters(
+      (name.replace('/', '_'), name) for name in _LONG_CASES
+  )
+  @pytest.mark.long
+  def test_from_memory_to_trajectories(self, name):
+    features, episodes = _data_of(name)
+    spec = dict(features.get_tensor_spec())
+    spec['steps'] = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype),
+        spec['steps'],
+    )
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(episodes), output_signature=spec
+    )
+    self._check(name, _LONG_CASES[name], data, episodes)
+
+  def _check(self, name, case, data, episodes):
+    config = _config_of(name)
     mapping = configs.load_mapping(config)
-    mapped = mapping_lib.map_fields(loading.load_episodes(directory), mapping)
+    mapped = mapping_lib.map_fields(data, mapping)
     frames = conversion.convert_rlds_to_trajectories(
         mapped,
         step_mapping.step_policy_info
