@@ -54,10 +54,6 @@ class Augmentation:
         raise ValueError(
             f'{name} must be two numbers, the least first, but is {bounds}.'
         )
-    for name in ('brightness', 'hue'):
-      greatest = getattr(self, name)
-      if greatest is not None and greatest < 0:
-        raise ValueError(f'{name} must not be below 0, but is {greatest}.')
 
 
 # As in scripts/configs of Octo (241fb351).

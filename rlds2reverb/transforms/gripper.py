@@ -6,7 +6,7 @@ If the action of an episode's last step has no meaning, it is ignored, and
 becomes the command before it; see `episodes.last_steps`.
 """
 
-from typing import Optional
+from typing import Callable, Optional
 
 import tensorflow as tf
 
@@ -18,10 +18,11 @@ from rlds2reverb.transforms import values
 
 
 class _GripperTransform(base.EpisodeTransform):
-  """Makes absolute commands by those around them."""
+  """Makes absolute commands by those around them, as `_absolute` does."""
 
   field: paths.Path
   index: Optional[int]
+  _absolute: Callable[[tf.Tensor, episode_rows.EpisodeRows], tf.Tensor]
 
   def transform_rows(self, steps, rows):
     def absolute(command):
@@ -29,12 +30,6 @@ class _GripperTransform(base.EpisodeTransform):
       return self._absolute(command, rows)
 
     return values.change_one(absolute, steps, self.field, self.index)
-
-  def _absolute(
-      self, command: tf.Tensor, rows: episode_rows.EpisodeRows
-  ) -> tf.Tensor:
-    """Returns the absolute commands, floats `[N]`."""
-    raise NotImplementedError
 
 
 @base.configurable
@@ -62,13 +57,6 @@ class BinarizeGripper(_GripperTransform):
   index: Optional[int] = -1
   closed_below: float = 0.05
   open_above: float = 0.95
-
-  def _check(self):
-    if not self.closed_below <= self.open_above:
-      raise ValueError(
-          'closed_below must not be above open_above, but they are'
-          f' {self.closed_below} and {self.open_above}.'
-      )
 
   def _absolute(self, command, rows):
     is_open = command > self.open_above

@@ -49,13 +49,6 @@ class NormalizeField(values.FieldTransform):
   high: Optional[constants.Numbers] = None
   mask: Mask = None
 
-  def _check(self):
-    if self.mask is not None and np.asarray(self.mask).dtype != bool:
-      raise ValueError(
-          f'The mask of {paths.name_of(self.field)} must be bools, True where a'
-          f' number is normalised, but is {self.mask}.'
-      )
-
   def transform(self, steps):
     return self._map(normalization.Scaling.apply, steps)
 

@@ -372,7 +372,6 @@ _ERRORS = (
     ('DropNoOps', dict(no_op=[0, 0]), '^(?s:.*)action has the shape'),
     ('DropNoOps', dict(predicate=lambda _: True), 'a bool for every step'),
     ('DropNoOps', ['actoin'], 'Did you mean action'),
-    ('BinarizeGripper', dict(closed_below=0.96), 'closed_below must not be'),
     ('RelativeToAbsoluteGripper', dict(threshold=-1), 'threshold must be 0'),
     ('BinarizeGripper', ['count'], 'must be floats.*int32'),
     ('BinarizeGripper', dict(index=3), '3 numbers, but 1 are'),
