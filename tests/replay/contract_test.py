@@ -13,7 +13,6 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
-from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import table_kinds
@@ -25,8 +24,8 @@ from tests.replay.local import cuts
 _ALPHA = 0.5
 _NUM_ITEMS = 3 + 2 + 4
 _BATCH = 8
-_SERVED = ('server', 'server of a checkpoint', 'address')
-_LOCAL = ('memory', 'folder', 'checkpoint', 'appendable')
+_SERVED = ('server', 'server of a checkpoint')
+_LOCAL = ('memory', 'folder', 'appendable')
 
 
 def _data():
@@ -40,42 +39,30 @@ def _first(frames):
 
 class ContractTest(parameterized.TestCase, tf.test.TestCase):
 
-  def path(self, name):
-    return os.path.join(self.create_tempdir().full_path, name)
-
-  def table(self, is_prioritized):
-    spec = specs.create_trajectory_data_spec(_data())
-    if is_prioritized:
-      return table_kinds.create_reverb_table(
-          'items', spec, 100, priority_exponent=_ALPHA, kind='prioritized'
-      )
-    return table_kinds.create_reverb_table('items', spec, 100)
-
   def open(self, kind, is_prioritized=True):
-    data, kwargs = _data(), {}
-    if 'checkpoint' in kind or kind == 'address':
-      data = self.path('checkpoint')
-      write.write_reverb_checkpoint(
-          _data(),
-          data,
-          items_lib.TableItems('items'),
-          reverb_tables=[self.table(is_prioritized)],
-      )
-    if kind in _LOCAL:
-      if is_prioritized:
-        kwargs['sampler'] = prioritized.Prioritized(alpha=_ALPHA)
-      if kind == 'folder':
-        kwargs['directory'] = self.path('frames')
+    path = os.path.join(self.create_tempdir().full_path, 'new')
+    data, kwargs = _data(), {'reverb_server': True}
+    table = table_kinds.create_reverb_table(
+        'items',
+        specs.create_trajectory_data_spec(data),
+        100,
+        'prioritized' if is_prioritized else 'uniform',
+        priority_exponent=_ALPHA,
+    )
+    if kind == 'server':
+      kwargs['reverb_table'] = table
+    elif kind == 'server of a checkpoint':
+      items = items_lib.TableItems('items')
+      write.write_reverb_checkpoint(data, path, items, reverb_tables=[table])
+      data = path
+    else:
+      kwargs = {'sampler': prioritized.Prioritized(alpha=_ALPHA)}
+      if not is_prioritized:
+        kwargs = {}
       if kind == 'appendable':
         return appendable.AppendableReplayBuffer(data, 100, **kwargs)
-    elif kind == 'address':
-      server = serve.restore_reverb_server(data)
-      self.addCleanup(server.stop)
-      data, kwargs['reverb_server'] = None, f'localhost:{server.port}'
-    else:
-      kwargs['reverb_server'] = True
-      if kind == 'server':
-        kwargs['reverb_table'] = self.table(is_prioritized)
+      if kind == 'folder':
+        kwargs['directory'] = path
     buffer = opening.open_replay_buffer(data, **kwargs)
     self.addCleanup(buffer.close)
     return buffer

@@ -6,6 +6,7 @@ import json
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
@@ -123,6 +124,7 @@ class LayoutTest(parameterized.TestCase):
     self.assertLen({item[0] for item in found}, len(found))
 
   @parameterized.product(name=tuple(_TABLES), chunk_length=(2, 8, 64))
+  @pytest.mark.few(6)
   def test_random_episodes(self, name, chunk_length):
     rng = np.random.default_rng(chunk_length)
     tables, count = _TABLES[name], 16

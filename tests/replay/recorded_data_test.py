@@ -53,11 +53,6 @@ def _shortened(steps):
   return steps
 
 
-def _language(path):
-  observation = {'image': 'observation/pixels', 'language': path}
-  return _MAPPING(observation=observation)
-
-
 _NAMED_ACTIONS = recordings.each(
     lambda step: {'action': _ACTIONS[step['action']]}
 )
@@ -65,18 +60,7 @@ _NAMED_ACTIONS = recordings.each(
 # Recordings, how the steps were changed, the mapping that undoes it, and what
 # then differs from what was recorded.
 _MAPPED = {
-    'language_of_steps': (
-        'cartpole_pixels',
-        lambda steps: [{**step, 'said': _said(steps)} for step in steps],
-        _language('said'),
-        _with_language,
-    ),
     'string_actions': ('breakout', _NAMED_ACTIONS, _MAPPING(), _NAMED_ACTIONS),
-    'is_last_is_never_set': (
-        'walker',
-        recordings.each(lambda step: {'is_last': np.bool_(False)}),
-        _MAPPING(is_last=None),
-    ),
     'no_flags': (
         'cartpole',
         recordings.drop('is_first', 'is_last'),
@@ -102,7 +86,12 @@ class RecordedDataTest(recordings.RecordedDataTestCase):
     self.check_mapped(
         'cartpole_pixels',
         recordings.as_recorded,
-        _language('../task/said'),
+        _MAPPING(
+            observation={
+                'image': 'observation/pixels',
+                'language': '../task/said',
+            }
+        ),
         _with_language,
         metadata=lambda steps: {'task': {'said': _said(steps)}},
     )

@@ -52,13 +52,6 @@ def _frames_of(path):
   ]
 
 
-def _served_size(path):
-  buffer = opening.open_replay_buffer(
-      path, table_name=testing.TABLE, reverb_server=True
-  )
-  return buffer.get_table_info().current_size
-
-
 def _episodes_of(path):
   dataset = episodes_lib.read_checkpoint_episodes(path, testing.TABLE)
   return [
@@ -75,7 +68,6 @@ def _merged(path, folder):
 # What opens a checkpoint: functions of its path, and of a folder that is new.
 _OPENERS = {
     'open': lambda path, _: _frames_of(path),
-    'open with a server': lambda path, _: _served_size(path),
     'restore': lambda path, _: _items_of(path),
     'merge': _merged,
     'episodes': lambda path, _: _episodes_of(path),

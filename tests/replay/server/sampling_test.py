@@ -10,14 +10,12 @@ import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
-from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import table_kinds
-from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -191,27 +189,6 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     for shard in shards:
       self.assertEqual([r for r in found if r in shard], list(shard))
     self.assertBetween(sum(reward < 20 for reward in found[:40]), 1, 19)
-
-  def test_an_agent_goes_on_with_a_table_of_recorded_episodes(self):
-    address = self.serve('uniform', range(81), length=2)
-    observer = reverb_utils.ReverbAddTrajectoryObserver(
-        reverb.Client(address), _TABLE, sequence_length=2
-    )
-    # As a driver does, one by one; own rewards are from 1000 on.
-    own_data = make_data(range(1000, 1061))
-    for frame in conversion.convert_rlds_to_trajectories(own_data):
-      observer(type(frame)(*tf.nest.map_structure(np.array, frame)))
-    observer.close()
-    own = np.array(
-        [
-            data.reward[:, 0].numpy() >= 1000
-            for data, _ in self.sample(address, _TABLE, 2, 16).take(300)
-        ]
-    )
-    self.assertLess(
-        testing.chi_square([(~own).sum(), own.sum()], [80 / 140, 60 / 140]),
-        testing.CHI_SQUARE_LIMITS[1],
-    )
 
   # What goes wrong.
 
