@@ -11,6 +11,7 @@ from rlds2reverb.transforms import base
 Steps = Dict[str, Any]
 
 # What a leaf can be asked to be.
+WIDE = 'floats, or integers of 64 bits'
 FLOATS, STRINGS = 'floats', 'a string for each step'
 TEXTS = 'a string, or a list of strings, for each step'
 COLUMN = 'one number a step, of a vector or with index=None'
@@ -19,6 +20,8 @@ REFERENCES = 'references to the frames of videos, strings'
 SIZED = 'numbers with a last axis of known size'
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     FLOATS: lambda leaf: leaf.dtype.is_floating,
+    WIDE: lambda leaf: leaf.dtype.is_floating
+    or (leaf.dtype.is_integer and leaf.dtype.size == 8),
     STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
     TEXTS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank in (1, 2),
     COLUMN: lambda leaf: leaf.shape.rank == 1,
@@ -29,8 +32,10 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
     and bool(leaf.shape.rank)
     and leaf.shape[-1] is not None,
 }
+_CAST = ' Cast it first, for example with the cast of a StepMapping.'
 _ADVICE = {
-    FLOATS: ' Cast it first, for example with the cast of a StepMapping.',
+    FLOATS: _CAST,
+    WIDE: _CAST,
     COLUMN: ' Cut chunks later.',
 }
 
