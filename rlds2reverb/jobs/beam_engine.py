@@ -104,7 +104,7 @@ class BeamEngine(engines.Engine):
       problem = str(error).strip().rpartition('\n')[-1]
     messages = {}
     for name in files.names_in(failures):
-      if name.lstrip('-').isdigit():
+      if not name.startswith('.'):  # A lock.
         with files.open_text(os.path.join(failures, name)) as f:
           messages[int(name)] = f.read()
     files.remove_folder(failures)

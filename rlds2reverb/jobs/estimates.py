@@ -4,7 +4,7 @@ TFDS records how many episodes there are and how many bytes they take. The
 number of steps is that of some episodes, for each of their bytes.
 """
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, List, Mapping, Sequence
 
 import numpy as np
 import tree
@@ -14,7 +14,6 @@ from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import plan as plan_lib
 
 # The bytes of an item in a server's memory, besides the frames, as
 # `benchmarks.insert` measures them.
@@ -99,22 +98,3 @@ def _describe_source(source, lengths, factor) -> List[str]:
     for field in ('observation', 'action', 'reward', 'discount'):
       lines.append(f'      {field} <- {getattr(source.mapping, field)!r}')
   return lines + [f'    transformed by {each!r}' for each in source.transforms]
-
-
-def fewest_items(plan: plan_lib.Plan) -> Dict[str, int]:
-  """Returns how many items each table gets at least, by its name.
-
-  That is if all episodes are valid, and no filter leaves some out. The episodes
-  that are read tell, if the plan has all that there are.
-  """
-  opened = plan.open()
-  lengths: List[int] = []
-  if plan.num_episodes == sum(source.num_episodes for source in opened):
-    lengths = sum((source.sample()[0] for source in opened), [])
-  fewest = {}
-  for table in plan.table_items:
-    is_whole = table.windows is None and not table.max_sequence_length
-    counted = int(table.count(np.array(lengths, int)).sum())
-    least = plan.num_episodes if is_whole or table.pads_episodes else 1
-    fewest[table.table_name] = max(counted, least)
-  return fewest

@@ -333,8 +333,7 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
     several = isinstance(value, (list, tuple))
     try:  # This checks the value as if it had been typed.
       texts = list(map(str, value if several else [value]))
-      is_multi = isinstance(flag, flags.MultiFlag)
-      flag.parse(list(map(flag.parser.parse, texts)) if is_multi else texts[0])
+      flag.parse(texts if isinstance(flag, flags.MultiFlag) else texts[0])
     except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
       message = f'{program}.{name} is bound to {value!r}: {e}.'
       raise app.UsageError(message) from e

@@ -155,13 +155,9 @@ class OpenSource(abc.ABC):
       FileNotFoundError: if a file is missing.
       OSError: if the file system cannot be reached.
     """
-    paths = sorted(self.files(*parts))
-    try:
-      return identity_lib.fingerprint(
-          [[path, *files.stamp_of(path)] for path in paths]
-      )
-    except FileNotFoundError as e:
-      raise FileNotFoundError(f'{e.filename or e} is missing.') from e
+    return identity_lib.fingerprint(
+        [[path, *files.stamp_of(path)] for path in sorted(self.files(*parts))]
+    )
 
   @abc.abstractmethod
   def sample(self) -> Tuple[List[int], float]:

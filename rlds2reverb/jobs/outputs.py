@@ -100,7 +100,6 @@ class FolderOutput(JobOutput):
     if self.is_finished(receipts):
       return [f'to the {self.kind} {self.place}']
     if self.adds:
-      self.check_addition()
       return [f'into the {self.kind} {self.place}, beside what it holds']
     is_unfinished = whole.is_unfinished(self.place, self.marker)
     if files.names_in(self.place) and not is_unfinished:
@@ -113,17 +112,17 @@ class FolderOutput(JobOutput):
   @property
   def adds(self) -> bool:
     """Whether repaired episodes are added to an existing output."""
-    return self.plan.only is not None and bool(files.names_in(self.place))
+    return self.plan.only is not None and self._is_whole()
 
-  def check_addition(self) -> None:
-    """Raises an error if the existing output cannot take repaired episodes."""
+  def _is_whole(self) -> bool:
+    return files.exists(os.path.join(self.place, self.marker))
 
   def is_finished(self, receipts):
     if len(receipts) < len(self.plan.tasks):
       return False
     if self.adds:  # The parts are removed when they were added.
       return not self.job.whole_parts(self.part_marker)
-    return files.exists(os.path.join(self.place, self.marker))
+    return self._is_whole()
 
   def lost(self, receipts, changed):
     parts = self.job.whole_parts(self.part_marker)

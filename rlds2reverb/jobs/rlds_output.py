@@ -66,6 +66,11 @@ class RldsOutput(outputs.FolderOutput):
     info = None
     if self.adds:
       info = self._info(self.place)
+      if list(info.splits) != [split]:
+        raise ValueError(
+            f'Repaired episodes go into the split {split!r} of {self.place},'
+            f' which has the splits {list(info.splits)}.'
+        )
       there = info.splits[split]
       shards += zip(there.filepaths, there.shard_lengths)
       num_bytes += there.num_bytes
@@ -84,6 +89,11 @@ class RldsOutput(outputs.FolderOutput):
     if not shards:
       raise ValueError('There are no valid episodes to write.')
     info = info or self._info(os.path.dirname(shards[0][0]))
+    self._write(info, shards, num_bytes, texts)
+
+  def _write(self, info, shards, num_bytes, texts) -> None:
+    """Writes the data set of files that are there, with their lengths."""
+    split = self.plan.output.split
     with whole.new_folder(
         self.place, [versions.INFO_FILE], replace=self.adds
     ) as path:
@@ -122,19 +132,6 @@ class RldsOutput(outputs.FolderOutput):
 
   def _info(self, folder: str) -> tfds.core.DatasetInfo:
     return tfds.builder_from_directory(folder).info
-
-  def check_addition(self):
-    if not files.exists(os.path.join(self.place, versions.INFO_FILE)):
-      raise FileExistsError(
-          f'{self.place} is not empty, and no RLDS data set that repaired'
-          ' episodes could be added to.'
-      )
-    splits = list(self._info(self.place).splits)
-    if splits != [self.plan.output.split]:
-      raise ValueError(
-          f'Repaired episodes go into the split {self.plan.output.split!r} of'
-          f' {self.place}, which has the splits {splits}.'
-      )
 
 
 def _episodes_of(episodes: Any) -> Iterator[Dict[str, Any]]:

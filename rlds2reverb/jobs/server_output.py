@@ -8,7 +8,6 @@ many items each table had removed by then.
 
 from typing import Any, Dict
 
-from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import outputs
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables as tables_lib
@@ -30,11 +29,16 @@ class ServerOutput(outputs.JobOutput):
           f'The addresses of servers must differ, but they are {self.place!r}.'
       )
     lines = []
-    fewest = estimates.fewest_items(self.plan)
     for address in self._addresses:
       lines.append(f'to the Reverb server at {address}')
-      for name, info in self._infos(address).items():
-        _check_table(address, info, spec, fewest[name] // len(self._addresses))
+      infos = self._infos(address)
+      for table in self.plan.table_items:
+        # If all episodes are valid, and no filter leaves some out.
+        is_whole = table.windows is None and not table.max_sequence_length
+        of_each = is_whole or table.pads_episodes
+        fewest = self.plan.num_episodes if of_each else 1
+        info = infos[table.table_name]
+        _check_table(address, info, spec, fewest // len(self._addresses))
         lines.append(
             f'  table {info.name!r} holds {info.current_size} of at most'
             f' {info.max_size} items'

@@ -13,8 +13,8 @@ are, and in which files, without reading any of RLDS:
 """
 
 import dataclasses
-import importlib
 import os
+import pkgutil
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import gin
@@ -213,15 +213,12 @@ def open_source(source: Source) -> opened_lib.OpenSource:
 
 def _call(name: str) -> tf.data.Dataset:
   """Returns the episodes of a function of Python, `module:function`."""
-  module, _, function_name = name.partition(':')
-  if not function_name:
-    raise ValueError(
-        f'A source of the format python must be module:function, but is {name}.'
-    )
   try:
-    function = getattr(importlib.import_module(module), function_name)
-  except (AttributeError, ImportError) as e:
-    raise ValueError(f'There is no function {name}: {e}.') from e
+    function = pkgutil.resolve_name(name)
+  except (AttributeError, ImportError, ValueError) as e:
+    raise ValueError(
+        f'There is no function {name}, which must be module:function: {e}.'
+    ) from e
   episodes = function()
   if isinstance(episodes, tf.data.Dataset):
     return episodes

@@ -62,12 +62,6 @@ class StatisticsOutput(outputs.FolderOutput):
     with whole.new_folder(self.place, [STATISTICS_FILE]) as path:
       whole.write_text(os.path.join(path, STATISTICS_FILE), text)
 
-  def check_addition(self):
-    raise ValueError(
-        f'{self.place} has the statistics of other episodes, to which those of'
-        ' repaired ones cannot be added. Make them anew, of all episodes.'
-    )
-
 
 def _accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:
   step = steps_lib.steps_spec(episodes.element_spec).step

@@ -103,18 +103,14 @@ def why_empty(
   for table in tables:
     if items[table.table_name]:
       continue
-    if not longest:
-      reason = 'there is no valid episode.'
-    elif table.windows is None:
+    reason = 'there is no valid episode.'
+    if longest:
+      length = f'{table.max_sequence_length} or fewer'
+      if table.windows is not None:
+        length = table.windows.length
       reason = (
-          f'an item is a whole episode of {table.max_sequence_length} steps at'
-          f' most, and all are longer; the longest has {longest}.'
-      )
-    else:
-      reason = (
-          f'an item has {table.windows.length} steps, and the longest episode'
-          f' has {longest}. Choose shorter windows, or pad short episodes: an'
-          ' end of "pad".'
+          f'an item has {length} steps, and the longest episode has {longest}.'
+          ' Choose other lengths, or pad short episodes: an end of "pad".'
       )
     return (
         f'Table {table.table_name!r} would have no items, and samplers would'

@@ -124,25 +124,22 @@ class TaskEpisodes:
       field = opened_lib.EPISODE_INDEX
       of_all = self.read(with_index=True).map(lambda episode: episode[field])
       indices = list(map(int, of_all))
-    skipped = []
-    for one in found:
-      index, fault = indices[one.episode], one.fault
-      place = ranges_lib.Range(split, index, index + 1)
-      skipped.append(
-          {
-              'data_set': source.name,
-              'directory': source.directory,
-              'split': split,
-              'file': source.files(place)[0],
-              'episode': index,
-              'step': None if fault.step < 0 else fault.step,
-              'rule': fault.rule,
-              'values': fault.values,
-              'message': faults.sentence(fault, index).numpy().decode(),
-              'field': fault.field,
-          }
-      )
-    return skipped
+    at = [(indices[one.episode], one.fault) for one in found]
+    return [
+        {
+            'data_set': source.name,
+            'directory': source.directory,
+            'split': split,
+            'file': source.files(ranges_lib.Range(split, i, i + 1))[0],
+            'episode': i,
+            'step': None if fault.step < 0 else fault.step,
+            'rule': fault.rule,
+            'values': fault.values,
+            'message': faults.sentence(fault, i).numpy().decode(),
+            'field': fault.field,
+        }
+        for i, fault in at
+    ]
 
   def _options(self, episodes, **others: Any) -> options_lib.ConversionOptions:
     return options_lib.ConversionOptions(

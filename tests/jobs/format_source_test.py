@@ -17,24 +17,19 @@ from tests.jobs import job_testing
 _DATA = os.path.dirname(job_testing.RECORDED)
 
 
+_READ = []
+_NUMBERED = list(enumerate(job_testing.LENGTHS))[2:5]
+
+
 def python_episodes():
-  """Yields episodes as `from_episodes` takes them."""
+  """Yields episodes as `from_episodes` takes them; notes which are read."""
   for index, length in enumerate(job_testing.LENGTHS):
+    _READ.append(index)
     yield {
         'observation': np.zeros([length, 1], np.float32),
         'action': np.zeros([length - 1, 1], np.float32),
         'reward': 100 * index + np.arange(length - 1, dtype=np.float32),
     }
-
-
-_READ = []
-
-
-def watched_episodes():
-  """Yields the same episodes, and notes which ones are read."""
-  for index, episode in enumerate(python_episodes()):
-    _READ.append(index)
-    yield episode
 
 
 def _total_reward(episodes):
@@ -79,40 +74,25 @@ class FormatSourceTest(job_testing.JobTestCase):
         _total_reward(written.read()), _total_reward(readers.load(path))
     )
 
-  def test_a_function_of_python(self):
+  def test_a_function_of_python_is_called_once_by_a_task(self):
     source = sources.make_source(
         'tests.jobs.format_source_test:python_episodes',
         'train[2:5]',
         format='python',
     )
-    opened = sources.open_source(source)
-    self.assertEqual(opened.num_episodes, 3)
-    plan = self.plan(opened=[opened])
-    self.convert(plan)
-    items = job_testing.items_of(plan.output.place)
-    numbered = list(enumerate(job_testing.LENGTHS))[2:5]
-    # The reward of the last step is 0, as there is none.
-    last = {100 * i + n - 1 for i, n in numbered}
-    self.assertEqual(
-        job_testing.rewards_of(items),
-        [
-            [first, 0.0 if second in last else second]
-            for first, second in job_testing.pairs(numbered)
-        ],
-    )
-
-  def test_a_task_reads_its_episodes_once(self):
-    source = sources.make_source(
-        'tests.jobs.format_source_test:watched_episodes', format='python'
-    )
     opened = [sources.open_source(source)]
+    self.assertEqual(opened[0].num_episodes, 3)
     for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
       plan = self.plan(kind, self.new(), opened=opened)
       _READ.clear()
       receipt = self._attempt(plan)(0, lambda progress: None)
-      self.assertEqual(receipt['episodes'], len(job_testing.LENGTHS))
+      self.assertEqual(receipt['episodes'], 3)
+      self.assertEqual(receipt['steps'], sum(job_testing.LENGTHS[2:5]))
+      # The last reward of each is 0, as there is none.
+      returns = [sum(range(100 * i, 100 * i + n - 1)) for i, n in _NUMBERED]
+      self.assertEqual(receipt['statistics']['return']['sum'], sum(returns))
       # The first one may be read once more, for the spec.
-      self.assertEqual(_READ.count(len(job_testing.LENGTHS) - 1), 1)
+      self.assertEqual(_READ.count(4), 1)
 
   def _attempt(self, plan):
     return tasks.Attempt(job_lib.Job(plan, self.create_tempdir().full_path))

@@ -56,9 +56,9 @@ class RldsOutputTest(job_testing.JobTestCase):
     opened = [sources.open_source(sources.make_source(self.directory))]
     only = ('quarantine.jsonl', [[ranges_lib.Range('train', 3, 4)]])
     for kind, place, error, message in (
-        (plan_lib.RLDS, other, FileExistsError, 'and no RLDS data set'),
+        (plan_lib.RLDS, other, FileExistsError, 'not the output of'),
         (plan_lib.RLDS, tested, ValueError, r"which has the splits \['test'\]"),
-        (plan_lib.STATISTICS, other, ValueError, 'Make them anew'),
+        (plan_lib.STATISTICS, other, FileExistsError, 'not the output of'),
     ):
       plan = self.plan(kind, place, opened=opened, only=only)
       self.assert_fails(error, message, plan)

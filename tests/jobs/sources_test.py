@@ -5,29 +5,18 @@ import json
 import os
 
 from absl.testing import absltest
-import numpy as np
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import writing
-from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.replay import items
 from rlds2reverb.transforms import normalization
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
 _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
-_TABLES = [
-    items.TableItems('pairs'),
-    items.TableItems('strided', windows_lib.Windows(5, 3)),
-    items.TableItems('episodes', None),
-    items.TableItems('padded', windows_lib.Windows(80, end='pad')),
-]
 
 
 def _indices(episodes):
@@ -211,18 +200,6 @@ class EstimatesTest(_SourcesTestCase):
     self.assertLen(sampled, 48)
     about = sum(sampled) * factor
     self.assertBetween(about, 0.93 * sum(lengths), 1.07 * sum(lengths))
-
-  def test_the_fewest_items_are_never_more_than_there_are(self):
-    lengths = np.random.default_rng(0).integers(1, 60, 40)
-    for per_file, is_all in (2, False), (40, False), (5, True):
-      directory = self._write(lengths.tolist(), per_file=per_file)
-      output = plan_lib.Output(plan_lib.CHECKPOINT, '/out')
-      opened = [self._open(directory=directory)]
-      plan = plan_lib.make_plan(opened, output, tables=_TABLES)
-      for table in _TABLES:
-        counted = table.count(lengths).sum()
-        fewest = estimates.fewest_items(plan)[table.table_name]
-        self.assertBetween(fewest, counted if is_all else 1, counted)
 
 
 if __name__ == '__main__':

@@ -20,16 +20,12 @@ class ValidateTest(absltest.TestCase):
     bad[1]['steps'][2]['discount'] = np.float32(1.5)
     bad[2]['steps'][3]['is_last'] = False
     data_sets.write(f'{folder}/bad', bad)
-    good, both, as_json, unfit = in_process.run(
+    good, both, as_json = in_process.run(
         'validate',
         [
             ['--dataset=good'],
             ['--dataset=bad', '--dataset=good', '--limit=2'],
             ['--dataset=bad', '--json'],
-            [
-                '--dataset=good',
-                '--gin_binding=StepMapping.action = "actoin"',
-            ],
         ],
         BUILD_WORKING_DIRECTORY=folder,
     )
@@ -56,11 +52,6 @@ class ValidateTest(absltest.TestCase):
         [(one['episode'], one['step']) for one in found['problems']],
         [(1, 2), (2, 3), (2, 3)],
     )
-
-    # A mapping that does not fit is a problem of all episodes.
-    self.assertEqual(unfit.code, 1)
-    self.assertIn('Did you mean action?', unfit.stderr)
-    self.assertNotIn('Traceback', unfit.stderr)
 
 
 if __name__ == '__main__':
