@@ -60,38 +60,23 @@ def frames_of(step_types):
   )
 
 
-def one_by_one(episodes, block_length, ids=None):
-  """Yields the blocks of episodes, each of one episode."""
-  for index, frames in enumerate(episodes):
-    for begin in range(0, len(frames.step_type), block_length):
-      piece = rows(frames, begin, block_length)
-      yield frame_blocks.FrameBlock(
-          piece,
-          [ids[index] if ids else index],
-          np.array([0, len(piece.step_type)]),
-          begin,
-      )
-
-
-def batched(episodes, size, ids=None):
-  """Yields blocks of `size` episodes each."""
+def blocks(episodes, size=1, length=None, ids=None):
+  """Yields blocks of `size` episodes each, or of `length` frames of one."""
   for first in range(0, len(episodes), size):
     batch = episodes[first : first + size]
-    lengths = [len(frames.step_type) for frames in batch]
-    indices = range(first, first + len(batch))
-    yield frame_blocks.FrameBlock(
-        concatenated(batch),
-        [ids[index] if ids else index for index in indices],
-        np.cumsum([0, *lengths]),
-        0,
-    )
+    splits = np.cumsum([0, *(len(frames.step_type) for frames in batch)])
+    names = list((ids or range(len(episodes)))[first : first + size])
+    for begin in range(0, splits[-1], length or splits[-1]):
+      piece = rows(concatenated(batch), begin, length or splits[-1])
+      found = [0, len(piece.step_type)] if length else splits
+      yield frame_blocks.FrameBlock(piece, names, np.array(found), begin)
 
 
 class _Blocks:
   """What a `FrameSource` needs of a data set of blocks."""
 
-  def __init__(self, blocks):
-    self._blocks = blocks
+  def __init__(self, found):
+    self._blocks = found
 
   def prefetch(self, unused_size):
     return self
@@ -104,8 +89,8 @@ class _Blocks:
       yield block._replace(fields={'name': np.array(block.episode_ids, object)})
 
 
-def source(blocks, tables, identity=None, chunk_length=4, **options):
-  """Returns the `FrameSource` of blocks of the frames of `episode`."""
+def source(found, tables, identity=None, chunk_length=4, **options):
+  """Returns the `FrameSource` of blocks of frames of `episode`."""
   spec = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(
           leaf.shape[1:], tf.string if leaf.dtype == object else leaf.dtype
@@ -116,7 +101,7 @@ def source(blocks, tables, identity=None, chunk_length=4, **options):
       spec,
       tables,
       chunk_length,
-      _Blocks(blocks),
+      _Blocks(found),
       None,
       options_lib.complete(
           options_lib.ConversionOptions(

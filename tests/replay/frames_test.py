@@ -29,8 +29,8 @@ class FramesTest(parameterized.TestCase):
     for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 9000):
       episodes = [encoded.episode(rng, length, 1) for length in lengths]
       for blocks in (
-          encoded.batched(episodes, 2000),
-          encoded.one_by_one(episodes, 999),
+          encoded.blocks(episodes, 2000),
+          encoded.blocks(episodes, 1, 999),
       ):
         segments = list(encoded.source(blocks, [_PAIRS]).segments())
         found = np.concatenate([each.length for each in segments])
@@ -50,7 +50,7 @@ class FramesTest(parameterized.TestCase):
     episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
 
     def blocks():
-      yield from list(encoded.one_by_one(episodes, 4))[:-1]
+      yield from list(encoded.blocks(episodes, 1, 4))[:-1]
       raise ValueError('no more')
 
     found = []

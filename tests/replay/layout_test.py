@@ -134,19 +134,19 @@ class LayoutTest(parameterized.TestCase):
     settings = tables, chunk_length
     chunks = {}
     one_by_one = _lay_out(
-        encoded.one_by_one(episodes, 64, ids), *settings, 'data', chunks
+        encoded.blocks(episodes, 1, 64, ids), *settings, 'data', chunks
     )
     for size in (5, 16):
       for one_episode_chunks in (False, True):
         found = _lay_out(
-            encoded.batched(episodes, size, ids),
+            encoded.blocks(episodes, size, None, ids),
             *settings,
             'data',
             chunks,
             one_episode_chunks=one_episode_chunks,
         )
         self.assertEqual(found, one_by_one)
-    random_keys = _lay_out(encoded.batched(episodes, 5), *settings, None)
+    random_keys = _lay_out(encoded.blocks(episodes, 5), *settings, None)
     for table in tables:
       expected = _expected(episodes, table)
       self.check_items(one_by_one[table.table_name], expected)
@@ -158,13 +158,13 @@ class LayoutTest(parameterized.TestCase):
     for lengths in ([400], [90] * 5, [6] * 65):
       for end in ('drop', 'cross'):
         episodes = [encoded.episode(rng, n, 6000) for n in lengths]
-        blocks = encoded.one_by_one(episodes, 16)
+        blocks = encoded.blocks(episodes, 1, 16)
         source = encoded.source(blocks, [_table('items', 5, 1, end)])
         batches = list(layout.Layout(source).batches())
         self.assertGreater(len(batches), 2)
         for batch in batches:
           self.assertLess(len(batch.keep_chunk_keys), 8)
-        _lay_out(encoded.one_by_one(episodes, 16), source.tables, 4, None)
+        _lay_out(encoded.blocks(episodes, 1, 16), source.tables, 4, None)
 
   def test_what_keys_depend_on(self):
     # Data that was written before must have the same keys of items.
@@ -177,7 +177,7 @@ class LayoutTest(parameterized.TestCase):
     def keys_of(lengths, *windows, chunk_length=4, identity='data'):
       rng = np.random.default_rng(0)
       episodes = [encoded.episode(rng, n) for n in lengths]
-      blocks = encoded.batched(episodes, len(lengths), 'abcde'[: len(lengths)])
+      blocks = encoded.blocks(episodes, len(lengths), None, 'abcde')
       tables = [_table('table', *windows)]
       source = encoded.source(blocks, tables, identity, chunk_length)
       [batch] = layout.Layout(source).batches()
@@ -223,11 +223,11 @@ class LayoutTest(parameterized.TestCase):
     for end in ('drop', 'tile', 'cross'):
       table = _table('items', 3, 1, end)
       for length in (4, 100) if end != 'cross' else ():
-        blocks = encoded.one_by_one(joined, length)
+        blocks = encoded.blocks(joined, 1, length)
         found = _lay_out(blocks, [table], 8, 'data', {})['items']
         self.check_items(found, _expected(parts, table))
       # Data that ends in mid-episode.
-      blocks = encoded.one_by_one([encoded.rows(parts[1], 0, 8)], 4)
+      blocks = encoded.blocks([encoded.rows(parts[1], 0, 8)], 1, 4)
       self.assertLen(_lay_out(blocks, [table], 4, 'data')['items'], 6)
 
   @parameterized.parameters(
