@@ -113,29 +113,6 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
         sampler._tree._top.sum(), (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
     )
 
-  def test_an_item_that_goes_before_its_update(self):
-    # The update waits for the lock, and the item goes meanwhile.
-    buffer = appendable.AppendableReplayBuffer(
-        cuts.frame_spec(), 4, sampler=prioritized.Prioritized()
-    )
-    ring = buffer._items  # pylint: disable=protected-access
-    ring.append(*cuts.leaves(0, 4))
-    keys = np.arange(3, dtype=np.uint64)
-    with ring.lock:
-      update = threading.Thread(
-          target=buffer.update_priorities, args=(keys, np.full(3, 9.0))
-      )
-      update.start()
-      ring.append(*cuts.leaves(4, 6))
-    update.join()
-    # Items 0 and 1 are gone, and 2 has been updated; 3 and 4 are new.
-    drawn = [
-        tuple(pair)
-        for _, info in zip(range(50), buffer.as_dataset(8).as_numpy_iterator())
-        for pair in zip(info[1].key[:, 0].tolist(), info[1].priority[:, 0])
-    ]
-    self.assertEqual(set(drawn), {(2, 9.0), (3, 1.0), (4, 1.0)})
-
 
 if __name__ == '__main__':
   tf.test.main()
