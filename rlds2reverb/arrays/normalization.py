@@ -175,6 +175,10 @@ class Normalizer:
       )
     return batch
 
+  # The state of an iterator of batches says by this what they were made with.
+  def __repr__(self):
+    return f'Normalizer({self._fields!r}, {self.statistics!r})'
+
 
 def _replace(nest, keys, change):
   """Returns a nest in which one leaf is changed, if it is there."""

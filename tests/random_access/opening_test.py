@@ -254,10 +254,13 @@ random_access.open_batches({{'arm': data}}, 'indexes', 1,
     return done.stderr
 
   def test_normalising_is_undone(self):
-    normalizer = normalization.Normalizer(
+    args = (
         {'action': random_access.Normalize(mask=[True, False, True])},
         {'action': {'mean': [1, 2, 3], 'std': [2, 2, 0]}},
     )
+    normalizer = normalization.Normalizer(*args)
+    # Batches of another process are known by it.
+    self.assertEqual(repr(normalizer), repr(normalization.Normalizer(*args)))
     numbers = np.array([[4.0, 5.0, 6.0]])
     for make in (tf.constant, np.ndarray.tolist, np.array):
       found = normalizer({'action': make(numbers), 'other': numbers})
