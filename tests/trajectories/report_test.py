@@ -1,5 +1,6 @@
 """Tests of what a conversion reports, against NumPy, and of its options."""
 
+import functools
 import operator
 
 from absl.testing import parameterized
@@ -256,119 +257,91 @@ def _options(**kwargs):
   return rlds2reverb.ConversionOptions(**kwargs)
 
 
-# The error, what it says, and the call, of a data set of one episode.
-_ERRORS = [
-    *(
-        (
-            TypeError,
-            'is no ConversionOptions. Write',
-            lambda data, f=call, o=wrong: f(data, options=o),
-        )
-        for call in (
-            rlds2reverb.convert_rlds_to_trajectories,
-            rlds2reverb.open_replay_buffer,
-        )
-        for wrong in (_RULES, {'rules': _RULES}, 'skip', {}, False)
-    ),
-    (
-        TypeError,
-        r'is no ConversionRules\. ' + _OPTIONS + 'rules=rlds2reverb.Conv',
-        lambda data: _options(rules=rlds2reverb.ConversionReport()),
-    ),
-    *(
-        (
-            TypeError,
-            r'policy_info_fn must be .* is Conversion.*\. Rules of a conv',
-            lambda data, f=call, w=wrong: f(data, w),
-        )
-        for call in (
-            rlds2reverb.convert_rlds_to_trajectories,
-            rlds2reverb.create_trajectory_data_spec,
-            lambda data, wrong: rlds2reverb.push_rlds_to_reverb(
-                data, print, wrong
-            ),
-        )
-        for wrong in (_RULES, _options())
-    ),
-    (TypeError, "but is 'reward'", lambda data: _call(data, 'reward')),
-    (
-        ValueError,
-        'they differ. Pass it in one',
-        lambda data: _call(
-            data, print, options=_options(policy_info_fn=lambda a, b: ())
-        ),
-    ),
-    (ValueError, 'but is 0', lambda data: _call(data, block_length=0)),
-    (ValueError, 'but is -1', lambda data: _call(data, block_length=-1)),
-    (
-        ValueError,
-        'max_batch_size must be a pos',
-        lambda data: _cut(_WINDOWS, max_batch_size=0),
-    ),
-    (
-        ValueError,
-        r'must be Windows\(length, stride, end\), but are 2',
-        lambda data: _cut(2),
-    ),
-    (
-        ValueError,
-        'need validation="strict"',
-        lambda data: _cut(
-            _WINDOWS,
-            options=_options(
-                rules=rlds2reverb.ConversionRules(validation='tf_agents')
-            ),
-        ),
-    ),
-    (
-        ValueError,
-        'episode_id must be a field of the episodes, but is .missing',
-        lambda data: _cut(_WINDOWS, options=_options(episode_id='missing')),
-    ),
-    (
-        ValueError,
-        'episode_id must be one integer or string',
-        lambda data: _call(
-            data.map(lambda e: {**e, 'episode_id': 0.5}),
-            options=_options(episode_id='episode_id'),
-        ),
-    ),
-    (
-        ValueError,
-        'words must be a dense tensor',
-        lambda data: _call(
-            golden.with_unused_fields(data),
-            lambda current, following: current['words'].to_tensor(),
-        ),
-    ),
-    *(
-        (
-            ValueError,
-            f'{name} must be one of.*{words}',
-            lambda data, n=name, v=value: rlds2reverb.ConversionRules(**{n: v}),
-        )
-        for name, value, words in (
-            ('validation', 'lax', "'strict', 'tf_agents'"),
-            ('terminal_discount', 'stp', 'Did you mean step'),
-            ('invalid_episodes', 'drop', "'raise', 'skip'"),
-            ('nan', True, "'report', 'invalid'"),
-        )
-    ),
-    (
-        ValueError,
-        'no episode can be skipped',
-        lambda data: rlds2reverb.ConversionRules('tf_agents', 'step', 'skip'),
-    ),
-]
-
-
 class OptionsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_errors(self):
     data = golden.stacked([golden.COMPLETE])
-    for error, message, call in _ERRORS:
-      with self.subTest(message), self.assertRaisesRegex(error, message):
-        call(data)
+    no = functools.partial(self.assertRaisesRegex, ValueError)
+    no_type = functools.partial(self.assertRaisesRegex, TypeError)
+    for call in (
+        rlds2reverb.convert_rlds_to_trajectories,
+        rlds2reverb.open_replay_buffer,
+    ):
+      for wrong in (_RULES, {'rules': _RULES}, 'skip', {}, False):
+        no_type('is no ConversionOptions. Write', call, data, options=wrong)
+    no_type(
+        r'is no ConversionRules\. ' + _OPTIONS + 'rules=rlds2reverb.Conv',
+        _options,
+        rules=rlds2reverb.ConversionReport(),
+    )
+    for call in (
+        rlds2reverb.convert_rlds_to_trajectories,
+        rlds2reverb.create_trajectory_data_spec,
+        lambda data, wrong: rlds2reverb.push_rlds_to_reverb(data, print, wrong),
+    ):
+      for wrong in (_RULES, _options()):
+        no_type(
+            'policy_info_fn must be .* is Conversion.*\\. Rules of a conv',
+            call,
+            data,
+            wrong,
+        )
+    no_type("but is 'reward'", _call, data, 'reward')
+    no(
+        'they differ. Pass it in one',
+        _call,
+        data,
+        print,
+        options=_options(policy_info_fn=lambda a, b: ()),
+    )
+    no('but is 0', _call, data, block_length=0)
+    no('but is -1', _call, data, block_length=-1)
+    no('max_batch_size must be a pos', _cut, _WINDOWS, max_batch_size=0)
+    no(r'must be Windows\(length, stride, end\), but are 2', _cut, 2)
+    no(
+        'need validation="strict"',
+        _cut,
+        _WINDOWS,
+        options=_options(
+            rules=rlds2reverb.ConversionRules(validation='tf_agents')
+        ),
+    )
+    no(
+        'episode_id must be a field of the episodes, but is .missing',
+        _cut,
+        _WINDOWS,
+        options=_options(episode_id='missing'),
+    )
+    no(
+        'episode_id must be one integer or string',
+        _call,
+        data.map(lambda e: {**e, 'episode_id': 0.5}),
+        options=_options(episode_id='episode_id'),
+    )
+    no(
+        'words must be a dense tensor',
+        _call,
+        golden.with_unused_fields(data),
+        lambda current, following: current['words'].to_tensor(),
+    )
+    for name, value, words in (
+        ('validation', 'lax', "'strict', 'tf_agents'"),
+        ('terminal_discount', 'stp', 'Did you mean step'),
+        ('invalid_episodes', 'drop', "'raise', 'skip'"),
+        ('nan', True, "'report', 'invalid'"),
+    ):
+      no(
+          f'{name} must be one of.*{words}',
+          rlds2reverb.ConversionRules,
+          **{name: value},
+      )
+    no(
+        'no episode can be skipped',
+        rlds2reverb.ConversionRules,
+        'tf_agents',
+        'step',
+        'skip',
+    )
 
   @parameterized.parameters(
       ('rules', r'rules=rlds2reverb.ConversionRules\(...\)\).'),
