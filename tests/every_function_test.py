@@ -177,7 +177,7 @@ _DATA_FUNCTIONS = {
         rlds2reverb.statistics.compute_statistics(d).num_steps
     ),
     'flat_rows': lambda d: tf.data.Dataset.from_tensors(
-        windows.FlatRows.of(d).row_splits
+        windows.FlatRows.of(d).lengths
     ),
 }
 # These look at no steps, or at one of their fields.

@@ -115,11 +115,8 @@ def look_at(
     Which episodes show each of `OF_EPISODES`, bool `[E, 4]`, and which steps
     each of `OF_STEPS`, bool `[N, 3]`.
   """
-  row, ends, lengths = (
-      np.arange(row_splits[-1]),
-      row_splits[1:],
-      np.diff(row_splits),
-  )
+  row, lengths = np.arange(row_splits[-1]), np.diff(row_splits)
+  ends = row_splits[1:]
   are_last = np.isin(row, ends - 1)
   (reward,) = tree.flatten(steps[rlds.REWARD])
   reward, discount = np.ravel(reward), np.ravel(steps[rlds.DISCOUNT])
