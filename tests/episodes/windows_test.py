@@ -29,19 +29,6 @@ _CROSS = windows_lib.Windows(3, end='cross')
 
 class WindowsTest(parameterized.TestCase):
 
-  @parameterized.parameters(
-      ('drop', [0, 2]),
-      ('pad', [0, 2, 6]),
-      ('tile', [0, 2, 4, 6]),
-      ('zero_pad', [0, 2, 4, 6]),
-      ('repeat_last', [0, 2, 4, 6]),
-      ('overlap', [0, 2, 3, 6]),
-  )
-  def test_the_drawing(self, end, expected):
-    found = windows_lib.Windows(3, 2, end).find(np.array([6, 2]))
-    begins = np.array([0, 6])[found.episode]
-    self.assertEqual((begins + found.start).tolist(), expected)
-
   @parameterized.parameters(*_ENDS)
   def test_whole_episodes_and_parts(self, end):
     rng = np.random.default_rng(1)

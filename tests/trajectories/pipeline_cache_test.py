@@ -73,13 +73,6 @@ class KeptTest(tf.test.TestCase):
 
     self.assertEqual(total(tf.constant(3, tf.int64)), 6)
 
-  def test_options_stay(self):
-    options = tf.data.Options()
-    options.deterministic = False
-    kept = _add(tf.data.Dataset.range(2).with_options(options), None, 1)
-    self.assertSameElements(kept.as_numpy_iterator(), [1, 2])
-    self.assertEqual(kept.cardinality(), 2)
-
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
       pipeline_cache.cache_pipeline(lambda *_: 1 / 0)(
