@@ -382,7 +382,7 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       )
       self.assertLen(frames, 4)
       self.assertRegex(
-          error.message, f'{golden.UNEQUAL_LENGTHS} Found.*1.*reward: 3'
+          error.message, 'have a row for every step. Found.*1.*reward: 3'
       )
     report = rlds2reverb.ConversionReport()
     self.assertLen(list(_convert(data, rules=_SKIP, report=report)), 8)
