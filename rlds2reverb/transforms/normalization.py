@@ -9,6 +9,8 @@ import tensorflow as tf
 from rlds2reverb.arrays import constants
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.statistics import results
@@ -182,8 +184,10 @@ class ScaleReward(values.FieldTransform):
   """Scales, shifts and clips the reward, in its own dtype.
 
   The new reward is `clip(scale * reward + shift, minimum, maximum)`. The reward
-  of an episode's last step, which has no meaning, is changed as well. A reward
-  of integers must have 64 bits, which hold what becomes of it.
+  of an episode's last step, which has no meaning, is changed as well. Where the
+  reward is an integer of less than 64 bits, an InvalidArgumentError is raised,
+  while the episodes are read, if the reward of a step that is not marked by
+  `is_last` becomes a number that its dtype cannot hold.
 
   Attributes:
     scale: the factor by which the reward is multiplied, not 0.
@@ -200,13 +204,20 @@ class ScaleReward(values.FieldTransform):
   field = rlds.REWARD
 
   def transform(self, steps):
-    def scale(name, leaf):
-      values.check_kind(name, leaf, values.WIDE)
-      scale, shift = self._numbers(name, leaf)
-      made = leaf * scale + shift
-      return constants.clip(made, self.minimum, self.maximum, name, tf)
-
+    is_last = tf.cast(steps.get(rlds.IS_LAST, False), tf.bool)
+    scale = lambda name, leaf: self._scaled(name, leaf, is_last)
     return paths.map_leaves(scale, steps, self.field)
+
+  def _scaled(self, name, leaf, is_last):
+    (scale, shift), dtype = self._numbers(name, leaf), leaf.dtype
+    if dtype.is_integer:
+      # int64 has room for the product, which is clipped before it is checked.
+      leaf, scale, shift = (
+          tf.cast(one, tf.int64) for one in (leaf, scale, shift)
+      )
+    made = leaf * scale + shift
+    made = constants.clip(made, self.minimum, self.maximum, name, tf)
+    return _narrow(made, dtype, name, is_last) if dtype.is_integer else made
 
   def _undo(self, steps):
     def undo(name, leaf):
@@ -218,3 +229,21 @@ class ScaleReward(values.FieldTransform):
   def _numbers(self, name, leaf):
     numbers = self.scale, self.shift
     return [constants.constant(one, leaf, name) for one in numbers]
+
+
+def _narrow(made, dtype, name, is_last):
+  """Casts integers to a narrower dtype, and checks all but the last step's.
+
+  Raises:
+    InvalidArgumentError: if the dtype cannot hold a number of another step.
+  """
+  if is_last.shape.rank > made.shape.rank:  # of shape (1,) in a step
+    is_last = is_last[..., 0]
+  used = tf.reshape(gathering.fill_unless(~is_last, made), [-1])
+  outside = tf.boolean_mask(used, (used < dtype.min) | (used > dtype.max))
+  message = (
+      f'A scaled {name} must fit {dtype.name}, which holds {dtype.min} to'
+      f' {dtype.max}. Clip it, or cast the field to a wider dtype first. It is:'
+  )
+  made = graphs.asserted(made, tf.size(outside) == 0, message, outside)
+  return tf.cast(made, dtype)

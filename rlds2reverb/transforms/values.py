@@ -11,7 +11,6 @@ from rlds2reverb.transforms import base
 Steps = Dict[str, Any]
 
 # What a leaf can be asked to be.
-WIDE = 'floats, or integers of 64 bits'
 FLOATS, STRINGS = 'floats', 'a string for each step'
 TEXTS = 'a string, or a list of strings, for each step'
 COLUMN = 'one number a step, of a vector or with index=None'
@@ -20,8 +19,6 @@ REFERENCES = 'references to the frames of videos, strings'
 SIZED = 'numbers with a last axis of known size'
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     FLOATS: lambda leaf: leaf.dtype.is_floating,
-    WIDE: lambda leaf: leaf.dtype.is_floating
-    or (leaf.dtype.is_integer and leaf.dtype.size == 8),
     STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
     TEXTS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank in (1, 2),
     COLUMN: lambda leaf: leaf.shape.rank == 1,
@@ -32,10 +29,8 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
     and bool(leaf.shape.rank)
     and leaf.shape[-1] is not None,
 }
-_CAST = ' Cast it first, for example with the cast of a StepMapping.'
 _ADVICE = {
-    FLOATS: _CAST,
-    WIDE: _CAST,
+    FLOATS: ' Cast it first, for example with the cast of a StepMapping.',
     COLUMN: ' Cut chunks later.',
 }
 

@@ -435,6 +435,8 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
       ):
         with self.assertRaisesRegex(ValueError, message):
           transform.transform(steps)
+    with self.assertRaisesRegex(ValueError, 'must be numbers, but is string'):
+      transforms.ScaleReward(2).transform({'reward': tf.constant('a')})
 
   def test_fields_of_unequal_lengths(self):
     # Which a transform before it can make of them, in one Compose.
@@ -533,16 +535,27 @@ class MoreTest(tf.test.TestCase):
     self.assertAllEqual(clipped, [np.nan, 1.0])
 
   def test_integer_reward(self):
-    scale = transforms.ScaleReward(2, minimum=0)
-    found = scale.transform({'reward': tf.constant([-3, 5], tf.int64)})
-    self.assertAllEqual(found['reward'], [0, 10])
-    for reward, message in (
-        (tf.constant([1]), 'reward must be floats, or integers.*int32.* Cast'),
-        (tf.constant(['a']), 'reward must be floats, or .* is string'),
-        (tf.constant([1], tf.int64), 'reward is int64.*Cast'),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        transforms.ScaleReward(0.5).transform({'reward': reward})
+    clip = functools.partial(transforms.ScaleReward, 2, minimum=0)
+    for dtype in (tf.int8, tf.uint8, tf.int32):
+      reward = tf.constant([0, 1, dtype.max], dtype)
+      for wrap in (lambda fn: fn, tf.function):
+        scale = wrap(transforms.ScaleReward(2).transform)
+        steps = {'reward': reward}
+        found = wrap(clip(maximum=dtype.max).transform)(steps)['reward']
+        self.assertAllEqual(found, [0, 2, dtype.max])
+        self.assertEqual(found.dtype, dtype)
+        for steps in steps, {'reward': reward[2], 'is_last': False}:
+          with self.assertRaisesRegex(
+              tf.errors.InvalidArgumentError,
+              f'(?s)reward must fit {dtype.name}.*{2 * dtype.max}',
+          ):
+            scale(steps)
+        # The reward of a last step has no meaning, whatever it is.
+        for is_last in ([False, False, True], [[False], [False], [True]]):
+          found = scale({'reward': reward, 'is_last': is_last})['reward']
+          self.assertAllEqual(found[:2], [0, 2])
+    with self.assertRaisesRegex(ValueError, 'reward is int32.*Cast'):
+      transforms.ScaleReward(0.5).transform({'reward': reward})
 
 
 if __name__ == '__main__':
