@@ -27,10 +27,17 @@ from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted_columns
 
+TRANSITION_FIELDS = (rlds.ACTION, rlds.REWARD)
+
 _RESERVED = (*ted_columns.END_KEYS, ted_columns.NEXT, ted_columns.IS_INIT)
 
 
-def to_ted(rlds_data: tf.data.Dataset, *, flat: bool = False) -> Dict[str, Any]:
+def to_ted(
+    rlds_data: tf.data.Dataset,
+    *,
+    flat: bool = False,
+    transition_fields: Sequence[str] = TRANSITION_FIELDS,
+) -> Dict[str, Any]:
   """Returns all episodes of an RLDS data set in TorchRL's format, in memory.
 
   Args:
@@ -38,11 +45,12 @@ def to_ted(rlds_data: tf.data.Dataset, *, flat: bool = False) -> Dict[str, Any]:
     flat: whether every observation is there once, as TorchRL's `TED2Flat` gives
       it. Else the root has the values before each transition, and `next` those
       after it.
+    transition_fields: the step fields that belong to transitions rather than
+      steps, and have no row for the last step.
 
   Returns:
     A nest of arrays. A leaf is `[N, ...]` for `N` transitions, or, in the flat
-    form, `[N + E, ...]` for all steps of `E` episodes, but for the action and
-    the reward, which the last step does not have. The flags are bool,
+    form, `[N + E, ...]` for all steps of `E` episodes. The flags are bool,
     `is_first` is named `is_init`, and all dtypes are kept. Fields of episodes,
     and episodes without a transition, are left out.
 
@@ -54,7 +62,7 @@ def to_ted(rlds_data: tf.data.Dataset, *, flat: bool = False) -> Dict[str, Any]:
   """
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
-    columns = to_columns(episode[rlds.STEPS])
+    columns = to_columns(episode[rlds.STEPS], transition_fields)
     if len(columns[ted_columns.DONE]):
       parts.append(columns if flat else _as_transitions(columns))
   if not parts:
@@ -126,7 +134,9 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   return rlds_data.map(graphs.no_autograph(stack))
 
 
-def to_columns(steps: Any) -> Dict[str, np.ndarray]:
+def to_columns(
+    steps: Any, transition_fields: Sequence[str] = TRANSITION_FIELDS
+) -> Dict[str, np.ndarray]:
   """Returns the columns of an episode in the flat form.
 
   Raises:
@@ -152,7 +162,7 @@ def to_columns(steps: Any) -> Dict[str, np.ndarray]:
           None,
           f'{rule} episode. At step {np.flatnonzero(wrong).tolist()}.',
       )
-  for name in _tops((rlds.ACTION, rlds.REWARD), columns):
+  for name in _tops(transition_fields, columns):
     columns[name] = columns[name][:-1]
   if rlds.IS_FIRST in flags:
     columns[ted_columns.IS_INIT] = flags[rlds.IS_FIRST]

@@ -132,7 +132,8 @@ def sequence_priority(
   """
   if not 0 <= max_weight <= 1:
     raise ValueError(f'max_weight must be from 0 to 1, but is {max_weight}.')
-  steps = tf.cast(step_priorities, tf.float64)
+  steps = tf.convert_to_tensor(step_priorities, dtype_hint=tf.float64)
+  steps = tf.cast(steps, tf.float64)
   if mask is None:
     mask = tf.ones_like(steps, tf.bool)
   # A product would keep the NaN of masked steps.

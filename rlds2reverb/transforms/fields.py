@@ -126,13 +126,15 @@ class PadField(values.FieldTransform):
     field: the path of the leaf, numbers `[..., size]`.
     size: how many numbers the data has. None takes any number; then there is no
       inverse.
-    width: how many the result has. The mask is at the path of the field plus
-      `_pad_mask`: bool `[..., width]`, True where a number is real.
+    width: how many the result has.
+    mask: the path of the mask, bool `[..., width]`, True where a number is
+      real. By default the path of the field plus `_pad_mask`.
   """
 
   field: paths.Path
   size: Optional[int] = None
   width: Optional[int] = None
+  mask: Optional[paths.Path] = None
 
   def _check(self):
     size = 1 if self.size is None else self.size
@@ -173,7 +175,7 @@ class PadField(values.FieldTransform):
   @property
   def _mask(self):
     *above, last = paths.split(self.field)
-    return *above, f'{last}_pad_mask'
+    return (*above, f'{last}_pad_mask') if self.mask is None else self.mask
 
   @classmethod
   def to_common_width(

@@ -47,6 +47,16 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     for key, column in _FLAT.items():
       self.assertAllEqual(found[key], column)
 
+  def test_other_fields_of_transitions(self):
+    steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
+    found = ted.to_ted(
+        golden.stacked([steps]),
+        flat=True,
+        transition_fields=['noise', 'reward'],
+    )
+    self.assertAllEqual(found['noise']['arm'], [0, 1, 2, 3, 4])
+    self.assertLen(found['action'], 6)
+
   @parameterized.parameters(False, True)
   def test_there_and_back(self, flat):
     nan = {**contract.A, 'observation': np.full(6, np.nan, 'f4')}

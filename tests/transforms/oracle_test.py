@@ -153,10 +153,11 @@ def _last_goal(steps):
   return {**steps, 'goal_step': np.full(last + 1, last)}
 
 
-def _padded(steps):
+def _padded(steps, mask=None):
   action = np.pad(steps['action'], [[0, 0], [0, 2]])
-  mask = np.tile(np.arange(5) < 3, [len(action), 1])
-  return {**steps, 'action': action, 'action_pad_mask': mask}
+  real = np.tile(np.arange(5) < 3, [len(action), 1])
+  masks = {mask: {'real': real}} if mask else {'action_pad_mask': real}
+  return {**steps, 'action': action, **masks}
 
 
 def _renamed(steps):
@@ -267,6 +268,11 @@ _TABLE = {
         True,
     ),
     'padded': (transforms.PadField('action', 3, 5), _padded, True),
+    'padded_with_a_mask': (
+        transforms.PadField('action', 3, 5, 'is/real'),
+        lambda steps: _padded(steps, mask='is'),
+        True,
+    ),
     'clipped': (
         _CLIP('action', -0.5, 0.25, 1),
         _change(lambda a: a.clip(_ONE_LOW, _ONE_HIGH), 'action'),

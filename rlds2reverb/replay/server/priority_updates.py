@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Sequence, Union
 
 import grpc
@@ -31,8 +32,8 @@ class PriorityUpdater:
   negative or NaN.
 
   Attributes:
-    highest: the highest priority so far, a float64 scalar variable; 1 before
-      any update. It is what a new item gets, so that each is soon sampled once:
+    highest: the highest priority so far, a float64 scalar variable. It is what
+      a new item gets, so that each is soon sampled once:
       `TableItems(..., priority=lambda _: updater.highest)`, or
       `observer.update_priority(float(updater.highest))`.
   """
@@ -42,6 +43,7 @@ class PriorityUpdater:
       servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
       table_name: str,
       *,
+      initial_priority: float = 1.0,
       timeout: float = tables_lib.SECONDS_TO_ANSWER,
   ):
     """Checks that the table is there.
@@ -51,14 +53,20 @@ class PriorityUpdater:
         a list of several, among which the items are spread. Each is told all
         priorities, and ignores those of the others' items.
       table_name: the name of the table.
+      initial_priority: what `highest` is before any update, from 0 up.
       timeout: how many seconds a server may take to answer.
 
     Raises:
       ConnectionError: if a server does not answer.
-      ValueError: if a server has no such table, or if the table's selectors do
-        not look at priorities.
+      ValueError: if a server has no such table, if the table's selectors do not
+        look at priorities, or if the initial priority is negative or infinite.
     """
     addresses = tables_lib.addresses_of(servers)
+    if not 0 <= initial_priority < math.inf:
+      raise ValueError(
+          'initial_priority must be a number from 0 up, but is'
+          f' {initial_priority}.'
+      )
     for address in addresses:
       info = tables_lib.table_infos(address, [table_name], timeout)[table_name]
       if not any(
@@ -71,7 +79,7 @@ class PriorityUpdater:
             ' items by their priorities. Create it with'
             ' create_reverb_table(kind="prioritized").'
         )
-    self.highest = tf.Variable(1.0, False, dtype=tf.float64)
+    self.highest = tf.Variable(initial_priority, False, dtype=tf.float64)
     self._table_name = table_name
     self._timeout = timeout
     self._channels = {a: tables_lib.open_channel(a) for a in addresses}
@@ -96,7 +104,10 @@ class PriorityUpdater:
     keys = tf.convert_to_tensor(keys, tf.uint64)
     if keys.shape.rank == 2:  # All steps of an item have its key.
       keys = keys[:, 0]
-    priorities = tf.cast(priorities, tf.float64)
+    # Of Python floats, tf.cast would make float32 first.
+    priorities = tf.cast(
+        tf.convert_to_tensor(priorities, dtype_hint=tf.float64), tf.float64
+    )
     if priorities.shape.rank != 1 or not keys.shape.is_compatible_with(
         priorities.shape
     ):

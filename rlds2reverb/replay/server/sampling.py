@@ -27,6 +27,7 @@ def sample_reverb_servers(
     *,
     drop_remainder: bool = True,
     timeout: float = tables_lib.SECONDS_TO_ANSWER,
+    seed: int = 0,
 ) -> tf.data.Dataset:
   """Samples a table of one server, or one that is spread over several servers.
 
@@ -59,6 +60,8 @@ def sample_reverb_servers(
     timeout: after how many seconds there is an error, from a server that does
       not answer, and from a table that gives no item. A second or two may come
       on top.
+    seed: the seed of the draws of servers. Reverb decides what it draws, and
+      takes no seed.
 
   Returns:
     A data set of pairs of trajectories, `[B, T, ...]`, and Reverb's
@@ -89,7 +92,7 @@ def sample_reverb_servers(
   addresses = tables_lib.addresses_of(servers)
   watch = watching.TableWatch(addresses, table_name, timeout)
   weights = tf.constant(watch.sizes())
-  samples = _batches(watch, weights, batch_size, drop_remainder)
+  samples = _batches(watch, weights, batch_size, drop_remainder, seed)
   shape = [batch_size if drop_remainder else None, sequence_length]
   samples = watching.guard(samples, watch).map(
       lambda sample, server: _finish(sample, server, watch, weights, shape)
@@ -117,7 +120,7 @@ def _common_signature(watch):
   return signatures[0]
 
 
-def _batches(watch, weights, batch_size, drop_remainder):
+def _batches(watch, weights, batch_size, drop_remainder, seed):
   """Returns batches of samples, `[B, T, ...]`, and of their servers, `[B]`.
 
   Items that are shorter than others of their batch are padded with steps of the
@@ -132,7 +135,7 @@ def _batches(watch, weights, batch_size, drop_remainder):
   samples = parts[0]
   if len(parts) > 1:
     draws = tf.data.Dataset.counter().map(
-        lambda step: mixtures.draw_sources(weights, _DRAWS, (0, step))
+        lambda step: mixtures.draw_sources(weights, _DRAWS, (seed, step))
     )
     samples = tf.data.Dataset.choose_from_datasets(
         parts, draws.unbatch(), stop_on_empty_dataset=False

@@ -21,6 +21,7 @@ def create_reverb_table(
     kind: str = 'uniform',
     *,
     priority_exponent: float = 0.6,
+    min_size_to_sample: int = 1,
 ) -> reverb.Table:
   """Creates a `reverb.Table` whose items are runs of frames.
 
@@ -61,6 +62,7 @@ def create_reverb_table(
     kind: how the table samples and removes items, see above.
     priority_exponent: how much priorities count in a `"prioritized"` table: 0,
       not at all, or more.
+    min_size_to_sample: how many items it must hold before it is sampled.
 
   Raises:
     ValueError: if an argument is not valid.
@@ -68,6 +70,12 @@ def create_reverb_table(
   checks.check_choice('kind', kind, _KINDS)
   of_table = f'of table {table_name!r}'
   checks.check_positive(f'max_size {of_table}', max_size)
+  checks.check_positive(f'min_size_to_sample {of_table}', min_size_to_sample)
+  if min_size_to_sample > max_size:
+    raise ValueError(
+        f'Table {table_name!r} could never be sampled: it holds at most'
+        f' {max_size} items, and min_size_to_sample is {min_size_to_sample}.'
+    )
   if not 0 <= priority_exponent < math.inf:
     raise ValueError(
         f'priority_exponent {of_table} must be a number from 0 up, but is'
@@ -84,7 +92,7 @@ def create_reverb_table(
       remover=reverb.selectors.MinHeap() if is_top else reverb.selectors.Fifo(),
       max_size=max_size,
       max_times_sampled=1 if kind in ('queue', 'one_pass') else 0,
-      rate_limiter=reverb.rate_limiters.MinSize(1),
+      rate_limiter=reverb.rate_limiters.MinSize(min_size_to_sample),
       signature=tensor_spec.add_outer_dim(data_spec),
   )
 

@@ -71,7 +71,12 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_items_of_several_servers(self):
     servers = [self.serve([1, 2]), self.serve([3, 4])]
-    updater = priority_updates.PriorityUpdater(servers, testing.TABLE)
+    updater = priority_updates.PriorityUpdater(
+        servers, testing.TABLE, initial_priority=7.5
+    )
+    self.assertEqual(updater.highest.numpy(), 7.5)
+    updater.update_priorities([1], [7.6])  # which float32 cannot hold
+    self.assertEqual(updater.highest.numpy(), 7.6)
     updater.update_priorities(
         *map(
             np.concatenate,
@@ -92,6 +97,8 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     updater = priority_updates.PriorityUpdater(server, 'top_k')
     with self.assertRaisesRegex(ValueError, 'one number for each item'):
       updater.update_priorities(tf.ones([2], tf.uint64), [1.0])
+    with self.assertRaisesRegex(ValueError, 'initial_priority must be'):
+      priority_updates.PriorityUpdater(server, 'top_k', initial_priority=-1)
     for servers, name, message in (
         (server, 'uniform', "'uniform' of .* neither samples nor removes"),
         (server, 'other', "no table 'other'"),

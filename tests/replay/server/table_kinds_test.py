@@ -93,7 +93,12 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
     names = ('prioritized', 'queue')
     tables = [
         table_kinds.create_reverb_table(
-            kind, _SPEC, 10, kind, priority_exponent=0.5
+            kind,
+            _SPEC,
+            10,
+            kind,
+            priority_exponent=0.5,
+            min_size_to_sample=3,
         )
         for kind in names
     ]
@@ -106,12 +111,16 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
       self.addCleanup(server.stop)
       drawn = _sample(server, _DRAWS, 'prioritized')
       self.check_drawn(drawn, {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4})
-      self.assertEqual(_sample(server, 5, 'queue'), [0, 1, 2, 3, 4])
+      self.assertEqual(_sample(server, 3, 'queue'), [0, 1, 2])
+      info = server.localhost_client().server_info()['queue']
+      self.assertEqual(info.rate_limiter_info.min_size_to_sample, 3)
 
   @parameterized.parameters(
       ({'max_size': 0}, "max_size of table 't' must be a positive integer"),
       ({'priority_exponent': -1}, "priority_exponent of table 't' must be"),
       ({'priority_exponent': float('nan')}, 'but is nan'),
+      ({'min_size_to_sample': 0}, "sample of table 't' must be a positive"),
+      ({'min_size_to_sample': 4}, 'holds at most 3 items, and min_size'),
       ({'kind': 'stack'}, 'kind must be .* but is .stack'),
   )
   def test_what_is_not_valid(self, settings, message):
