@@ -131,7 +131,7 @@ def swap_time(nest: Any) -> Any:
   return tf.nest.map_structure(swap, nest)
 
 
-def fill_unless(keep: tf.Tensor, rows: Any, value: float = 0) -> Any:
+def fill_unless(keep: tf.Tensor, rows: Any, value: Any = 0) -> Any:
   """Replaces rows by a number, or by zeros, where `keep` is False.
 
   Args:
