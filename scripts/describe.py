@@ -25,6 +25,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import describing
   from rlds2reverb.jobs import error_location
   from rlds2reverb.jobs import sources as sources_lib
+  from rlds2reverb.jobs.descriptions import summaries
   from rlds2reverb.jobs.descriptions import views
   from rlds2reverb.replay.checkpoint import records
 
@@ -45,11 +46,19 @@ _FUNCTION = 'jobs.describing.describe'
 flags_lib.define(_FUNCTION, 'sample', lower_bound=1)
 flags_lib.define(_FUNCTION, 'num_excerpts', lower_bound=0)
 flags_lib.define(_FUNCTION, 'seed')
+_ENVIRONMENT = flags.DEFINE_string(
+    'environment',
+    None,
+    'The id of the gym environment whose action space bounds the actions.',
+)
 _JSON = flags.DEFINE_bool(
     'json', False, 'Whether to print JSON instead of text.'
 )
 _HTML = flags.DEFINE_string(
     'html', None, 'A file for the description as one HTML page.'
+)
+_TENSORBOARD_DIR = flags.DEFINE_string(
+    'tensorboard_dir', None, 'A directory for summaries for TensorBoard.'
 )
 
 
@@ -66,7 +75,7 @@ def _sources():
   elif flags.FLAGS.dataset:
     raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
   else:
-    ignored = ['config', 'gin_binding']
+    ignored = ['config', 'gin_binding', 'environment']
     if _COMPARE_WITH.value is None:
       ignored += ['split', 'data_dir']
     usage.refuse_ignored(ignored, 'with --checkpoint_dir')
@@ -83,10 +92,10 @@ def _sources():
   return sources
 
 
-def _describe(source):
+def _describe(source, environment=None):
   options = {name: flags.FLAGS[name].value for name in _OPTIONS}
   try:
-    return describing.describe(source, **options)
+    return describing.describe(source, bounds=environment, **options)
   except tf.errors.OpError as e:
     if isinstance(source, str):
       raise
@@ -109,9 +118,16 @@ def main():
   if page:
     views.import_libraries()
     _check_writable(os.path.dirname(page))
-  descriptions = list(map(_describe, _sources()))
+  folder = _TENSORBOARD_DIR.value and files.user_path(_TENSORBOARD_DIR.value)
+  if folder:
+    _check_writable(folder)
+  first, *others = _sources()
+  descriptions = [_describe(first, _ENVIRONMENT.value), *map(_describe, others)]
   if page:
     whole.write_text(page, views.to_html(*descriptions))
+  if folder:
+    for description, name in zip(descriptions, ('', 'compared')):
+      summaries.write_summaries(description, os.path.join(folder, name))
   if _JSON.value:
     texts = [one.to_json() for one in descriptions]
     print(f'[{", ".join(texts)}]' if len(texts) > 1 else texts[0])

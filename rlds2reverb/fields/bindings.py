@@ -110,7 +110,7 @@ def arguments_of(
 
   bound = bound_to(name)
   for argument in () if known is None else bound:
-    checks.check_known(f'{path} binds {name}, which', 'field', argument, known)
+    checks.check_known(f'{name}, bound in {path},', 'field', argument, known)
   return bound
 
 

@@ -104,10 +104,10 @@ def convert(
     return {}
   with files.writing_to(job.folder):
     files.make_folder(job.folder)
-  lock = contextlib.nullcontext()
-  if not files.is_url(job.folder):
-    lock = locks.locked(job.path('.lock'), plan.output.place)
-  with lock:
+  with contextlib.ExitStack() as stack:
+    for path in job.locks():
+      if not files.is_url(path):  # There are no locks at a URL.
+        stack.enter_context(locks.locked(path, plan.output.place))
     # Another process may have begun a job in the meantime.
     job.begin()
     max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)

@@ -24,7 +24,7 @@ def describe(
     *,
     name: Optional[str] = None,
     sample: Optional[int] = None,
-    bounds: Optional[Mapping[str, metadata.Bounds]] = None,
+    bounds: Union[None, str, Mapping[str, metadata.Bounds]] = None,
     num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
@@ -48,7 +48,8 @@ def describe(
     sample: how many episodes to read, if not all. They are the first ones; of a
       source, they are spread over the data set, in at most 16 runs of
       consecutive ones.
-    bounds: the bounds of fields, by their paths in a step. By default the
+    bounds: the bounds of fields, by their paths in a step; or the id of a gym
+      environment, whose action space bounds the actions. By default the
       features of a source may bound them. Floats of an action without bounds
       are compared with -1 to 1.
     num_excerpts: how many episodes are kept, at most, with steps and images:
@@ -61,7 +62,8 @@ def describe(
 
   Raises:
     ValueError: as `compute_statistics` and `open_source` do; if there is no
-      field that `bounds` name, or if they do not fit its shape.
+      such environment, or no field that `bounds` name; or if they do not fit
+      its shape.
     OSError: as `open_source` does.
     FileNotFoundError: if there is no whole checkpoint in a directory.
     CheckpointError: if a file of it is damaged.
@@ -96,6 +98,8 @@ def describe(
   if sample is not None and index is None:
     facts['is_sample'] = any(True for _ in episodes.skip(sample).take(1))
     episodes = episodes.take(sample)
+  if isinstance(bounds, str):
+    bounds = metadata.bounds_of_environment(bounds)
   reading = reading_lib.Reading(
       episodes,
       episode_index=index,

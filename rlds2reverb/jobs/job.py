@@ -81,6 +81,17 @@ class Job:
   def remove_parts(self) -> None:
     files.remove_folder(self.path('parts'))
 
+  def locks(self) -> List[str]:
+    """Returns the files whose locks keep other jobs from folder and output.
+
+    Several jobs may write to a server at once, and one to a directory.
+    """
+    found = [self.path('.lock')]
+    if self.plan.output.kind != plan_lib.SERVER:
+      parent, name = os.path.split(self.plan.output.place)
+      found.append(os.path.join(parent, f'.{name}.job.lock'))
+    return found
+
   def check_same_plan(self) -> None:
     """Raises a ValueError if the folder has tasks done of another plan."""
     stored = _read_plan(self.folder)

@@ -1,10 +1,12 @@
-"""Shows the progress of a job: a line on a terminal, or lines in a log."""
+"""Shows the progress of a job: a bar on a terminal, or lines in a log."""
 
 import collections
-import datetime
+import math
 import sys
 import time
 from typing import Any, Counter, Dict, Mapping
+
+import tqdm
 
 # How many `episodes`, `steps` and `num_bytes` were converted, and how many
 # episodes were `skipped` as invalid, or `filtered`, by these names.
@@ -12,7 +14,8 @@ Progress = Counter[str]
 NOTHING: Progress = collections.Counter()
 
 _SECONDS_PER_LINE = 30.0
-_SECONDS_PER_CHANGE = 0.1
+# What tqdm writes in a log.
+_LINE = '{n_fmt} of {total_fmt} episodes{postfix}, {remaining} to go'
 
 
 def make(
@@ -31,62 +34,69 @@ def of_receipt(receipt: Mapping[str, Any]) -> Progress:
 
 
 class ProgressDisplay:
-  """Adds up the progress of all tasks, and shows it on the standard error.
-
-  On a terminal it is one line, which changes; in a log, a line now and then.
+  """Adds up the progress of all tasks, and shows it.
 
   Attributes:
     total: the progress of all tasks, earlier starts of the job included.
   """
 
   def __init__(self, num_episodes: int, done: Progress):
-    """Starts the display.
+    """Starts the display, on the standard error.
 
     Args:
       num_episodes: how many episodes all tasks have.
       done: the progress of earlier starts of the job, which does not count for
         the rate.
     """
-    self._num_episodes = num_episodes
     self._done = done
     self.total = collections.Counter(done)
     self._tasks: Dict[int, Progress] = {}
-    self._start = self._last = time.monotonic()
+    self._start = self._last_line = time.monotonic()
     self._is_terminal = sys.stderr.isatty()
+    self._bar = tqdm.tqdm(
+        total=num_episodes,
+        initial=_seen(done),
+        unit=' episodes',
+        file=sys.stderr,
+        dynamic_ncols=True,
+        # In a log a bar would fill a line without end.
+        delay=0 if self._is_terminal else math.inf,
+        bar_format=None if self._is_terminal else _LINE,
+    )
 
   def update(self, number: int, progress: Progress) -> None:
-    """Takes the progress of a task, which replaces its earlier one."""
+    """Takes the progress of a task, which replaces its earlier one.
+
+    The bar is brought up to date, or a line written if it is time for one.
+    """
     self.total.update(progress)
     self.total.subtract(self._tasks.get(number, {}))
     self._tasks[number] = progress
     now = time.monotonic()
-    pause = _SECONDS_PER_CHANGE if self._is_terminal else _SECONDS_PER_LINE
-    if now - self._last < pause:
-      return
-    self._last = now
-    total, seconds = self.total, max(now - self._start, 1e-3)
-    new = collections.Counter(total)
-    new.subtract(self._done)
-    seen = _seen(total)
-    to_go = (self._num_episodes - seen) * seconds / max(_seen(new), 1)
-    self.say(
-        f'{seen:,} of {self._num_episodes:,} episodes,'
-        f' {new["steps"] / seconds:,.0f} steps/s,'
-        f' {new["num_bytes"] / seconds / 1e6:,.1f} MB/s,'
-        f' {total["skipped"]:,} skipped,'
-        f' {datetime.timedelta(seconds=round(to_go))} to go',
-        end='' if self._is_terminal else '\n',
+    steps, num_bytes = (
+        (self.total[name] - self._done[name]) / max(now - self._start, 1e-3)
+        for name in ('steps', 'num_bytes')
     )
+    self._bar.set_postfix_str(
+        f'{steps:,.0f} steps/s, {num_bytes / 1e6:,.1f} MB/s,'
+        f' {self.total["skipped"]} skipped',
+        refresh=False,
+    )
+    self._bar.update(_seen(self.total) - self._bar.n)
+    is_time = now - self._last_line >= _SECONDS_PER_LINE
+    if is_time and not self._is_terminal:
+      self._last_line = now
+      self.say(str(self._bar))
 
-  def say(self, message: str, end: str = '\n') -> None:
-    """Writes a message, in the place of the line on a terminal."""
-    begin = '\r\033[K' if self._is_terminal else ''
-    print(begin + message, end=end, file=sys.stderr, flush=True)
+  def say(self, message: str) -> None:
+    """Writes a line beside the display."""
+    if self._is_terminal:
+      self._bar.write(message, file=sys.stderr)
+    else:
+      print(message, file=sys.stderr, flush=True)
 
   def close(self) -> None:
-    """Leaves the last line, if there is one, where it is."""
-    if self._is_terminal:
-      print(file=sys.stderr)
+    self._bar.close()
 
 
 def _seen(progress: Progress) -> int:

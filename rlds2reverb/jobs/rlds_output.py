@@ -6,7 +6,7 @@ hard link), or by a copy where the file system has no such links.
 
 import itertools
 import os
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -22,6 +22,8 @@ from rlds2reverb.jobs import outputs
 from rlds2reverb.trajectories import frame_blocks
 
 _MADE_BY = 'Episodes converted by rlds2reverb.'
+# These features are stored like a plain tensor, and say more about it.
+_NAMED = (tfds.features.ClassLabel, tfds.features.Text)
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'
 
@@ -37,18 +39,19 @@ class RldsOutput(outputs.FolderOutput):
     written = _episodes_of(episodes)
     # TFDS writes no split without episodes.
     first = next(written, None)
+    opened = self.plan.open()
     part = self.new_part(number)
     output: Dict[str, Any] = {'files': [], 'bytes': 0}
     with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
       if first is not None:
-        name, version = writing.name_and_version(self.place)
+        name, version = _identity_of(self.place, opened)
         writing.write_episodes(
             itertools.chain([first], written),
             path,
             name=name,
             version=version,
             description='A part.',
-            features=saving.features_of(episodes.read().element_spec),
+            features=_features_of(opened, episodes.read().element_spec),
             split=self.plan.output.split,
         )
         split = self._info(path).splits[self.plan.output.split]
@@ -167,3 +170,67 @@ def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   }
   join = lambda found: '\n\n'.join(dict.fromkeys(map(str.strip, found)))
   return {name: join(filter(None, found)) for name, found in texts.items()}
+
+
+def _identity_of(
+    path: str, opened: Sequence[opened_lib.OpenSource]
+) -> Tuple[str, str]:
+  """Returns the name and the version of the data set that is written.
+
+  The version is that of the folder, if it is one, or else that of the data set
+  that it is made of, if it is one.
+
+  Args:
+    path: the folder of the new data set.
+    opened: the data sets.
+  """
+  name, version = writing.name_and_version(path)
+  known = {str(source.info.version) for source in opened}
+  if not path.rstrip('/').endswith(f'/{version}') and len(known) == 1:
+    version = known.pop()
+  return name, version
+
+
+def _features_of(
+    opened: Sequence[opened_lib.OpenSource], episode_spec: Dict[str, Any]
+) -> Dict[str, Any]:
+  """Returns the features of the data set that is written.
+
+  Class labels and text keep their features if all data sets have the same,
+  unless transforms may have changed the field.
+
+  Args:
+    opened: the data sets.
+    episode_spec: the spec of an episode that is written.
+  """
+  known = [dict(saving.feature_leaves(source.features)) for source in opened]
+
+  def kept(feature, *path):
+    if isinstance(feature, tfds.features.Dataset):
+      return tfds.features.Dataset(kept(feature.feature, *path))
+    if isinstance(feature, (dict, tfds.features.FeaturesDict)):
+      return {key: kept(part, *path, key) for key, part in feature.items()}
+    found = [
+        features.get(_source_field(source, path))
+        for source, features in zip(opened, known)
+    ]
+    first = found[0]
+    looks = {(repr(one), str(getattr(one, 'names', None))) for one in found}
+    if len(looks) > 1 or not isinstance(first, _NAMED):
+      return feature
+    form = feature.np_dtype, feature.shape
+    return first if (first.np_dtype, first.shape) == form else feature
+
+  return kept(saving.features_of(episode_spec))
+
+
+def _source_field(source, path) -> str:
+  """Returns the field of a data set whose values a field has unchanged."""
+  if source.transforms:
+    return ''
+  if source.mapping is not None and path[0] == rlds.STEPS:
+    field = getattr(source.mapping, path[1], None)
+    if not isinstance(field, str):
+      return ''
+    path = [rlds.STEPS, field, *path[2:]]
+  return '/'.join(path)

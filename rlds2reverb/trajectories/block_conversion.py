@@ -191,8 +191,11 @@ class _Converter:
         batch._replace(steps=(batch.steps, rows)), is_valid
     )
     steps, rows = batch.steps
+    following = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
+    if rules.validation == 'tf_agents':  # The first step that was left out.
+      following = batch.row_splits[-1]
     outline = {
-        name: tf.concat([rows[name], column[-1:]], 0)
+        name: tf.concat([rows[name], column[following:][:1]], 0)
         for name, column in outline.items()
     }
     return _Checked(batch._replace(steps=steps), outline, error)

@@ -87,7 +87,7 @@ class BeamEngineTest(job_testing.JobTestCase):
     path = data_sets.files_of(folder)[1]
     os.rename(path, f'{path}.away')
     plan = self.plan(directory=folder)
-    message = f'task 1: .*{path} is not there'
+    message = f'task 1: .*No such file.*{path}'
     with self.assertRaisesRegex(convert.JobError, message):
       self.run_on_beam(plan, _FN_API)
     self.assertFalse(os.path.exists(plan.output.place))

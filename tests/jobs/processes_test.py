@@ -46,8 +46,8 @@ class _Dying(NamedTuple):
 
 class _DyingProcesses(processes.Processes):
 
-  def __init__(self, folder, signals, times):
-    super().__init__(2)
+  def __init__(self, folder, signals, times, num_workers=2):
+    super().__init__(num_workers)
     os.mkdir(folder)
     self._with = folder, signals, times
 
@@ -116,13 +116,20 @@ class ProcessesTest(job_testing.JobTestCase):
         job_testing.rewards_of(job_testing.items_of(plan.output.place)),
         job_testing.ALL_PAIRS,
     )
-    found = []
     for number in range(8):
       pids = pathlib.Path(notes, str(number)).read_text().split()
       self.assertLen(pids, 2 if number in signals else 1)
-      found += pids
-    self.assertLen(set(found), 11)  # Each is a process of its own.
-    self.assertFalse(any(os.path.exists(f'/proc/{pid}') for pid in found))
+      self.assertFalse(any(map(_is_running, pids)))
+
+  def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
+    plan = self.plan(episodes_per_task=1)
+    notes = self.new('notes')
+    with mock.patch.object(processes, '_TASKS_PER_WORKER', 3):
+      self.convert(plan, engine=_DyingProcesses(notes, {}, 0, num_workers=1))
+    pids = [pathlib.Path(notes, str(n)).read_text() for n in range(8)]
+    self.assertEqual(
+        [pids.count(pid) for pid in dict.fromkeys(pids)], [3, 3, 2]
+    )
 
   def test_a_task_whose_process_always_dies(self):
     plan = self.plan(episodes_per_task=4)
@@ -134,16 +141,24 @@ class ProcessesTest(job_testing.JobTestCase):
     self.assert_fails(convert.JobError, message, plan, engine=engine)
 
 
+def _is_running(pid):
+  try:
+    with open(f'/proc/{pid}/stat', encoding='utf-8') as f:
+      return f.read().rpartition(')')[2].split()[0] != 'Z'
+  except FileNotFoundError:
+    return False
+
+
 class ProgressDisplayTest(absltest.TestCase):
 
-  def test_a_line_now_and_then_in_a_log_and_one_that_changes(self):
+  def test_a_line_now_and_then_in_a_log_and_a_bar_on_a_terminal(self):
     for is_terminal in False, True:
       stream = io.StringIO()
       stream.isatty = lambda is_terminal=is_terminal: is_terminal
       counts = {'episodes': 2, 'steps': 20, 'num_bytes': 200}
       one = progress.make({**counts, 'episodes': 1})
-      with mock.patch.object(sys, 'stderr', stream), mock.patch.multiple(
-          progress, _SECONDS_PER_LINE=0.0, _SECONDS_PER_CHANGE=0.0
+      with mock.patch.object(sys, 'stderr', stream), mock.patch.object(
+          progress, '_SECONDS_PER_LINE', 0.0
       ):
         display = progress.ProgressDisplay(10, progress.make(counts, 1))
         display.update(3, one)
@@ -156,13 +171,18 @@ class ProgressDisplayTest(absltest.TestCase):
           {'episodes': 5, 'steps': 60, 'num_bytes': 600, 'skipped': 2}
           | {'filtered': 0},
       )
-      begin = '\r\033[K' if is_terminal else ''
-      *_, last, said = stream.getvalue().rstrip().split(begin or '\n')
+      shown = stream.getvalue()
+      if is_terminal:
+        self.assertRegex(shown, r'70%\|.*\| 7/10 ')
+        self.assertIn('A line.', shown)
+        continue
+      self.assertNotIn('\r', shown)  # With which a bar goes back.
+      *_, last, said = shown.splitlines()
       self.assertEqual(said, 'A line.')
       self.assertRegex(
           last,
           r'^7 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped,'
-          r' \d:\d\d:\d\d to go$',
+          r' \d\d:\d\d to go$',
       )
 
 

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
@@ -19,34 +20,88 @@ from tests.jobs import job_testing
 
 class RldsOutputTest(job_testing.JobTestCase):
 
-  def test_what_is_known_of_data_sets_is_kept(self):
-    directories = []
-    for name in 'one', 'other':
-      directory = data_sets.numbered(self.new(name), [3, 3])
-      path = os.path.join(directory, 'dataset_info.json')
-      with open(path, encoding='utf-8') as f:
-        info = json.load(f)
-      info['description'] = f'About {name}.'
-      info['citation'] = f'@{name}'
-      info['location'] = {'urls': ['https://example.com']}
-      info['redistributionInfo'] = {'license': 'CC BY 4.0'}
-      with open(path, 'w', encoding='utf-8') as f:
-        json.dump(info, f)
-      directories.append(directory)
-    opened = [
-        sources.open_source(sources.make_source(each)) for each in directories
+  def _write(self, name, names, citation, version='1.2.0'):
+    """Writes two episodes with the name of a task; returns the directory."""
+    directory = self.new(name)
+    os.mkdir(directory)
+    episodes = [
+        {**data_sets.episode(index, 3), 'task': index, 'agent_id': 'a'}
+        for index in range(2)
     ]
-    place = os.path.join(self.new('both'), '2.0.0')
-    self.convert(self.plan(plan_lib.RLDS, place, opened=opened))
-    info = tfds.builder_from_directory(place).info
-    self.assertEqual(info.full_name, 'both/2.0.0')
-    self.assertEqual(
-        info.description,
-        'About one.\n\nAbout other.\n\nEpisodes converted by rlds2reverb.',
+    for episode in episodes:
+      for step in episode['steps']:
+        step['gripper'] = 'shut'
+    features = {
+        'steps': tfds.features.Dataset(
+            {
+                **data_sets.FEATURES['steps'].feature,
+                'gripper': tfds.features.ClassLabel(names=['open', 'shut']),
+            }
+        ),
+        'task': tfds.features.ClassLabel(names=names),
+        'agent_id': tfds.features.Text(),
+    }
+    writing.write_episodes(
+        episodes,
+        directory,
+        name=name,
+        description=f'About {name}.',
+        features=features,
+        version=version,
     )
-    self.assertEqual(info.citation, '@one\n\n@other')
+    path = os.path.join(directory, 'dataset_info.json')
+    with open(path, encoding='utf-8') as f:
+      info = json.load(f)
+    info['citation'] = citation
+    info['location'] = {'urls': ['https://example.com']}
+    info['redistributionInfo'] = {'license': 'CC BY 4.0'}
+    with open(path, 'w', encoding='utf-8') as f:
+      json.dump(info, f)
+    return directory
+
+  @pytest.mark.long
+  def test_what_is_known_of_a_data_set_is_kept(self):
+    one = self._write('one', ['push', 'pull'], '@one')
+    plan = self.plan(plan_lib.RLDS, self.new('again'), directory=one)
+    self.convert(plan)
+    info = tfds.builder_from_directory(plan.output.place).info
+    self.assertEqual(info.full_name, 'again/1.2.0')
+    self.assertEqual(
+        info.description, 'About one.\n\nEpisodes converted by rlds2reverb.'
+    )
+    self.assertEqual(info.citation, '@one')
     self.assertEqual(info.homepage, 'https://example.com')
     self.assertEqual(info.redistribution_info.license, 'CC BY 4.0')
+    self.assertEqual(info.features['task'].names, ['push', 'pull'])
+    self.assertEqual(
+        info.features['steps'].feature['gripper'].names, ['open', 'shut']
+    )
+    self.assertIsInstance(info.features['agent_id'], tfds.features.Text)
+    for index, episode in enumerate(
+        loading.load_episodes(plan.output.place).as_numpy_iterator()
+    ):
+      self.assertEqual(episode['task'], index)
+      self.assertEqual(episode['steps']['gripper'].tolist(), [1, 1, 1])
+
+    # Of two, what they have in common; the folder says another version.
+    other = self._write('other', ['push', 'lift'], '@other', '3.0.0')
+    plan = self.plan(
+        plan_lib.RLDS,
+        os.path.join(self.new('both'), '2.0.0'),
+        opened=[
+            sources.open_source(sources.make_source(each))
+            for each in (one, other)
+        ],
+    )
+    self.convert(plan)
+    info = tfds.builder_from_directory(plan.output.place).info
+    self.assertEqual(info.full_name, 'both/2.0.0')
+    self.assertEqual(info.citation, '@one\n\n@other')
+    self.assertStartsWith(info.description, 'About one.\n\nAbout other.')
+    self.assertNotIsInstance(info.features['task'], tfds.features.ClassLabel)
+    self.assertEqual(
+        info.features['steps'].feature['gripper'].names, ['open', 'shut']
+    )
 
   def test_where_repaired_episodes_cannot_go(self):
     other = self.new()

@@ -116,7 +116,7 @@ class SourcesTest(_SourcesTestCase):
     for message, arguments in (
         (r"no split 'trian'. Did you mean train\?", {'split': 'trian[:2]'}),
         (r'Did you mean recorded_gym\?', {'config': 'recorded_gymn'}),
-        (transforms, {'bindings': [f'{transforms} = []']}),
+        (r'Did you mean transforms\?', {'bindings': [f'{transforms} = []']}),
         ('not registered with gin', {'bindings': ['StepMaping.action = 1']}),
         (r'Did you mean numbered\?', {'directory': self.directory[:-1]}),
         ('Its job, .*rlds.job, has not', {'directory': job}),

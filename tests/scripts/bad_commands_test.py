@@ -134,6 +134,7 @@ DATA --checkpoint_dir=c => Pass --dataset or --checkpoint_dir
 DATA --gin_binding="describe.jsn = 1" => Did you mean json?
 FAILED
 DATA --html=/proc/no/page.html => cannot be written
+DATA --tensorboard_dir=/proc/no => cannot be written
 --checkpoint_dir=data => is not a whole Reverb checkpoint
 --checkpoint_dir=dota => does not exist. Did you mean data?
 --dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 whole

@@ -419,6 +419,7 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
     ):
       yield [_INVALID[name].episode]
     yield [_EMPTY, golden.COMPLETE]
+    yield [_replaced(golden.COMPLETE, is_terminal=[0, 1, 0, 0])]
     yield [golden.joined(golden.TRUNCATED, golden.COMPLETE)]
     yield [_cut(golden.COMPLETE, 2), _cut(golden.COMPLETE, 2, None)]
     # Faults between two episodes, and one that is found two blocks on.

@@ -5,10 +5,13 @@ import os
 import sys
 from typing import Any, Dict, Mapping, Optional, Sequence
 
+import gym
 import numpy as np
 import tensorflow_datasets as tfds
+import tree
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -65,6 +68,22 @@ def bounds_of_features(
       if spec.minimum is not None or spec.maximum is not None:
         bounds[name] = Bounds(low, high, _FEATURES)
   return bounds
+
+
+def bounds_of_environment(environment: str) -> Dict[str, Bounds]:
+  """Returns the bounds that the action space of an environment has."""
+  env = recording.make_gym(environment)
+  spaces = tree.flatten_with_path({rlds.ACTION: env.action_space})
+  env.close()
+  ends = {
+      paths.name_of(keys): (space.low, space.high)
+      if isinstance(space, gym.spaces.Box)
+      else (space.start, space.start + space.n - 1)
+      for keys, space in spaces
+      if isinstance(space, (gym.spaces.Box, gym.spaces.Discrete))
+  }
+  source = f'the environment {environment}'
+  return {name: Bounds(*each, source) for name, each in ends.items()}
 
 
 def limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:

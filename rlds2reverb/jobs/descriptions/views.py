@@ -35,11 +35,12 @@ def to_text(description: description_lib.Description) -> str:
     parts = statistics_rows(description, _MAX_COLUMNS)
     rows = [[*HEADS], *(row for _, part in parts for row in part)]
     lines += ['', 'Statistics', *_aligned(rows), '', 'What is odd']
-    lines += [f'  {one}' for one in _messages(description)]
+    lines += [f'  {one}' for one in messages(description)]
   return '\n'.join(lines)
 
 
-def _messages(description) -> List[str]:
+def messages(description: description_lib.Description) -> List[str]:
+  """Returns a sentence for each thing that is odd, or says that none is."""
   found = [one['message'] for one in description.oddities]
   return found or ['Nothing was found.']
 

@@ -1,7 +1,9 @@
 """Holds descriptions to what numpy finds in the same episodes."""
 
 import base64
+import glob
 import json
+import os
 
 from absl.testing import parameterized
 import numpy as np
@@ -13,6 +15,7 @@ from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import summaries
 from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.statistics import compute
 from tests import golden
@@ -210,6 +213,14 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       bounds = {name: metadata.Bounds(low, 1, 'me')}
       with self.assertRaisesRegex(ValueError, message):
         _describe(episodes, bounds=bounds)
+    for name, ends in ('CartPole-v1', (0, 1)), ('Pendulum-v1', (-2, 2)):
+      (found,) = metadata.bounds_of_environment(name).items()
+      source = f'the environment {name}'
+      self.assertEqual(found[0], 'action')
+      self.assertEqual(
+          (float(found[1].low), float(found[1].high), found[1].source),
+          (*ends, source),
+      )
 
   def test_histograms(self):
     episodes = odd_data.clean(9)
@@ -281,6 +292,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertLen(one['frames']['observation/image'], len(one['frame_steps']))
     self.assertContainsSubset(one['frame_steps'], one['steps'])
     self.assertNotIn('frames', json.loads(found.to_json())['episodes'][0])
+    self._check_summaries(found, one)
     fields = {field['path']: field for field in found.fields}
     image = fields['steps/observation/image']
     self.assertEqual((image['kind'], image['shape']), ('image', [4, 5, 3]))
@@ -304,6 +316,35 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         decoded = tf.io.decode_jpeg(jpeg).numpy()
         self.assertEqual(decoded.shape, (128, 85, 3))
         self.assertAllClose(decoded, np.full_like(decoded, shown), atol=2)
+
+  def _check_summaries(self, found, episode):
+    """Checks what TensorBoard is given, of one episode with frames."""
+    folder = self.create_tempdir().full_path
+    summaries.write_summaries(found, folder)
+    (file,) = glob.glob(os.path.join(folder, 'events*'))
+    values = {}
+    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
+      event = tf.compat.v1.Event.FromString(record)
+      for value in event.summary.value:
+        values.setdefault(value.tag, []).append(
+            (event.step, tf.make_ndarray(value.tensor))
+        )
+    ((step, mean),) = values['returns/mean']
+    self.assertEqual(step, 0)
+    self.assertAllClose(mean, found.returns['mean'])
+    ((_, bins),) = values['histograms/lengths']
+    histogram = found.histograms['lengths']
+    self.assertEqual(bins[:, 2].tolist(), histogram['counts'])
+    self.assertEqual(bins[:, 0].tolist(), histogram['edges'][:-1])
+    self.assertLen(values['returns along the data set'], 1)
+    frames = values['episode 0/observation/image']
+    self.assertEqual([step for step, _ in frames], episode['frame_steps'])
+    # The width and the height, and a PNG.
+    self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])
+    self.assertIn(
+        found.oddities[0]['message'].encode(),
+        values['what is odd'][0][1].item(),
+    )
 
   def test_nothing_and_unequal_lengths(self):
     nothing = description_lib.Description('nothing')

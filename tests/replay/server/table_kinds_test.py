@@ -79,7 +79,7 @@ class TableKindsTest(parameterized.TestCase, tf.test.TestCase):
       self.check_drawn(drawn, dict.fromkeys(newest, 1 / 3))
 
   def test_one_pass_is_in_a_random_order(self):
-    tables = {f'table_{number}': (8, 'one_pass') for number in range(200)}
+    tables = {f'table_{number}': (8, 'one_pass') for number in range(64)}
     server = self.filled([0] * 8, tables, priority=1.0)
     drawn = [_sample(server, 8, name) for name in tables]
     for each in drawn:
