@@ -61,13 +61,13 @@ NEXT --gin_binding="ConversionRules.nan = 'maybe'" => maybe
 NEXT --table=a --table=a => The tables must differ
 NEXT --format=robomimik => Did you mean robomimic?
 DATA --server_address=:8000 => must be host:port, such as
-DATA --server_address=localhost:0 => between 1 and 65535
+DATA --server_address=localhost:0 => from 1 to 65535
 DATA --server_address=a:1,,b:2 => but is ''
 DATA --rlds_dir=o --table=x => has no effect with --rlds_dir. Leave it out.
 DATA --statistics_dir=o --priority=2 => no effect with --statistics_dir.
 DATA --statistics_dir=o --terminal_discount=step => has no effect
 NEXT --dask_scheduler=localhost => missing port number in
-NEXT --dask_scheduler=tcp://a:70000 => between 1 and 65535
+NEXT --dask_scheduler=tcp://a:70000 => from 1 to 65535
 NEXT --dask_scheduler=foo://a:1 => 'foo'
 NEXT --dask_scheduler=a:1 --runner=b => has no effect with
 NEXT --runner=FlinkRunner => pip install '.[beam]'
