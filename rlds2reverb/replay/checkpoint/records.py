@@ -17,15 +17,18 @@ import contextlib
 import os
 from typing import (
     Any,
+    BinaryIO,
     Dict,
     Iterable,
     Iterator,
     List,
     NamedTuple,
     Optional,
+    Sequence,
     Set,
     Tuple,
 )
+import zlib
 
 from google.protobuf import message
 import numpy as np
@@ -41,6 +44,16 @@ ITEMS = 'items.tfrecord'
 CHUNKS = 'chunks.tfrecord'
 DONE = 'DONE'
 _COMPRESSION = 'ZLIB'
+
+# Compressed data is these two bytes, blocks, the last of which is marked, and a
+# checksum of the content (RFC 1950 and 1951).
+_HEADER = b'\x78\x01'
+_LAST_BLOCK = b'\x03\x00'
+_CHECKSUM_BYTES = 4
+# The last block of a `RecordFile`, which is empty, is in so many bytes.
+_END_BYTES = 3
+# They inflate to 64 MB at most.
+_BLOCK_BYTES = 1 << 16
 
 # How many records are read at a time: chunks may be large, and items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
@@ -116,29 +129,93 @@ class RecordFile:
     self._path = path
     # The fastest level is enough, since large columns are compressed already.
     options = tf.io.TFRecordOptions(_COMPRESSION, compression_level=1)
-    self._writer = self._call(tf.io.TFRecordWriter, path, options)
+    with self._os_errors():
+      self._writer = tf.io.TFRecordWriter(path, options)
 
   def __enter__(self):
     return self
 
   def __exit__(self, error_type, *unused_error):
     ignored = OSError if error_type else ()
-    with contextlib.suppress(ignored):
-      self._call(self._writer.close)
+    with contextlib.suppress(ignored), self._os_errors():
+      self._writer.flush()  # The last block is empty then; see `join_files`.
+      self._writer.close()
 
   def write(self, records: Iterable[bytes]) -> None:
     """Appends records; raises an OSError if that fails."""
-    for record in records:
-      self._call(self._writer.write, record)
+    with self._os_errors():
+      for record in records:
+        self._writer.write(record)
 
-  def _call(self, function, *args):
+  @contextlib.contextmanager
+  def _os_errors(self):
     try:
-      return function(*args)
+      yield
     except tf.errors.OpError as error:
       raise OSError(
           f'{self._path} could not be written, so nothing of its folder is'
           f' left: {tf_errors.message_of(error)}'
       ) from error
+
+
+def join_files(parts: Sequence[str], path: str) -> None:
+  """Joins files of records by copying their compressed bytes.
+
+  Args:
+    parts: files that `RecordFile` wrote.
+    path: the file with the records of the first part, then of the second, ...
+
+  Raises:
+    CheckpointError: if a part is missing or damaged.
+    OSError: if `path` cannot be written.
+  """
+  checksum = zlib.adler32(b'')
+  with open(path, 'wb') as joined:
+    joined.write(_HEADER)
+    for part in parts:
+      for block, content in _blocks_of(part):
+        joined.write(block)
+        checksum = zlib.adler32(content, checksum)
+    joined.write(_LAST_BLOCK + checksum.to_bytes(_CHECKSUM_BYTES, 'big'))
+
+
+def _blocks_of(path: str) -> Iterator[Tuple[bytes, bytes]]:
+  """Yields the compressed bytes of a file, and what each of them inflates to.
+
+  Other blocks may follow them. The file is compared with its checksum.
+  """
+  inflate = zlib.decompressobj(-zlib.MAX_WBITS).decompress
+  checksum = zlib.adler32(b'')
+  try:
+    num_bytes = files.size_of(path) - len(_HEADER) - _CHECKSUM_BYTES
+    with files.open_binary(path) as file:
+      file.seek(len(_HEADER))
+      for block in _open_ended(file, num_bytes):
+        content = inflate(block)
+        checksum = zlib.adler32(content, checksum)
+        yield block, content
+      if file.read() != checksum.to_bytes(_CHECKSUM_BYTES, 'big'):
+        raise zlib.error('its checksum is wrong')
+  except (FileNotFoundError, zlib.error) as error:
+    directory, file = os.path.split(path)
+    raise _damaged(directory, f'{file} cannot be read: {error}') from error
+
+
+def _open_ended(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+  """Yields compressed bytes, the last of which is not marked as the last.
+
+  Compressed data is a series of bits. It ends with an empty block of 10 bits, 1
+  1 0 0 0 0 0 0 0 0, the first of which is the mark, and zeros up to a whole
+  byte. So the mark is the second to last bit that is set. An empty block of
+  another kind comes after it: 3 zeros, zeros up to a whole byte, and 4 bytes.
+  """
+  num_bytes -= _END_BYTES
+  for begin in range(0, num_bytes, _BLOCK_BYTES):
+    yield file.read(min(_BLOCK_BYTES, num_bytes - begin))
+  bits = int.from_bytes(file.read(_END_BYTES), 'little')
+  mark = max(bits.bit_length() - 2, 0)
+  yield (bits ^ 1 << mark).to_bytes(-(-(mark + 13) // 8), 'little')
+  yield b'\0\0\xff\xff'
 
 
 @contextlib.contextmanager

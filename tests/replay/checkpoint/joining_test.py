@@ -3,6 +3,7 @@
 import os
 
 from absl.testing import absltest
+import numpy as np
 from reverb.cc import schema_pb2
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -69,16 +70,47 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     merge.join_checkpoints([part, part], path)
     with self.assertRaisesRegex(records.CheckpointError, 'a chunk twice'):
       records.read_index(path)
-    items_of = checkpoints.records_of(part, records.ITEMS)
-    checkpoints.rewrite(part, records.ITEMS, items_of[1:])
-    with self.assertRaisesRegex(
-        records.CheckpointError, 'there are 6 items, but 7 by the tables'
-    ):
-      merge.join_checkpoints([part], self.new())
-    file = os.path.join(part, records.ITEMS)
-    os.truncate(file, os.path.getsize(file) - 9)
-    with self.assertRaisesRegex(records.CheckpointError, 'items.* is damaged'):
-      merge.join_checkpoints([part], self.new())
+    for file in records.ITEMS, records.CHUNKS:
+      damaged = os.path.join(part, file)
+      with open(damaged, 'rb') as f:
+        content = f.read()
+      cut, changed = content[:-9], bytearray(content)
+      changed[len(content) // 2] ^= 4
+      for wrong in cut, changed, content[:-1], content[:5], b'':
+        with open(damaged, 'wb') as f:
+          f.write(wrong)
+        with self.assertRaisesRegex(
+            records.CheckpointError, f'{part} is damaged: {file} cannot be read'
+        ):
+          merge.join_checkpoints([part], self.new())
+      os.unlink(damaged)
+      with self.assertRaisesRegex(records.CheckpointError, 'No such file'):
+        merge.join_checkpoints([part], self.new())
+      with open(damaged, 'wb') as f:
+        f.write(content)
+
+  def test_files_of_any_size_are_joined_at_any_bit(self):
+    rng = np.random.default_rng(3)
+    for number in range(100):
+      folder = self.new()
+      os.makedirs(folder)
+      parts = []
+      for part in range(rng.integers(1, 6)):
+        contents = [
+            rng.bytes(rng.integers(0, 60)) * rng.integers(1, 4)
+            for _ in range(rng.choice([0, 1, 2, 20]))
+        ]
+        path = os.path.join(folder, f'{part}')
+        with records.RecordFile(path) as file:
+          file.write(contents)
+        parts.append((path, contents))
+      joined = os.path.join(folder, records.ITEMS)
+      records.join_files([path for path, _ in parts], joined)
+      self.assertEqual(
+          sum(records.read(folder, records.ITEMS), []),
+          sum([contents for _, contents in parts], []),
+          number,
+      )
 
 
 if __name__ == '__main__':
