@@ -210,6 +210,8 @@ class PriorityTree:
       self._levels.append(blocks)
       values = blocks.sum(1)
     self._top = values
+    # Of the blocks of leaves, if there are any.
+    self._minima = _minima(self._levels[0]) if self._levels else None
 
   def find(self, fractions: np.ndarray) -> Tuple[np.ndarray, np.ndarray, float]:
     """Finds where fractions of the sum of all weights lie.
@@ -249,14 +251,21 @@ class PriorityTree:
     for level in self._levels:
       level.reshape(-1)[at] = values
       at = at // _BLOCK
-      values = level.take(at, axis=0, mode='clip') @ _SUMS[:, -1]
+      blocks = level.take(at, axis=0, mode='clip')
+      values = blocks @ _SUMS[:, -1]
+      if level is self._levels[0]:
+        self._minima[at] = _minima(blocks)
     self._top[at] = values
 
   @property
   def minimum(self) -> float:
     """The least weight above 0; infinite if there is none."""
-    leaves = self._levels[0] if self._levels else self._top
-    return leaves.min(where=leaves > 0, initial=np.inf)
+    return (self._minima if self._levels else _minima(self._top)).min()
+
+
+def _minima(weights):
+  """Returns the least weight above 0 of each row; infinite if none is."""
+  return np.where(weights > 0, weights, np.inf).min(-1, initial=np.inf)
 
 
 def _below(values, limits):
