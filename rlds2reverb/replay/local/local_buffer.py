@@ -71,7 +71,7 @@ class LocalReplayBuffer(
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, process)
-    self._position: position.Position = position.Position(
+    self._position: position.SamplingState = position.SamplingState(
         {
             'seed': int(process.seed),
             'worker': [process.rank, process.world_size],

@@ -107,7 +107,7 @@ class Streams:
       return self._counts.lookup(numbers).numpy().tolist()
 
 
-class Position(tf.train.experimental.PythonState):
+class SamplingState(tf.train.experimental.PythonState):
   """The positions of the data sets of a replay buffer, for a checkpoint.
 
   Attributes:
