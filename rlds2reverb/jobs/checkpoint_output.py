@@ -1,6 +1,7 @@
 """A Reverb checkpoint as the output of a job: parts, joined at the end."""
 
 from rlds2reverb.jobs import outputs
+from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
@@ -30,7 +31,7 @@ class CheckpointOutput(outputs.FolderOutput):
   def join(self, receipts):
     parts = list(map(self.job.part, sorted(receipts)))
     if not self.adds:
-      merge.join_checkpoints(parts, self.place)
+      joining.join_checkpoints(parts, self.place)
       return
     # Adding items that are there already changes nothing, so this may be
     # interrupted and done again.

@@ -86,37 +86,11 @@ def merge_reverb_checkpoints(
       for batch in _distinct(sources, records_lib.ITEMS, first_items):
         copy.write(map(_dated, batch, dates))
     counts = dict(zip(names, counts))
-    _write_tables(path, [index.tables for index in indices], counts)
+    write_tables(path, [index.tables for index in indices], counts)
   return counts
 
 
-def join_checkpoints(directories: Sequence[str], directory: str) -> None:
-  """Joins checkpoints of the same tables, and of other keys each, into one.
-
-  This takes a small part of the time of merging, as no record is parsed, and
-  nothing is compressed.
-
-  Args:
-    directories: the checkpoints, as this library writes them. The items keep
-      their dates.
-    directory: where the joined one goes; see `merge_reverb_checkpoints`, which
-      has the errors, too.
-  """
-  tables = list(map(records_lib.read_tables, directories))
-  counts = {
-      name: sum(records_lib.num_items(each[name]) for each in tables)
-      for name in tables[0]
-  }
-  with records_lib.new_checkpoint(directory) as path:
-    for file in (records_lib.CHUNKS, records_lib.ITEMS):
-      records_lib.join_files(
-          [os.path.join(part, file) for part in directories],
-          os.path.join(path, file),
-      )
-    _write_tables(path, tables, counts)
-
-
-def _write_tables(path, tables, counts) -> None:
+def write_tables(path, tables, counts) -> None:
   """Writes the tables that hold so many items each of several checkpoints."""
   file = os.path.join(path, records_lib.TABLES)
   with records_lib.RecordFile(file) as copy:

@@ -17,18 +17,15 @@ import contextlib
 import os
 from typing import (
     Any,
-    BinaryIO,
     Dict,
     Iterable,
     Iterator,
     List,
     NamedTuple,
     Optional,
-    Sequence,
     Set,
     Tuple,
 )
-import zlib
 
 from google.protobuf import message
 import numpy as np
@@ -44,16 +41,6 @@ ITEMS = 'items.tfrecord'
 CHUNKS = 'chunks.tfrecord'
 DONE = 'DONE'
 _COMPRESSION = 'ZLIB'
-
-# Compressed data is these two bytes, blocks, the last of which is marked, and a
-# checksum of the content (RFC 1950 and 1951).
-_HEADER = b'\x78\x01'
-_LAST_BLOCK = b'\x03\x00'
-_CHECKSUM_BYTES = 4
-# The last block of a `RecordFile`, which is empty, is in so many bytes.
-_END_BYTES = 3
-# They inflate to 64 MB at most.
-_BLOCK_BYTES = 1 << 16
 
 # How many records are read at a time: chunks may be large, and items are small.
 _RECORDS_PER_READ = {TABLES: 1, ITEMS: 1024, CHUNKS: 64}
@@ -117,7 +104,7 @@ def parse(directory: str, file: str, kind: Any) -> Iterator[List[Any]]:
     try:
       messages = list(map(kind.FromString, batch))
     except message.DecodeError as error:
-      raise _damaged(directory, f'{file} cannot be read: {error}') from error
+      raise damaged(directory, f'{file} cannot be read: {error}') from error
     yield messages
 
 
@@ -138,7 +125,7 @@ class RecordFile:
   def __exit__(self, error_type, *unused_error):
     ignored = OSError if error_type else ()
     with contextlib.suppress(ignored), self._os_errors():
-      self._writer.flush()  # The last block is empty then; see `join_files`.
+      self._writer.flush()  # The last block is empty then; see `joining`.
       self._writer.close()
 
   def write(self, records: Iterable[bytes]) -> None:
@@ -156,66 +143,6 @@ class RecordFile:
           f'{self._path} could not be written, so nothing of its folder is'
           f' left: {tf_errors.message_of(error)}'
       ) from error
-
-
-def join_files(parts: Sequence[str], path: str) -> None:
-  """Joins files of records by copying their compressed bytes.
-
-  Args:
-    parts: files that `RecordFile` wrote.
-    path: the file with the records of the first part, then of the second, ...
-
-  Raises:
-    CheckpointError: if a part is missing or damaged.
-    OSError: if `path` cannot be written.
-  """
-  checksum = zlib.adler32(b'')
-  with open(path, 'wb') as joined:
-    joined.write(_HEADER)
-    for part in parts:
-      for block, content in _blocks_of(part):
-        joined.write(block)
-        checksum = zlib.adler32(content, checksum)
-    joined.write(_LAST_BLOCK + checksum.to_bytes(_CHECKSUM_BYTES, 'big'))
-
-
-def _blocks_of(path: str) -> Iterator[Tuple[bytes, bytes]]:
-  """Yields the compressed bytes of a file, and what each of them inflates to.
-
-  Other blocks may follow them. The file is compared with its checksum.
-  """
-  inflate = zlib.decompressobj(-zlib.MAX_WBITS).decompress
-  checksum = zlib.adler32(b'')
-  try:
-    num_bytes = files.size_of(path) - len(_HEADER) - _CHECKSUM_BYTES
-    with files.open_binary(path) as file:
-      file.seek(len(_HEADER))
-      for block in _open_ended(file, num_bytes):
-        content = inflate(block)
-        checksum = zlib.adler32(content, checksum)
-        yield block, content
-      if file.read() != checksum.to_bytes(_CHECKSUM_BYTES, 'big'):
-        raise zlib.error('its checksum is wrong')
-  except (FileNotFoundError, zlib.error) as error:
-    directory, file = os.path.split(path)
-    raise _damaged(directory, f'{file} cannot be read: {error}') from error
-
-
-def _open_ended(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-  """Yields compressed bytes, the last of which is not marked as the last.
-
-  Compressed data is a series of bits. It ends with an empty block of 10 bits, 1
-  1 0 0 0 0 0 0 0 0, the first of which is the mark, and zeros up to a whole
-  byte. So the mark is the second to last bit that is set. An empty block of
-  another kind comes after it: 3 zeros, zeros up to a whole byte, and 4 bytes.
-  """
-  num_bytes -= _END_BYTES
-  for begin in range(0, num_bytes, _BLOCK_BYTES):
-    yield file.read(min(_BLOCK_BYTES, num_bytes - begin))
-  bits = int.from_bytes(file.read(_END_BYTES), 'little')
-  mark = max(bits.bit_length() - 2, 0)
-  yield (bits ^ 1 << mark).to_bytes(-(-(mark + 13) // 8), 'little')
-  yield b'\0\0\xff\xff'
 
 
 @contextlib.contextmanager
@@ -265,10 +192,10 @@ def read_tables(directory: str) -> Dict[str, protos.PriorityTableCheckpoint]:
   tables = {}
   for (table,) in parse(directory, TABLES, protos.PriorityTableCheckpoint):
     if table.table_name in tables:
-      raise _damaged(directory, f'{TABLES} has {table.table_name!r} twice')
+      raise damaged(directory, f'{TABLES} has {table.table_name!r} twice')
     tables[table.table_name] = table
   if not tables:
-    raise _damaged(directory, f'{TABLES} holds no table')
+    raise damaged(directory, f'{TABLES} holds no table')
   return tables
 
 
@@ -289,7 +216,7 @@ def check_num_items(
     found: how many different items were found.
   """
   if found != num_items(table):
-    raise _damaged(
+    raise damaged(
         directory,
         f'table {table.table_name!r} has {num_items(table)} items, but {found}'
         f' different ones, with their chunks, are in {ITEMS} and {CHUNKS}',
@@ -327,10 +254,10 @@ def read_index(
     episodes.extend(chunk.sequence_range.episode_id for chunk in batch)
   in_order = np.unique(np.asarray(chunks))
   if len(in_order) < len(chunks):
-    raise _damaged(directory, f'{CHUNKS} holds a chunk twice')
+    raise damaged(directory, f'{CHUNKS} holds a chunk twice')
   for batch in parse(directory, ITEMS, protos.PrioritizedItem):
     if not all(item.table in numbers for item in batch):
-      raise _damaged(
+      raise damaged(
           directory, f'{ITEMS} holds items of a table that is not in {TABLES}'
       )
     items.extend(item.key for item in batch)
@@ -343,7 +270,7 @@ def read_index(
     }
     used = np.array([key for _, key, _, _ in slices], np.uint64)
     if not np.isin(used, in_order).all():
-      raise _damaged(
+      raise damaged(
           directory, f'chunks that its items refer to are not in {CHUNKS}'
       )
     for table, key, column, tensor in slices:
@@ -354,7 +281,7 @@ def read_index(
   for name, number in numbers.items():
     keys = index.items[index.item_tables == number]
     if len(np.unique(keys)) < len(keys):
-      raise _damaged(directory, f'{ITEMS} holds an item twice')
+      raise damaged(directory, f'{ITEMS} holds an item twice')
     check_num_items(directory, tables[name], len(keys))
   # If the record of the table is lost, the checkpoint is damaged. Only a whole
   # checkpoint shows that there is no such table.
@@ -366,5 +293,6 @@ def read_index(
   return index
 
 
-def _damaged(directory: str, what: str) -> CheckpointError:
+def damaged(directory: str, what: str) -> CheckpointError:
+  """Returns an error that says what is wrong with a checkpoint."""
   return CheckpointError(f'The checkpoint {directory} is damaged: {what}.')

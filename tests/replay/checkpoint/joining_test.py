@@ -9,7 +9,7 @@ from reverb.cc import schema_pb2
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
-from rlds2reverb.replay.checkpoint import merge
+from rlds2reverb.replay.checkpoint import joining
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
@@ -39,7 +39,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
     # The second part holds an episode without items.
     parts = [self.write_part(*part) for part in ((0, 3), (3, 4), (4, 5))]
     joined = self.new()
-    merge.join_checkpoints(parts, joined)
+    joining.join_checkpoints(parts, joined)
     at_once = self.write(_EPISODES, _TABLES, **_OPTIONS)
     for file in checkpoints.FILES:
       written, expected = (
@@ -64,10 +64,10 @@ class JoiningTest(checkpoints.CheckpointTestCase):
   def test_parts_that_are_replaced_or_damaged(self):
     part = self.write_part(0, 5)
     self.write_part(0, 1, part)
-    merge.join_checkpoints([part], self.new())
+    joining.join_checkpoints([part], self.new())
     # Under the same keys as another part: what opens the checkpoint says so.
     path = self.new()
-    merge.join_checkpoints([part, part], path)
+    joining.join_checkpoints([part, part], path)
     with self.assertRaisesRegex(records.CheckpointError, 'a chunk twice'):
       records.read_index(path)
     for file in records.ITEMS, records.CHUNKS:
@@ -82,10 +82,10 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         with self.assertRaisesRegex(
             records.CheckpointError, f'{part} is damaged: {file} cannot be read'
         ):
-          merge.join_checkpoints([part], self.new())
+          joining.join_checkpoints([part], self.new())
       os.unlink(damaged)
       with self.assertRaisesRegex(records.CheckpointError, 'No such file'):
-        merge.join_checkpoints([part], self.new())
+        joining.join_checkpoints([part], self.new())
       with open(damaged, 'wb') as f:
         f.write(content)
 
@@ -105,7 +105,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
           file.write(contents)
         parts.append((path, contents))
       joined = os.path.join(folder, records.ITEMS)
-      records.join_files([path for path, _ in parts], joined)
+      joining.join_files([path for path, _ in parts], joined)
       self.assertEqual(
           sum(records.read(folder, records.ITEMS), []),
           sum([contents for _, contents in parts], []),
