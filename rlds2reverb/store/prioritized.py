@@ -210,8 +210,10 @@ class PriorityTree:
       self._levels.append(blocks)
       values = blocks.sum(1)
     self._top = values
-    # Of the blocks of leaves, if there are any.
-    self._minima = _minima(self._levels[0]) if self._levels else None
+    # The least weight of each block of leaves, once it has been asked for.
+    self._leaves = self._levels[0] if self._levels else values[np.newaxis]
+    self._minima = np.zeros(len(self._leaves))
+    self._is_stale = np.ones(len(self._leaves), bool)
 
   def find(self, fractions: np.ndarray) -> Tuple[np.ndarray, np.ndarray, float]:
     """Finds where fractions of the sum of all weights lie.
@@ -251,21 +253,19 @@ class PriorityTree:
     for level in self._levels:
       level.reshape(-1)[at] = values
       at = at // _BLOCK
-      blocks = level.take(at, axis=0, mode='clip')
-      values = blocks @ _SUMS[:, -1]
-      if level is self._levels[0]:
-        self._minima[at] = _minima(blocks)
+      values = level.take(at, axis=0, mode='clip') @ _SUMS[:, -1]
     self._top[at] = values
+    self._is_stale[numbers // self._leaves.shape[1]] = True
 
   @property
   def minimum(self) -> float:
     """The least weight above 0; infinite if there is none."""
-    return (self._minima if self._levels else _minima(self._top)).min()
-
-
-def _minima(weights):
-  """Returns the least weight above 0 of each row; infinite if none is."""
-  return np.where(weights > 0, weights, np.inf).min(-1, initial=np.inf)
+    stale = np.flatnonzero(self._is_stale)
+    leaves = self._leaves[stale]
+    leaves = np.where(leaves > 0, leaves, np.inf)
+    self._minima[stale] = leaves.min(1, initial=np.inf)
+    self._is_stale[stale] = False
+    return self._minima.min(initial=np.inf)
 
 
 def _below(values, limits):
