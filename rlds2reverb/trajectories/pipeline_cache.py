@@ -36,14 +36,9 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
       return build(data, tables, settings, function)
     specs = None
     if tables is not None:
-      specs = tf.nest.map_structure(
-          lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), tables
-      )
-    pipeline, element_spec = _pipeline(
-        build, settings, _Specs(data.element_spec, specs)
-    )
-    variant = pipeline(tf.data.experimental.to_variant(data), tables)
-    result = tf.data.experimental.from_variant(variant, element_spec)
+      specs = tf.nest.map_structure(tf.type_spec_from_value, tables)
+    pipeline = _pipeline(build, settings, repr((data.element_spec, specs)))
+    result = pipeline(data, tables)
     # Sources of a data set, such as a generator, live as long as its Python
     # object.
     result._source = data  # pylint: disable=protected-access
@@ -52,41 +47,9 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
   return call
 
 
-class _Specs:
-  """The specs of a data set's elements and of tables, which can be hashed."""
-
-  def __init__(self, element: Any, tables: Any):
-    self.element = element
-    self.tables = tables
-    self._key = repr((element, tables))
-
-  def __eq__(self, other):
-    return self._key == other._key
-
-  def __hash__(self):
-    return hash(self._key)
-
-
 @functools.lru_cache(maxsize=_MAX_PIPELINES)
-def _pipeline(build, settings, specs):
-  """Returns a pipeline, and the spec of its elements; see `cache_pipeline`.
-
-  The pipeline is a graph function of the variant of a data set, and of tables.
-  """
-  element_specs = []
-
-  @tf.function(autograph=False)
-  def to_variant(variant, tables):
-    result = build(
-        tf.data.experimental.from_variant(variant, specs.element),
-        tables,
-        settings,
-    )
-    element_specs[:] = [result.element_spec]
-    return tf.data.experimental.to_variant(result)
-
-  to_variant = to_variant.get_concrete_function(
-      tf.TensorSpec([], tf.variant), specs.tables
+def _pipeline(build, settings, unused_specs):
+  """Returns a graph function of a data set and of tables, for one spec each."""
+  return tf.function(
+      lambda data, tables: build(data, tables, settings), autograph=False
   )
-
-  return to_variant, element_specs[0]
