@@ -41,6 +41,13 @@ def is_fault(fault: Any) -> tf.Tensor:
   return tf.constant(False) if fault == () else fault.rule != ''
 
 
+def choose(condition: tf.Tensor, fault: Fault, other: Fault) -> Fault:
+  """Returns a fault if a condition holds, bool `[]`, and otherwise another."""
+  return tf.nest.map_structure(
+      lambda one, another: tf.where(condition, one, another), fault, other
+  )
+
+
 def sentence(fault: Fault, episode: Any) -> tf.Tensor:
   """Returns the sentence about a fault for errors and reports, string `[]`.
 

@@ -10,6 +10,7 @@ from typing import List, Optional, Tuple, Union
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -183,33 +184,29 @@ def _checked(rlds_data, rules, limit) -> tf.data.Dataset:
     A data set of the index, or -1; the number of faults; and the steps, or -1,
     the rules and the values of the first ones.
   """
-  step = steps_lib.steps_spec(rlds_data.element_spec).step
-  nan_fields = _FIELDS if rules.nan == 'invalid' else ()
-  nan_spec = {field: step[field] for field in nan_fields}
+  steps_lib.steps_spec(rlds_data.element_spec)  # or it has no RLDS steps
 
   def check(episode):
-    steps = episode[rlds.STEPS]
-    steps = stacked_steps.stacked_fields(steps, {*_FIELDS, *validation.FIELDS})
-    lengths = stacked_steps.lengths_of(steps)
-    outline = validation.outline_of(steps, nan_fields, lengths)
-    faults = validation.find_faults(
-        validation.with_end(outline),
-        validation=rules.validation,
-        nan_paths=[path for path, _ in steps_lib.float_fields(nan_spec)],
+    batch = episode_batches.of_one(
+        stacked_steps.stacked_fields(
+            episode[rlds.STEPS], {*_FIELDS, *validation.FIELDS}
+        )
     )
-    rule, values = tf.constant(validation.EMPTY), tf.constant('')
-    if lengths is not None:
-      is_equal = stacked_steps.are_equal(lengths)
-      unequal = validation.fault_of_lengths(lengths)
-      rule = tf.where(is_equal, rule, unequal.rule)
-      values = tf.where(is_equal, values, unequal.values)
+    verdict = validation.judge(
+        batch,
+        rules.validation,
+        nan_fields=_FIELDS if rules.nan == 'invalid' else (),
+    )
+    faults = validation.faults_of(verdict)
     # An episode without steps has one fault, which is of no step.
-    is_empty = tf.cast([tf.size(outline[rlds.IS_FIRST]) == 0], tf.int32)
+    whole = validation.fault_of_whole(batch)
+    values = tf.where(whole.rule == validation.EMPTY, '', whole.values)
+    is_empty = tf.cast([verdict.row_splits[-1] == 0], tf.int32)
     columns = [
         tf.concat([column, tf.fill(is_empty, one)], 0)
         for column, one in (
-            (faults.steps, tf.constant(-1, tf.int64)),
-            (faults.rules, rule),
+            (faults.step, whole.step),
+            (faults.rule, whole.rule),
             (faults.values, values),
         )
     ]

@@ -80,7 +80,7 @@ def convert_rlds_to_trajectories(
       rlds_data,
       options_lib.with_policy_info(options, policy_info_fn),
       block_length=block_length,
-      one_episode_blocks=one_episode_blocks or block_length is not None,
+      one_episode_blocks=one_episode_blocks,
   )
   frames = block_conversion.frames_alone(frame_blocks, None, None)
   return frames if batched else frames.unbatch()
@@ -102,7 +102,8 @@ def trajectory_blocks(
   Args:
     rlds_data: an RLDS data set.
     options: how it is converted.
-    block_length: the largest number of frames in a block.
+    block_length: the largest number of frames in a block, which then is of one
+      episode.
     one_episode_blocks: whether all frames of a block come from one episode.
     with_episodes: whether a block has all fields of its steps and its episodes.
 
@@ -112,9 +113,11 @@ def trajectory_blocks(
   Raises:
     ValueError: also if the episodes have no field `options.episode_id`.
   """
+  rules, report = options.rules, options.report
+  by_episode = one_episode_blocks or rules.validation == 'tf_agents'
   if block_length is not None:
     checks.check_positive('block_length', block_length)
-  rules, report = options.rules, options.report
+    by_episode = True
   step_spec = steps_lib.steps_spec(rlds_data.element_spec).step
   episode_fields = ()
   if options.episode_id is not None:
@@ -136,7 +139,6 @@ def trajectory_blocks(
       field: spec for field, spec in step_spec.items() if field in used
   }
   steps_lib.check_dense(used_spec)
-  nan_fields = [path for path, _ in steps_lib.float_fields(used_spec)]
   data = rlds_data
   if isinstance(rlds_data, data_sets.Episodes):
     data = data_sets.batches_of(rlds_data, with_faults=True)
@@ -149,9 +151,8 @@ def trajectory_blocks(
       all_fields=all_fields,
       episode_fields=episode_fields,
       block_length=block_length,
-      by_episode=one_episode_blocks,
-      nan_paths=tuple(nan_fields) if rules.nan == 'invalid' else (),
+      by_episode=by_episode,
       with_steps=with_episodes,
   )
-  tables = report.attach(nan_fields) if report else None
+  tables = report.attach(steps_lib.float_fields(used_spec)) if report else None
   return block_conversion.convert_blocks(data, tables, settings, policy_info)

@@ -1,14 +1,18 @@
 """`ConversionReport` tells what a conversion skipped and what looks wrong."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from absl import logging
 import tensorflow as tf
 
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
-from rlds2reverb.trajectories import report_tables
+from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.trajectories import frame_blocks
 
 _MAX_PRINTED = 10
+_MAX_STEPS = 2**32  # More steps than any episode has.
 
 
 class SkippedEpisode(NamedTuple):
@@ -93,7 +97,7 @@ class ConversionReport:
     # A row for what a block has of an episode: 1 if that bootstraps, the reward
     # of its last step, and how many NaN each field has; if any is not 0.
     self._blocks = None
-    self._nan_fields = None
+    self._nan_fields: List[str] = []
 
   def __str__(self) -> str:
     """Says what looks wrong, and why each of the first episodes was skipped."""
@@ -146,8 +150,6 @@ class ConversionReport:
     sentence with the broken rule, the first step that breaks it, and what was
     found there; and the `fault`, the same as values.
     """
-    if self._skipped is None:
-      return []
     found = []
     for episode, row in sorted(_entries(self._skipped).items()):
       fault = faults.Fault(*(value.decode() for value in row))
@@ -164,13 +166,7 @@ class ConversionReport:
     that relies on it bootstraps from a state after which nothing follows. The
     rule `terminal_discount="transition"` sets the discount to 0.
     """
-    if self._nan_fields is None:
-      return []
-    return sorted(
-        place // report_tables.MAX_STEPS
-        for place, row in _entries(self._blocks).items()
-        if row[0]
-    )
+    return list(self._numbers(0))
 
   @property
   def last_rewards(self) -> Dict[int, float]:
@@ -180,32 +176,32 @@ class ConversionReport:
     it onto the transition into the last step. If a reward has several numbers,
     it is the sum of their absolute values.
     """
-    if self._nan_fields is None:
-      return {}
-    return {
-        place // report_tables.MAX_STEPS: float(row[1])
-        for place, row in sorted(_entries(self._blocks).items())
-        if row[1]
-    }
+    return self._numbers(1)
 
   @property
   def nan_counts(self) -> Dict[str, int]:
     """The number of NaNs in each field that holds any, by its path."""
-    if not self._nan_fields:
-      return {}
-    totals = self._blocks.export()[1].numpy()[:, 2:].sum(axis=0)
     counts = {}
-    for field, total in zip(self._nan_fields, totals):
+    for column, field in enumerate(self._nan_fields, 2):
+      rows = _entries(self._blocks).values()
+      total = sum(int(row[column]) for row in rows)
       if total:
-        counts[field] = counts.get(field, 0) + int(total)
+        counts[field] = counts.get(field, 0) + total
     return counts
 
-  def attach(self, nan_fields: Sequence[str]) -> report_tables.ReportTables:
+  def _numbers(self, column: int) -> Dict[int, float]:
+    """Returns a number of each episode that has one other than 0, by index."""
+    return {
+        place // _MAX_STEPS: float(row[column])
+        for place, row in sorted(_entries(self._blocks).items())
+        if row[column]
+    }
+
+  def attach(self, float_fields: Sequence[Tuple[str, Any]]) -> 'ReportTables':
     """Prepares the report for one conversion.
 
     Args:
-      nan_fields: the paths of the float fields, in the order of
-        `steps.float_fields`.
+      float_fields: those of the steps, as `steps.float_fields` returns them.
 
     Returns:
       The tables that the conversion fills.
@@ -222,9 +218,9 @@ class ConversionReport:
     # An earlier call that failed may have left entries.
     self.inserted_items.clear()
     self._skipped = _table(tf.string, [''] * len(faults.Fault._fields))
-    self._nan_fields = tuple(nan_fields)
-    self._blocks = _table(tf.float64, [0.0] * (2 + len(nan_fields)))
-    return report_tables.ReportTables(
+    self._nan_fields = [path for path, _ in float_fields]
+    self._blocks = _table(tf.float64, [0.0] * (2 + len(float_fields)))
+    return ReportTables(
         self._skipped.resource_handle, self._blocks.resource_handle
     )
 
@@ -236,5 +232,75 @@ def _table(dtype, default):
 
 
 def _entries(table) -> Dict[int, Any]:
+  if table is None:
+    return {}
   keys, values = table.export()
   return dict(zip(keys.numpy().tolist(), values.numpy()))
+
+
+class ReportTables(NamedTuple):
+  """The tables that a conversion fills in graph mode, for its report.
+
+  Attributes:
+    skipped: the handle of the table of skipped episodes.
+    blocks: the handle of the table about blocks.
+  """
+
+  skipped: tf.Tensor
+  blocks: tf.Tensor
+
+  def add_skipped(
+      self, episodes: tf.Tensor, found: faults.Fault
+  ) -> tf.Operation:
+    """Records episodes that are skipped, int64 `[I]`, and their faults."""
+    row = found._replace(step=tf.strings.as_string(found.step))
+    return _insert(self.skipped, episodes, tf.stack(list(row), axis=1))
+
+  def add_block(
+      self,
+      block: frame_blocks.FrameBlock,
+      steps: Dict[str, Any],
+      is_last: tf.Tensor,
+      bootstraps: tf.Tensor,
+  ) -> None:
+    """Counts the NaNs of a block, and records how its episodes end.
+
+    Args:
+      block: the block.
+      steps: the fields of its steps that are used, `[B, ...]`.
+      is_last: bool `[B]`: which of them are marked as the last ones.
+      bootstraps: bool `[B]`: the steps that make their episode one of
+        `bootstrapped_terminals`.
+    """
+    columns = [tf.cast(bootstraps, tf.float64), _last_rewards(steps, is_last)]
+    for _, leaf in steps_lib.float_fields(steps):
+      are_nan = tf.reshape(tf.math.is_nan(leaf), [tf.size(is_last), -1])
+      columns.append(tf.math.count_nonzero(are_nan, 1, dtype=tf.float64))
+    rows = episode_batches.sum_rows(tf.stack(columns, 1), block.row_splits)
+    # Most episodes have nothing to record.
+    found = tf.where(tf.reduce_any(rows != 0, 1))[:, 0]
+    _insert(
+        self.blocks,
+        # Of an episode in several blocks, each has a row.
+        tf.gather(block.episode_ids, found) * _MAX_STEPS + block.step,
+        tf.gather(rows, found),
+    )
+
+
+def _last_rewards(steps, is_last) -> tf.Tensor:
+  """Returns the rewards of the last steps, float64 `[B]`; 0 of other steps."""
+  leaves = [
+      tf.reshape(tf.cast(leaf, tf.float64), [tf.size(is_last), -1])
+      for leaf in tf.nest.flatten(steps[rlds.REWARD])
+  ]
+  numbers = tf.concat(leaves, axis=1)
+  if numbers.shape[1] != 1:
+    numbers = tf.abs(numbers)
+  numbers = tf.where(tf.math.is_finite(numbers), numbers, 0)
+  return tf.where(is_last, tf.reduce_sum(numbers, axis=1), 0)
+
+
+def _insert(table, keys, values):
+  return tf.raw_ops.LookupTableInsertV2(
+      table_handle=table, keys=keys, values=values
+  )

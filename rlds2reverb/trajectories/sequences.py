@@ -1,10 +1,9 @@
 """Converts RLDS episodes to sequences: windows of frames, of one length."""
 
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
-from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
@@ -17,32 +16,6 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 
 _BATCH_BYTES = 8 << 20
-
-
-class _Held(NamedTuple):
-  """Frames of the blocks so far that sequences across episodes still need.
-
-  Attributes:
-    frames: a `Trajectory` of the last frames so far, `[C, ...]`.
-    seen: int64 `[]`: how many frames there were so far.
-  """
-
-  frames: trajectory.Trajectory
-  seen: tf.Tensor
-
-
-class _Cut(NamedTuple):
-  """Frames, and where sequences are cut from them.
-
-  Attributes:
-    frames: a `Trajectory` `[M, ...]`.
-    starts: int64 `[W]`: the index of the first frame of each sequence.
-    stops: int64 `[W]`: the index of the frame before which its episode ends.
-  """
-
-  frames: trajectory.Trajectory
-  starts: tf.Tensor
-  stops: tf.Tensor
 
 
 @options_lib.takes_options
@@ -100,103 +73,87 @@ def convert_rlds_to_sequences(
         f' validation="strict", but it is "{validation}".'
     )
   frames = conversion.trajectory_blocks(rlds_data, options)
-  spec = frames.element_spec.frames
   if max_batch_size is None:
+    frame = steps_lib.without_time(frames.element_spec.frames)
     max_batch_size = blocks.default_block_length(
-        tf.nest.map_structure(
-            lambda leaf: tf.TensorSpec(
-                [windows.length] + leaf.shape[1:], leaf.dtype
-            ),
-            spec,
-        ),
-        _BATCH_BYTES,
+        frame, _BATCH_BYTES // windows.length
     )
   checks.check_positive('max_batch_size', max_batch_size)
-  batches = _take_sequences(
-      _cuts(frames, windows), windows, max_batch_size, with_mask
-  )
+
+  def split(frames, starts, stops):
+    return graphs.with_each(
+        tf.data.Dataset.range(0, tf.size(starts, tf.int64), max_batch_size),
+        (frames, starts, stops),
+    )
+
+  def take(first, found):
+    frames, *places = found
+    starts, stops = stacked_steps.rows_of(places, first, first + max_batch_size)
+    sequences, is_real = _take(windows, frames, starts, stops)
+    return (sequences, is_real) if with_mask else sequences
+
+  parts = graphs.flat_map(_find(windows, frames), split)
+  batches = graphs.map_elements(parts, take)
   return batches if batched else batches.unbatch()
 
 
-def _take_sequences(cuts, windows, max_batch_size, with_mask):
-  """Returns batches of the sequences of a data set of `_Cut`s."""
-
-  def split(cut):
-    return graphs.with_each(
-        tf.data.Dataset.range(0, tf.size(cut.starts, tf.int64), max_batch_size),
-        cut,
-    )
-
-  def take(first, cut):
-    starts, stops = stacked_steps.rows_of(
-        (cut.starts, cut.stops), first, first + max_batch_size
-    )
-    index = windows_lib.window_index(starts, windows.length)
-    stops = stops[:, tf.newaxis]
-    is_real = index < stops
-    sequences = gathering.take(cut.frames, tf.minimum(index, stops - 1))
-    if windows.pads_episodes and windows.fill == 'zeros':
-      sequences = tf.cond(
-          tf.reduce_all(is_real),
-          lambda: sequences,
-          lambda: _with_boundaries(sequences, is_real),
-      )
-    return (sequences, is_real) if with_mask else sequences
-
-  return graphs.map_elements(graphs.flat_map(cuts, split), take)
-
-
-def _with_boundaries(sequences, is_real) -> trajectory.Trajectory:
-  """Puts boundary frames, with which TF-Agents' observers pad, elsewhere."""
-  padded = gathering.fill_unless(is_real, sequences)
-  return padded._replace(
-      step_type=tf.where(is_real, padded.step_type, ts.StepType.LAST),
-      next_step_type=tf.where(
-          is_real, padded.next_step_type, ts.StepType.FIRST
-      ),
-  )
-
-
-def _cuts(frames, windows):
-  """Returns a data set of the `_Cut`s of `FrameBlock`s, which are whole."""
-
-  def cut(block):
-    splits = block.row_splits
-    found = windows.find(splits[1:] - splits[:-1])
-    starts = tf.gather(splits, found.episode) + found.start
-    return _Cut(block.frames, starts, tf.gather(splits, found.episode + 1))
-
-  if not windows.crosses_episodes:
-    return graphs.map_elements(frames, cut)
-  spec = frames.element_spec.frames
-  held = _Held(spec, tf.TensorSpec([], tf.int64))
-  return graphs.scan(
-      frames,
-      steps_lib.zeros(held),
-      lambda held, block: _cut_with_held(windows, held, block),
-      held,
-  )
-
-
-def _cut_with_held(windows, held, block):
-  """Cuts the sequences across episodes that one more block makes complete.
+def _find(windows, blocks_of_frames) -> tf.data.Dataset:
+  """Finds the sequences of `FrameBlock`s, which are whole.
 
   Returns:
-    The `_Held` frames for the next block, and the `_Cut`.
+    A data set of frames `[M, ...]`; and, int64 `[W]` each, of the frame at
+    which each sequence starts, and of the one before which its episode ends.
   """
-  num_held = gathering.num_rows(held.frames)
-  # A concatenation copies the block, so it is done only if frames are held.
-  frames = tf.cond(
-      num_held > 0,
-      lambda: blocks.concat(held.frames, block.frames),
-      lambda: block.frames,
-  )
-  begin = held.seen - num_held
-  seen = begin + gathering.num_rows(frames)
-  found = windows.find(seen[tf.newaxis], held.seen)
-  # The next sequence may begin after the last frame so far.
-  first = tf.minimum(windows.first_start(seen), seen) - begin
-  kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
-  starts = found.start - begin
-  stops = tf.fill(tf.shape(starts), seen - begin)
-  return _Held(kept, seen), _Cut(frames, starts, stops)
+
+  def find(block):
+    splits = block.row_splits
+    episode, start = windows.find(splits[1:] - splits[:-1])
+    starts = tf.gather(splits, episode) + start
+    return block.frames, starts, tf.gather(splits, episode + 1)
+
+  def find_across(held, block):
+    """Holds the frames of the blocks so far that sequences still need."""
+    frames, seen = held
+    num_held = gathering.num_rows(frames)
+    # A concatenation copies the block, so it is done only if frames are held.
+    frames = tf.cond(
+        num_held > 0,
+        lambda: blocks.concat(frames, block.frames),
+        lambda: block.frames,
+    )
+    begin = seen - num_held
+    end = begin + gathering.num_rows(frames)
+    starts = windows.find(end[tf.newaxis], seen).start - begin
+    # The next sequence may begin after the last frame so far.
+    first = tf.minimum(windows.first_start(end), end) - begin
+    kept = tf.nest.map_structure(lambda leaf: leaf[first:], frames)
+    stops = tf.fill(tf.shape(starts), end - begin)
+    return (kept, end), (frames, starts, stops)
+
+  if not windows.crosses_episodes:
+    return graphs.map_elements(blocks_of_frames, find)
+  held = blocks_of_frames.element_spec.frames, tf.TensorSpec([], tf.int64)
+  return graphs.scan(blocks_of_frames, steps_lib.zeros(held), find_across, held)
+
+
+def _take(windows, frames, starts, stops):
+  """Returns sequences `[W, L, ...]`, and which of their frames are real."""
+  index = windows_lib.window_index(starts, windows.length)
+  stops = stops[:, tf.newaxis]
+  is_real = index < stops
+  sequences = gathering.take(frames, tf.minimum(index, stops - 1))
+
+  def with_boundaries():
+    """Pads with boundary frames, as TF-Agents' observers do."""
+    padded = gathering.fill_unless(is_real, sequences)
+    last, first = ts.StepType.LAST, ts.StepType.FIRST
+    return padded._replace(
+        step_type=tf.where(is_real, padded.step_type, last),
+        next_step_type=tf.where(is_real, padded.next_step_type, first),
+    )
+
+  if windows.pads_episodes and windows.fill == 'zeros':
+    sequences = tf.cond(
+        tf.reduce_all(is_real), lambda: sequences, with_boundaries
+    )
+  return sequences, is_real

@@ -1,5 +1,6 @@
 """Makes the specs of trajectories, and compares them with Reverb tables."""
 
+import collections.abc
 from typing import Any, Callable, Dict, List, Optional
 
 from absl import logging
@@ -9,7 +10,6 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -111,23 +111,21 @@ class PolicyInfo:
     )
     self._fn = tf.function(policy_info_fn)
 
-  def __call__(self, steps: Dict[str, Any], following: Dict[str, Any]) -> Any:
+  def __call__(self, rows: Dict[str, Any]) -> Any:
     """Calls the function on each step of a block and the step that follows.
 
     Args:
-      steps: the steps of a block, `[B, ...]`.
-      following: the step that follows the block, `[1, ...]`.
+      rows: the steps of a block and the one that follows it, `[B + 1, ...]`.
 
     Returns:
       The results of the function for each step, `[B, ...]`.
     """
     # One more row is passed than needed: in `tf.vectorized_map` with a single
     # row, a `tf.squeeze` in the function would remove the row's own dimension.
-    rows = blocks.concat(steps, following)
-    next_rows = blocks.concat(
-        tf.nest.map_structure(lambda leaf: leaf[1:], rows), following
+    following = tf.nest.map_structure(
+        lambda leaf: tf.concat([leaf[1:], leaf[-1:]], 0), rows
     )
-    info = tf.vectorized_map(lambda pair: self._fn(*pair), (rows, next_rows))
+    info = tf.vectorized_map(lambda pair: self._fn(*pair), (rows, following))
     return tf.nest.map_structure(
         lambda leaf, spec: tf.ensure_shape(leaf[:-1], [None] + spec.shape),
         info,
@@ -135,42 +133,24 @@ class PolicyInfo:
     )
 
 
-class _ReadFields(dict):
+# The methods of `Mapping` read fields by `__getitem__` and `__iter__`.
+class _ReadFields(collections.abc.Mapping, dict):  # type: ignore[metaclass,misc]
   """A step that records which of its fields are read."""
 
   def __init__(self, step=(), fields=None):
-    super().__init__(step)
+    dict.__init__(self, step)
     self._fields = set() if fields is None else fields
 
   def __getitem__(self, key):
-    value = super().__getitem__(key)
+    value = dict.__getitem__(self, key)
     self._fields.add(key)
     return value
 
-  def __contains__(self, key):
-    if not super().__contains__(key):
-      return False
-    self._fields.add(key)
-    return True
-
-  def get(self, key, default=None):
-    return self[key] if key in self else default
-
-  def _all_read(self):
-    self._fields.update(super().keys())
-    return super()
-
   def __iter__(self):
-    return self._all_read().__iter__()
+    self._fields.update(dict.keys(self))
+    return dict.__iter__(self)
 
-  def keys(self):
-    return self._all_read().keys()
-
-  def items(self):
-    return self._all_read().items()
-
-  def values(self):
-    return self._all_read().values()
+  __len__ = dict.__len__
 
 
 class SpecMismatchError(ValueError):

@@ -5,8 +5,7 @@ is refused, or skipped, before any of its frames come out. The rules are about
 the *outline* of episodes: their flags, discounts, and where they hold NaN.
 """
 
-import functools
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -41,14 +40,10 @@ _NO_LAST = (
     ' last step of every episode by its position.'
 )
 
-# A dict of columns [N]: the flags are bool, and the discount is float32. Where
-# NaN is looked for, there is also NAN_FIELD, int32. It is 0 for a step without
-# NaN. Otherwise it is 1 + the index of the step's first field that holds one,
-# in the order of `steps_lib.float_fields`.
+# A dict of columns [N + 1], of the steps of a batch and of the step after them:
+# the flags are bool, and the discount is float32.
 Outline = Dict[str, tf.Tensor]
-NAN_FIELD = 'nan_field'
-_FLAGS = (rlds.IS_FIRST, rlds.IS_LAST, rlds.IS_TERMINAL)
-FIELDS = frozenset([*_FLAGS, rlds.DISCOUNT])
+FIELDS = (*rlds.FLAGS, rlds.DISCOUNT)
 
 
 def select(steps: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:
@@ -56,164 +51,152 @@ def select(steps: Dict[str, Any], fields: Iterable[str]) -> Dict[str, Any]:
   return {field: steps[field] for field in fields}
 
 
-def outline_of(
-    steps: Any,
+class Verdict(NamedTuple):
+  """What is right and wrong about the episodes of a batch.
+
+  Attributes:
+    is_valid: bool `[E]`: which episodes keep all rules.
+    row_splits: int64 `[E + 1]`: those of the batch. An episode whose fields
+      differ in length counts as one without steps.
+    outline: the `Outline` of the steps and of the one that follows them.
+    before_first: bool `[N]`: whether a first step follows each step.
+    broken: bool `[N, R]`: which rules each step breaks.
+    rules: string `[R]`: the sentences of the rules.
+    nan_field: int32 `[N]`: the first field of each step that holds NaN, if that
+      breaks a rule: an index of `nan_paths`; 0 if there is none.
+    nan_paths: string `[P + 1]`: an empty string, and the paths of the fields.
+  """
+
+  is_valid: tf.Tensor
+  row_splits: tf.Tensor
+  outline: Outline
+  before_first: tf.Tensor
+  broken: tf.Tensor
+  rules: tf.Tensor
+  nan_field: tf.Tensor
+  nan_paths: tf.Tensor
+
+
+def judge(
+    batch: episode_batches.EpisodeBatch,
+    validation: str = 'strict',
+    *,
     nan_fields: Sequence[str] = (),
-    lengths: Optional[stacked_steps.Lengths] = None,
-) -> Outline:
-  """Returns the outline `[N]` of steps stacked `[N, ...]`.
+    following: Optional[Outline] = None,
+) -> Verdict:
+  """Says which episodes of a batch keep all rules.
 
   Args:
-    steps: a dict of the outline's fields and `nan_fields`, and perhaps others.
-    nan_fields: the names of the fields in which `NAN_FIELD` finds NaN. If there
-      are none, the outline has no such column.
-    lengths: the `Lengths` of the steps, if they may differ. If they do differ,
-      the outline is `[0]`.
+    batch: the batch, whose steps have `FIELDS` and `nan_fields`. An episode
+      whose fields differ in length is invalid, and so is one with a fault.
+    validation: `"strict"`, all rules of this module; or `"tf_agents"`, the
+      three of TF-Agents, which may look at the step after an episode.
+    nan_fields: the names of the fields that may hold no NaN.
+    following: the outline `[1]` of the step that follows the batch; by default
+      that of a first step.
   """
-  if lengths is not None:
-    shortest = tf.reduce_min(lengths.rows, keepdims=True)
-    end = tf.where(shortest == tf.reduce_max(lengths.rows), shortest, 0)
-    steps = tf.nest.map_structure(
-        lambda leaf: tf.strided_slice(leaf, [0], end, [1]),
-        select(steps, FIELDS.union(nan_fields)),
-    )
-  outline = {
-      flag: steps_lib.one_a_step(flag, steps[flag], tf.bool) for flag in _FLAGS
+  steps = _equal_rows(batch.steps, {*FIELDS, *nan_fields})
+  outline = _outline_of(steps, following)
+  num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
+  row_splits = tf.minimum(batch.row_splits, num_rows)
+  edges = episode_batches.count_begins(row_splits, num_rows + 1) > 0
+  is_first, is_last, is_terminal = (outline[n][:-1] for n in rlds.FLAGS)
+  before_first = outline[rlds.IS_FIRST][1:]
+  is_strict = validation == 'strict'
+  if is_strict:
+    before_first |= edges[1:]  # Whatever the next episode begins with.
+  broken = {
+      TERMINAL_NOT_LAST: is_terminal & ~is_last,
+      FIRST_AFTER_MID: ~(is_first | is_last) & before_first,
+      NO_FIRST_AFTER_LAST: is_last & ~before_first,
   }
-  outline[rlds.DISCOUNT] = steps_lib.one_a_step(
-      rlds.DISCOUNT, steps[rlds.DISCOUNT], tf.float32
+  if is_strict:
+    discount = outline[rlds.DISCOUNT][:-1]
+    broken |= {
+        NO_FIRST: ~is_first & edges[:-1],
+        FIRST_AFTER_FIRST: is_first & ~is_last & before_first,
+        STEPS_AFTER_LAST: is_last & before_first & ~edges[1:],
+        DISCOUNT_RANGE: (discount < 0) | (discount > 1),
+    }
+    is_whole = row_splits[1:] > row_splits[:-1]
+  else:
+    is_whole = row_splits[1:] == batch.row_splits[1:]
+    is_whole &= ~faults_lib.is_fault(batch.fault)
+  floats = steps_lib.float_fields(select(steps, nan_fields))
+  nan_field = tf.zeros_like(is_first, tf.int32)
+  for index, (_, leaf) in reversed(list(enumerate(floats, 1))):
+    has_nan = tf.reduce_any(tf.math.is_nan(leaf), tf.range(1, tf.rank(leaf)))
+    nan_field = tf.where(has_nan, index, nan_field)
+  if floats:
+    broken[NAN] = nan_field > 0
+  breaks = tf.stack(list(broken.values()), 1)
+
+  def are_unbroken():
+    counts = episode_batches.sum_rows(
+        tf.math.count_nonzero(breaks, 1), row_splits
+    )
+    return is_whole & (counts == 0)
+
+  return Verdict(
+      # Nearly all episodes are valid, so that nothing more has to be found.
+      tf.cond(tf.reduce_any(breaks), are_unbroken, lambda: is_whole),
+      row_splits,
+      outline,
+      before_first,
+      breaks,
+      tf.constant(list(broken)),
+      nan_field,
+      tf.constant(['', *(path for path, _ in floats)]),
   )
-  if nan_fields:
-    leaves = steps_lib.float_fields(select(steps, nan_fields))
-    nan_field = tf.zeros_like(outline[rlds.DISCOUNT], tf.int32)
-    for index, (_, leaf) in reversed(list(enumerate(leaves))):
-      has_nan = tf.reduce_any(
-          tf.math.is_nan(tf.reshape(leaf, [tf.shape(leaf)[0], -1])), axis=1
-      )
-      nan_field = tf.where(has_nan, index + 1, nan_field)
-    outline[NAN_FIELD] = nan_field
+
+
+def first_outline(steps: Dict[str, Any]) -> Outline:
+  """Returns the outline `[1]` of the first step, for what it follows.
+
+  It is that of a first step if there is none, or if fields differ in length.
+  """
+  outline = _outline_of(_equal_rows(select(steps, FIELDS), FIELDS))
+  return {name: column[:1] for name, column in outline.items()}
+
+
+def _equal_rows(steps, fields) -> Dict[str, Any]:
+  """Returns the fields of steps; without rows if lengths of steps differ."""
+  lengths = stacked_steps.lengths_of(steps)
+  steps = select(steps, fields)
+  if lengths is None:
+    return steps
+  stop = tf.where(stacked_steps.are_equal(lengths), lengths.rows[0], 0)
+  return stacked_steps.rows_of(steps, tf.zeros_like(stop), stop)
+
+
+def _outline_of(steps, following=None) -> Outline:
+  """Returns the outline `[N + 1]` of steps, and of the one that follows."""
+  outline = {}
+  for name in FIELDS:
+    dtype = tf.float32 if name == rlds.DISCOUNT else tf.bool
+    end = tf.cast([name == rlds.IS_FIRST], dtype)
+    outline[name] = tf.concat(
+        [
+            steps_lib.one_a_step(name, steps[name], dtype),
+            end if following is None else following[name],
+        ],
+        0,
+    )
   return outline
 
 
-def with_end(outline: Outline, end: Optional[Outline] = None) -> Outline:
-  """Returns the outline `[N + 1]` of steps, and of a step that follows them.
-
-  Args:
-    outline: `[N]`.
-    end: flags and discount of the step that follows, `[1]`; by default those of
-      a FIRST step, which is assumed to follow an episode.
-  """
-  first: Dict[str, Any] = {n: [n == rlds.IS_FIRST] for n in _FLAGS}
-  first.update({rlds.DISCOUNT: [0.0], NAN_FIELD: [0]}, **(end or {}))
-  return {
-      name: tf.concat([column, first[name]], 0)
-      for name, column in outline.items()
-  }
-
-
-def are_valid(
-    outline: Outline, row_splits: tf.Tensor, validation: str
-) -> tf.Tensor:
-  """Returns which episodes keep all rules, bool `[E]`.
-
-  Args:
-    outline: the outline of the steps of several episodes, one after the other,
-      and of the step that follows them, `[N + 1]`. If it has a `NAN_FIELD`, an
-      episode that holds NaN is invalid.
-    row_splits: where the steps of each episode begin and end, int64 `[E + 1]`.
-    validation: `"strict"`, all rules of this module; or `"tf_agents"`, the
-      three of TF-Agents, which may look at the step after an episode.
-  """
-  broken = list(_broken_rules(outline, row_splits, validation).values())
-  if NAN_FIELD in outline:
-    broken.append(outline[NAN_FIELD][:-1] > 0)
-  is_broken = functools.reduce(tf.logical_or, broken)
-  has_steps = row_splits[1:] > row_splits[:-1]
-  if validation == 'tf_agents':
-    has_steps = tf.ones_like(has_steps)
-  # Nearly all episodes are valid, so that nothing more has to be found.
-  return tf.cond(
-      tf.reduce_any(is_broken),
-      lambda: has_steps
-      & (
-          episode_batches.sum_rows(tf.cast(is_broken, tf.int64), row_splits)
-          == 0
-      ),
-      lambda: has_steps,
-  )
-
-
-def _broken_rules(outline, row_splits, validation) -> Dict[str, tf.Tensor]:
-  """Returns the steps that break each rule, bool `[N]`, by its sentence."""
-  is_first, is_last, is_terminal = (outline[name][:-1] for name in _FLAGS)
-  next_is_first = outline[rlds.IS_FIRST][1:]
-  edges = episode_batches.count_begins(row_splits, tf.size(is_first) + 1) > 0
-  if validation == 'strict':
-    next_is_first |= edges[1:]  # Whatever the next episode begins with.
-  broken = {
-      TERMINAL_NOT_LAST: is_terminal & ~is_last,
-      FIRST_AFTER_MID: ~(is_first | is_last) & next_is_first,
-      NO_FIRST_AFTER_LAST: is_last & ~next_is_first,
-  }
-  if validation == 'strict':
-    discount = outline[rlds.DISCOUNT][:-1]
-    broken.update(
-        {
-            NO_FIRST: ~is_first & edges[:-1],
-            FIRST_AFTER_FIRST: is_first & ~is_last & next_is_first,
-            STEPS_AFTER_LAST: is_last & next_is_first & ~edges[1:],
-            DISCOUNT_RANGE: (discount < 0) | (discount > 1),
-        }
-    )
-  return broken
-
-
-class Faults(NamedTuple):
-  """Steps that break a rule, and the rules that they break.
-
-  Attributes:
-    steps: int64 `[P]`: the row of the step in the outline, in increasing order.
-    rules: string `[P]`: the sentence of the rule.
-    fields: string `[P]`: the path of the field at fault; empty if there is no
-      such field.
-    values: string `[P]`: the flags and the discount of the step.
-  """
-
-  steps: tf.Tensor
-  rules: tf.Tensor
-  fields: tf.Tensor
-  values: tf.Tensor
-
-
-def find_faults(
-    outline: Outline,
-    row_splits: Optional[tf.Tensor] = None,
-    *,
-    validation: str,
-    nan_paths: Sequence[str] = (),
-) -> Faults:
-  """Finds all steps that break a rule.
-
-  Args:
-    outline: see `are_valid`.
-    row_splits: see `are_valid`; by default all steps are one episode.
-    validation: see `are_valid`.
-    nan_paths: the paths of the fields that `NAN_FIELD` numbers.
+def faults_of(verdict: Verdict) -> faults_lib.Fault:
+  """Returns all faults of steps.
 
   Returns:
-    The faults in the order of the steps, and those of one step in the order of
-    the sentences in this module.
+    A `Fault` of `[P]`, in the order of the steps, whose `step` is the row, and
+    at each step in the order of `rules`.
   """
-  if row_splits is None:
-    row_splits = tf.stack([0, tf.size(outline[rlds.IS_FIRST], tf.int64) - 1])
-  broken = _broken_rules(outline, row_splits, validation)
-  if nan_paths:
-    broken[NAN] = outline[NAN_FIELD][:-1] > 0
-  places = tf.where(tf.stack(list(broken.values()), axis=1))
-  steps, rules = places[:, 0], tf.gather(list(broken), places[:, 1])
+  places = tf.where(verdict.broken)
+  row, rule = places[:, 0], tf.gather(verdict.rules, places[:, 1])
   texts = []
-  for name in (*_FLAGS, rlds.DISCOUNT):
-    value = tf.cast(tf.gather(outline[name], steps), tf.float32)
+  for name in FIELDS:
+    value = tf.cast(tf.gather(verdict.outline[name], row), tf.float32)
     short, whole = (
         tf.strings.as_string(value, precision=digits, shortest=True)
         for digits in (6, 9)
@@ -222,14 +205,38 @@ def find_faults(
     is_whole = tf.strings.to_number(short) == value
     text = tf.where(is_whole, short, whole)
     texts.append(tf.strings.join([f'{name}=', text]))
-  values = tf.strings.join(texts, ', ')
-  fields = tf.zeros_like(values)
-  if nan_paths:
-    number = tf.gather(outline[NAN_FIELD], steps)
-    held = tf.gather(['', *(f', NaN in {path}' for path in nan_paths)], number)
-    values += held
-    fields = tf.where(rules == NAN, tf.gather(['', *nan_paths], number), fields)
-  return Faults(steps, rules, fields, values)
+  path = tf.gather(verdict.nan_paths, tf.gather(verdict.nan_field, row))
+  nothing = tf.fill(tf.shape(rule), '')
+  return faults_lib.Fault(
+      rule,
+      row,
+      tf.where(rule == NAN, path, nothing),
+      tf.strings.join(texts, ', ')
+      + tf.where(path == '', nothing, ', NaN in ' + path),
+      nothing,
+      nothing,
+  )
+
+
+def fault_of_whole(batch: episode_batches.EpisodeBatch) -> faults_lib.Fault:
+  """Returns the fault of an episode that has no steps in a verdict.
+
+  Its fields differ in length, or it could not be read, if it is alone in its
+  batch; otherwise it is empty.
+  """
+  fault = faults_lib.Fault(EMPTY, values='it has none').tensors()
+  lengths = stacked_steps.lengths_of(batch.steps)
+  if lengths is not None:
+    found = tf.strings.join(
+        [lengths.paths, tf.strings.as_string(lengths.rows)], ': '
+    )
+    unequal = faults_lib.Fault(
+        UNEQUAL_LENGTHS, values=tf.strings.reduce_join(found, separator=', ')
+    )
+    fault = faults_lib.choose(stacked_steps.are_equal(lengths), fault, unequal)
+  if batch.fault == ():
+    return fault
+  return faults_lib.choose(batch.fault.rule == '', fault, batch.fault)
 
 
 # Faults and their sentences are rarely needed, but building them into a
@@ -240,56 +247,33 @@ sentences = graphs.built_once(faults_lib.sentence)
 
 @graphs.built_once
 def first_faults(
-    outline: Outline,
-    row_splits: tf.Tensor,
-    invalid: tf.Tensor,
-    validation: str,
-    nan_paths: Tuple[str, ...],
+    verdict: Verdict, invalid: tf.Tensor, whole: faults_lib.Fault
 ) -> faults_lib.Fault:
   """Returns the first fault of each invalid episode.
 
   Args:
-    outline: see `are_valid`.
-    row_splits: see `are_valid`.
+    verdict: the verdict on a batch.
     invalid: int64 `[I]`: the positions of episodes that are not valid, in
       increasing order.
-    validation: see `are_valid`.
-    nan_paths: see `find_faults`.
+    whole: the fault of those without steps.
 
   Returns:
     A `Fault` of `[I]`, whose steps are counted from the start of the episode.
   """
-  found = find_faults(
-      outline, row_splits, validation=validation, nan_paths=nan_paths
+  found = faults_of(verdict)
+  begins = tf.gather(verdict.row_splits, invalid)
+  ends = tf.gather(verdict.row_splits, invalid + 1)
+  has_steps = begins < ends
+  first = tf.where(
+      has_steps, tf.searchsorted(found.step, begins), tf.size(found.step)
   )
-  # An episode without steps has no step at fault. The last fault stands for it.
-  end = row_splits[-1:]
-  found = [
-      tf.concat([column, other], 0)
-      for column, other in zip(found, (end, [EMPTY], [''], ['it has none']))
-  ]
-  begins = tf.gather(row_splits, invalid)
-  ends = tf.gather(row_splits, invalid + 1)
-  first = tf.searchsorted(found[0], begins)
-  first = tf.where(begins < ends, first, tf.size(found[0]) - 1)
-  step, rule, field, values = (tf.gather(column, first) for column in found)
-  no_last = (rule == FIRST_AFTER_MID) & (step == ends - 1)
-  nothing = tf.fill(tf.shape(rule), '')
-  return faults_lib.Fault(
-      rule,
-      tf.where(begins < ends, step - begins, -1),
-      field,
-      values,
-      nothing,
-      tf.where(no_last, _NO_LAST, nothing),
+  found = tf.nest.map_structure(
+      lambda column, one: tf.gather(tf.concat([column, [one]], 0), first),
+      found,
+      whole,
   )
-
-
-def fault_of_lengths(lengths: stacked_steps.Lengths) -> faults_lib.Fault:
-  """Returns the fault of an episode whose fields differ in length, `[1]`."""
-  found = tf.strings.join(
-      [lengths.paths, tf.strings.as_string(lengths.rows)], ': '
-  )
-  return faults_lib.Fault(
-      UNEQUAL_LENGTHS, values=tf.strings.reduce_join(found, separator=', ')
+  no_last = (found.rule == FIRST_AFTER_MID) & (found.step == ends - 1)
+  return found._replace(
+      step=tf.where(has_steps, found.step - begins, found.step),
+      advice=tf.where(no_last, _NO_LAST, found.advice),
   )

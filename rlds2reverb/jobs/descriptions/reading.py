@@ -173,9 +173,7 @@ class Reading:
         episode=batch.fields.get(self._index, batch.episode),
     )
     rows = self._accumulation.rows(batch)
-    outline = validation.with_end(validation.outline_of(batch.steps))
-    are_valid = validation.are_valid(outline, batch.row_splits, 'strict')
-    return batch, rows, are_valid
+    return batch, rows, validation.judge(batch).is_valid
 
   def _add(self, batch, rows, are_valid) -> np.ndarray:
     """Adds the episodes of a batch; returns their records."""
