@@ -11,16 +11,16 @@ rows, the nearest one is gathered, and is replaced if it is not to be repeated:
     "repeat"         a   a  a  b  c  d   d   d
 """
 
-import functools
 import math
 import numbers
-from typing import Any, Sequence, Union
+from typing import Any, Sequence, Tuple, Union
 
 import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import windows as windows_lib
 
 FILLS = ('zeros', 'repeat')
 
@@ -62,8 +62,8 @@ def take_filled(
     before: the values for an index below `start`: `"zeros"` (False, or an empty
       string); `"repeat"`, the first row; or a number, for leaves that are not
       strings.
-    after: the values for an index from `stop` on: `"repeat"` is the last row; a
-      number must be that of `before`, if that is one too.
+    after: the values for an index from `stop` on, where `"repeat"` is the last
+      row.
     start: where the rows begin that count, as `stop`.
 
   Returns:
@@ -76,16 +76,43 @@ def take_filled(
   start, stop = tf.cast(start, index.dtype), tf.cast(stop, index.dtype)
   last = tf.maximum(stop - 1, start)
   taken = take(rows, tf.clip_by_value(index, start, last))
-  outside = [
-      (fill, are_outside)
-      for fill, are_outside in ((before, index < start), (after, index >= stop))
-      if fill != 'repeat'
-  ]
-  if not outside:
-    return taken
-  value = 0 if outside[0][0] == 'zeros' else outside[0][0]
-  keep = ~functools.reduce(tf.logical_or, [each for _, each in outside])
-  return fill_unless(keep, taken, value)
+  are_real = {before: index >= start}
+  are_real[after] = are_real.get(after, True) & (index < stop)
+  for fill, is_real in are_real.items():
+    if fill != 'repeat':
+      taken = fill_unless(is_real, taken, 0 if fill == 'zeros' else fill)
+  return taken
+
+
+def take_windows(
+    rows: Any,
+    starts: tf.Tensor,
+    length: Any,
+    stop: tf.Tensor,
+    *,
+    fill: Union[str, float] = 'zeros',
+    start: Union[int, tf.Tensor] = 0,
+) -> Tuple[Any, tf.Tensor]:
+  """Gathers windows of consecutive rows, all of one length.
+
+  Args:
+    rows: a nest of tensors `[N, ...]`.
+    starts: int64 `[W]`: the row at which each window starts.
+    length: the number of rows of a window, `L`.
+    stop: an integer `[]` or `[W]`: the rows from here on do not count.
+    fill: the values of rows that do not count; see `take_filled`.
+    start: where the rows begin that count, as `stop`.
+
+  Returns:
+    The nest, every leaf `[W, L, ...]`; and, bool `[W, L]`, which rows count.
+  """
+  index = windows_lib.window_index(starts, length)
+  start, stop = (
+      tf.reshape(tf.cast(bound, index.dtype), [-1, 1])
+      for bound in (start, stop)
+  )
+  taken = take_filled(rows, index, stop, before=fill, after=fill, start=start)
+  return taken, is_inside(index, stop, start)
 
 
 def check_fill(fill: Union[str, float], choices: Sequence[str] = FILLS) -> None:
@@ -103,15 +130,13 @@ def _fill_value(path, value, dtype) -> tf.Tensor:
   if dtype == tf.string:
     return tf.constant('')
   is_finite = math.isfinite(value)
-  if dtype.is_bool:
-    fits, convert = value in (0, 1), bool
-  elif dtype.is_integer:
-    fits, convert = is_finite and dtype.min <= value <= dtype.max, int
-    fits = fits and int(value) == value
-  elif dtype.is_floating:
+  fits, convert = True, complex
+  if dtype.is_floating:
     fits, convert = not is_finite or abs(value) <= dtype.max, float
-  else:
-    fits, convert = True, complex
+  elif not dtype.is_complex:
+    low, high = (0, 1) if dtype.is_bool else (dtype.min, dtype.max)
+    fits = is_finite and low <= value <= high and int(value) == value
+    convert = bool if dtype.is_bool else int
   if not fits:
     raise ValueError(
         f'{steps_lib.field_path(path)} is {dtype.name}, which cannot hold'
@@ -147,9 +172,8 @@ def fill_unless(keep: tf.Tensor, rows: Any, value: Any = 0) -> Any:
   """
 
   def select(path, leaf):
-    ones = [1] * (leaf.shape.rank - keep.shape.rank)
-    mask = tf.reshape(keep, tf.concat([tf.shape(keep), ones], 0))
-    return tf.where(mask, leaf, _fill_value(path, value, leaf.dtype))
+    index = (..., *[tf.newaxis] * (leaf.shape.rank - keep.shape.rank))
+    return tf.where(keep[index], leaf, _fill_value(path, value, leaf.dtype))
 
   return tree.map_structure_with_path(select, rows)
 

@@ -77,30 +77,26 @@ class FlatRows(NamedTuple):
     """
     if isinstance(rows, cls):
       return rows
-    own_lengths = None
-    if isinstance(rows, tf.data.Dataset):
-      rows, own_lengths = _join(rows)
-    elif isinstance(rows, transitions.TransitionRows):
-      rows = transitions.as_rows(rows).columns
-      own_lengths = gathering.num_rows(rows)[tf.newaxis]
-    if lengths is None and episode_ids is None and is_last is None:
-      lengths = own_lengths
     marks = {'lengths': lengths, 'episode_ids': episode_ids, 'is_last': is_last}
     marks = {name: mark for name, mark in marks.items() if mark is not None}
+    known = {}
+    if isinstance(rows, tf.data.Dataset):
+      rows, known['lengths'] = _join(rows)
+    elif isinstance(rows, transitions.TransitionRows):
+      rows = transitions.as_rows(rows).columns
+      known['lengths'] = gathering.num_rows(rows)[tf.newaxis]
+    marks = marks or known
     if len(marks) != 1:
       raise ValueError(
           'Just one of lengths, episode_ids and is_last must say where the'
           f' trajectories end, but given are: {", ".join(marks) or "none"}. The'
           ' TransitionRows of one episode need none of them.'
       )
-    if lengths is not None:
+    ((name, mark),) = marks.items()
+    if name == 'lengths':
       given = rows_lib.to_tensors(rows=rows, states=states)
-      return cls(
-          given['rows'],
-          _checked_lengths(lengths, gathering.num_rows(given['rows'])),
-          given['states'],
-      )
-    name, mark = marks.popitem()
+      count = gathering.num_rows(given['rows'])
+      return cls(**given, lengths=_checked_lengths(mark, count))
     mark = tf.convert_to_tensor(mark)
     if name == 'episode_ids' and mark.shape.rank not in (1, 2):
       raise ValueError(
@@ -113,17 +109,16 @@ class FlatRows(NamedTuple):
           f' {mark.dtype.name} {mark.shape}.'
       )
     given = rows_lib.to_tensors(**{'rows': rows, name: mark, 'states': states})
-    mark = given[name]
-    if name == 'is_last':
-      begins_next = mark[:-1]
-    else:
+    mark = given.pop(name)
+    begins_next = mark[:-1]
+    if name == 'episode_ids':
       ids = mark[:, tf.newaxis] if mark.shape.rank == 1 else mark
       begins_next = tf.reduce_any(ids[1:] != ids[:-1], axis=1)
     count = gathering.num_rows(mark)
     begins = tf.concat([tf.range(count)[:1] == 0, begins_next], 0)
     starts = tf.where(begins)[:, 0]
     ends = tf.concat([starts, count[tf.newaxis]], 0)[1:]
-    return cls(given['rows'], ends - starts, given['states'])
+    return cls(**given, lengths=ends - starts)
 
 
 def _join(rlds_data: tf.data.Dataset) -> Tuple[Any, tf.Tensor]:

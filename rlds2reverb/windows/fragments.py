@@ -79,18 +79,15 @@ def chop_into_sequences(
   checks.check_positive('max_length', max_length)
   flat = flat_rows.FlatRows.of(rows)
   windows = windows_lib.Windows(max_length, max_length, 'zero_pad')
-  found = windows.find(flat.lengths)
-  ends = gathering.take(tf.cumsum(flat.lengths), found.episode)
-  left = gathering.take(flat.lengths, found.episode) - found.start
-  seq_lens = tf.minimum(left, max_length)
-  starts = ends - left
+  episode, start = windows.find(flat.lengths)
+  ends = tf.cumsum(flat.lengths)
+  starts = tf.gather(ends - flat.lengths, episode) + start
+  ends = tf.gather(ends, episode)
+  seq_lens = tf.minimum(ends - starts, max_length)
   width = max_length
   if dynamic_max:
     width = tf.reduce_max(tf.concat([[0], seq_lens], 0))
-  index = windows_lib.window_index(starts, width)
-  ends = ends[:, tf.newaxis]
-  chopped = gathering.take_filled(flat.rows, index, ends)
-  mask = gathering.is_inside(index, ends)
+  chopped, mask = gathering.take_windows(flat.rows, starts, width, ends)
   if time_major:
     chopped, mask = gathering.swap_time((chopped, mask))
   return ChoppedSequences(

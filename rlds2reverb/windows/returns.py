@@ -8,6 +8,7 @@ bootstraps through an episode that was truncated, and not through one that
 terminated.
 """
 
+import functools
 from typing import Any, Union
 
 import tensorflow as tf
@@ -15,11 +16,11 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
@@ -87,14 +88,16 @@ def n_step_transitions(
   rows = _checked_rows(episode)
   columns = dict(rows.columns)
   length = gathering.num_rows(columns)
-  index = windows_lib.window_index(tf.range(length), n_step)
-  inside = gathering.is_inside(index, length)
-  # Rows outside have a reward of 0, and do not change the product.
-  discounts = gathering.take_filled(
-      gamma * columns[rlds.DISCOUNT], index, length, before=1, after=1
+  take = functools.partial(
+      gathering.take_windows,
+      starts=tf.range(length),
+      length=n_step,
+      stop=length,
   )
+  # Rows outside have a reward of 0, and do not change the product.
+  rewards, inside = take(_floats(columns[rlds.REWARD]))
+  discounts, _ = take(gamma * columns[rlds.DISCOUNT], fill=1)
   weights = tf.math.cumprod(discounts, axis=1, exclusive=True)
-  rewards = gathering.take_filled(_floats(columns[rlds.REWARD]), index, length)
   count = tf.reduce_sum(tf.cast(inside, tf.int32), axis=1)
   last = tf.range(length) + tf.cast(count, tf.int64) - 1
   columns[rlds.REWARD] = tf.nest.map_structure(
@@ -199,7 +202,11 @@ def advantages(
   next_values = stacked_steps.own_rows(values, 1, num_steps)
   own_values = stacked_steps.own_rows(values, 0, num_steps - 1)
   discounts = tf.cast(gamma * rows.columns[rlds.DISCOUNT], rewards.dtype)
-  mix = _but_at_the_end(lambda_, rewards)
+  mix = tf.where(
+      last_steps.is_last(tf.size(rewards)),
+      tf.zeros([], rewards.dtype),
+      tf.cast(lambda_, rewards.dtype),
+  )
   made = {
       ADVANTAGE: _sum_backwards(
           rewards + discounts * next_values - own_values, discounts * mix
@@ -233,12 +240,6 @@ def _rewards_and_values(rows, values):
       num_values,
   )
   return rewards, values
-
-
-def _but_at_the_end(fraction, column):
-  """Returns a column of `fraction`, with 0 in the last row."""
-  filled = tf.fill(tf.shape(column), tf.cast(fraction, column.dtype))
-  return tf.concat([filled[:-1], tf.zeros_like(filled[-1:])], 0)
 
 
 def _sum_backwards(terms, factors):
@@ -286,14 +287,8 @@ def _floats(nest):
 
 def _like(column, leaf):
   """Casts `column`, and gives it dimensions of 1 up to the rank of `leaf`."""
-  shape = tf.concat(
-      [
-          tf.shape(column),
-          tf.ones([leaf.shape.rank - column.shape.rank], tf.int32),
-      ],
-      0,
-  )
-  return tf.reshape(tf.cast(column, leaf.dtype), shape)
+  index = (..., *[tf.newaxis] * (leaf.shape.rank - column.shape.rank))
+  return tf.cast(column, leaf.dtype)[index]
 
 
 def _checked_unit(name: str, value: _Fraction) -> tf.Tensor:

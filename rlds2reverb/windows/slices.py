@@ -8,7 +8,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import seeds as seeds_lib
-from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import flat_rows
 from rlds2reverb.windows import transitions
 
@@ -163,19 +162,19 @@ def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
 def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
   """Returns the slices of `length` rows that start at `start` [S]."""
   begin = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
-  index = windows_lib.window_index(begin + start, length)
-  begin = begin[:, tf.newaxis]
-  end = begin + tf.gather(lengths, trajectory)[:, tf.newaxis]
-  mask = gathering.is_inside(index, end, begin)
+  sliced, mask = gathering.take_windows(
+      rows,
+      begin + start,
+      length,
+      begin + tf.gather(lengths, trajectory),
+      fill='repeat' if fill == RAGGED else fill,
+      start=begin,
+  )
   if fill == RAGGED:
-    counts = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+    counts = tf.math.count_nonzero(mask, 1)
     sliced = tf.nest.map_structure(
-        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf, counts),
-        gathering.take(rows, index[mask]),
-    )
-  else:
-    sliced = gathering.take_filled(
-        rows, index, end, before=fill, after=fill, start=begin
+        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf[mask], counts),
+        sliced,
     )
   return Slices(sliced, mask, trajectory, start)
 

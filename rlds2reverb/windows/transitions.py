@@ -72,21 +72,19 @@ def transition_rows(steps: Any) -> TransitionRows:
   steps = stack_dict(steps)
   length = gathering.num_rows(steps)
   first = tf.minimum(length, 1)
-  columns = stacked_steps.own_rows(steps, 0 * length, length - first)
+  own, following = (0 * length, length - first), (first, length)
+  columns = stacked_steps.own_rows(steps, *own)
   if rlds.OBSERVATION in steps:
     if NEXT_OBSERVATION in steps:
       _refuse_next_observation()
     columns[NEXT_OBSERVATION] = stacked_steps.own_rows(
-        steps[rlds.OBSERVATION], first, length
+        steps[rlds.OBSERVATION], *following
     )
-  if rlds.IS_FIRST in steps:
-    columns[rlds.IS_FIRST] = steps_lib.one_a_step(
-        rlds.IS_FIRST, columns[rlds.IS_FIRST], tf.bool
-    )
-  for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
+  for flag in rlds.FLAGS:
     if flag in steps:
       flags = steps_lib.one_a_step(flag, steps[flag], tf.bool)
-      columns[flag] = stacked_steps.own_rows(flags, first, length)
+      bounds = own if flag == rlds.IS_FIRST else following
+      columns[flag] = stacked_steps.own_rows(flags, *bounds)
   if rlds.DISCOUNT in steps:
     discount = steps_lib.one_a_step(
         rlds.DISCOUNT, columns[rlds.DISCOUNT], tf.float32

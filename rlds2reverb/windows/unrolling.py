@@ -101,12 +101,13 @@ def unroll(
   states = None if state is None else paths.get(columns, state)
   length = gathering.num_rows(columns)
   starts = windows.find(length[tf.newaxis]).start
-  index = windows_lib.window_index(starts, windows.length)
-  mask = gathering.is_inside(index, length)
-  chunked = gathering.take_filled(columns, index, length, after=windows.fill)
-  if windows.fill == 'zeros' and rlds.IS_LAST in chunked:
+  fill = windows.fill if windows.pads_episodes else 'repeat'
+  chunked, mask = gathering.take_windows(
+      columns, starts, windows.length, length, fill=fill
+  )
+  if fill == 'zeros' and rlds.IS_LAST in chunked:
     chunked[rlds.IS_LAST] |= ~mask
-  chunks = Chunks(chunked, mask)
+  initial_state = ()
   if states is not None:
     goes_on = starts > 0
     if rlds.IS_FIRST in columns:
@@ -115,7 +116,7 @@ def unroll(
     initial_state = gathering.fill_unless(
         goes_on, gathering.take(states, starts)
     )
-    chunks = chunks._replace(initial_state=initial_state)
+  chunks = Chunks(chunked, mask, initial_state)
   return chunks.swap_time() if time_major else chunks
 
 

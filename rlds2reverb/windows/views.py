@@ -199,7 +199,14 @@ def compute_views(
     )
     mask[name] = gathering.is_inside(index, end)
     if view.agent is not None and presence.PRESENCE in rows:
-      is_there = _take_presence(rows, view.agent, index, length)
+      # Rows say nothing about later steps, so the last one's presence counts.
+      is_there = gathering.take_filled(
+          presence.flags(rows, view.agent),
+          index,
+          length,
+          before='repeat',
+          after='repeat',
+      )
       mask[name] &= is_there
       columns[name] = gathering.fill_unless(is_there, columns[name])
   return Views(columns, mask)
@@ -211,21 +218,6 @@ def _with_agent(path: str, agent: Optional[str]) -> str:
     return path
   field, slash, below = path.partition('/')
   return f'{field}/{agent}{slash}{below}'
-
-
-def _take_presence(rows, agent, index, length) -> tf.Tensor:
-  """Returns whether an agent is there at rows, bool, `index.shape`.
-
-  Before the first row and after the last, the presence of that row counts: its
-  values fill the view, and rows say nothing about later steps.
-  """
-  return gathering.take_filled(
-      presence.flags(rows, agent),
-      index,
-      length,
-      before='repeat',
-      after='repeat',
-  )
 
 
 def _with_final(rows, path, column) -> Any:
