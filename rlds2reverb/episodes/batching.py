@@ -1,6 +1,6 @@
-"""Data sets of batches: selects episodes, and converts to and from episodes."""
+"""Data sets of batches: makes them of episodes, and episodes of them."""
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -186,59 +186,8 @@ def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
   return graphs.scan(batches, tf.constant(0, tf.int64), number)
 
 
-def take(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
-  """Keeps the first `count` episodes, or all if that is negative."""
-  count = tf.cast(count, tf.int64)
-  is_among = lambda batch: (batch.episode < count) | (count < 0)
-  # The first episode tells; a batch may have none.
-  among = numbered(batches).take_while(
-      graphs.no_autograph(lambda batch: tf.reduce_all(is_among(batch)[:1]))
-  )
-  return _select(among, is_among)
-
-
-def skip(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
-  """Leaves out the first `count` episodes, or all if that is negative."""
-  count = tf.cast(count, tf.int64)
-  return _select(
-      numbered(batches), lambda batch: (batch.episode >= count) & (count >= 0)
-  )
-
-
-def shard(
-    batches: tf.data.Dataset, num_shards: int, index: int
-) -> tf.data.Dataset:
-  """Keeps the episodes of one shard of several."""
-  num_shards, index = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
-  return _select(
-      numbered(batches), lambda batch: batch.episode % num_shards == index
-  )
-
-
-def _select(batches, keep):
-  """Keeps the episodes of numbered batches for which a function says so."""
-
-  def some(batch):
-    batch = episode_batches.keep_episodes(batch, keep(batch))
-    return batch._replace(episode=())
-
-  return not_empty(graphs.map_elements(batches, some))
-
-
 def not_empty(batches: tf.data.Dataset) -> tf.data.Dataset:
   """Leaves out batches of no episodes."""
   return batches.filter(
       graphs.no_autograph(lambda batch: episode_batches.num_episodes(batch) > 0)
   )
-
-
-def concatenate(
-    batches: tf.data.Dataset, others: tf.data.Dataset
-) -> Optional[tf.data.Dataset]:
-  """Returns batches and then others; or None if shapes differ too much."""
-  if batches.element_spec != others.element_spec:
-    batches, others = without_faults(batches), without_faults(others)
-  try:
-    return batches.concatenate(others)
-  except (TypeError, ValueError):
-    return None

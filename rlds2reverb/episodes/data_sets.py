@@ -12,6 +12,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -42,13 +43,16 @@ class Episodes(private.WrappedDataset):
     self.batches = batches
     if tf.is_tensor(num_episodes):
       num_episodes = tf.get_static_value(num_episodes)
-    if num_episodes == tf.data.UNKNOWN_CARDINALITY:
-      num_episodes = None
-    self._num_episodes = num_episodes
+    numbers: Optional[tf.data.Dataset] = None
+    if num_episodes == tf.data.INFINITE_CARDINALITY:
+      numbers = tf.data.Dataset.range(1).repeat()
+    elif num_episodes not in (None, tf.data.UNKNOWN_CARDINALITY):
+      numbers = tf.data.Dataset.range(num_episodes)
+    self._numbers, self._num_episodes = numbers, num_episodes
 
     def make(batches):
       episodes = batching.unbatch(batches)
-      if num_episodes is None:
+      if numbers is None:
         return episodes
       return episodes.apply(
           tf.data.experimental.assert_cardinality(num_episodes)
@@ -58,20 +62,35 @@ class Episodes(private.WrappedDataset):
     super().__init__(batches, spec, make)
 
   def cardinality(self):
-    numbers = self._numbers()
-    if numbers is None:
+    if self._numbers is None:
       return tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64)
-    return numbers.cardinality()
+    return self._numbers.cardinality()
 
   def take(self, count, name=None):
-    return self._made(batching.take(self.batches, count), 'take', count)
+    limit = tf.cast(count, tf.int64)
+    is_among = lambda batch: (batch.episode < limit) | (limit < 0)
+    # The first episode tells; a batch may have none.
+    batches = batching.numbered(self.batches).take_while(
+        graphs.no_autograph(lambda batch: tf.reduce_all(is_among(batch)[:1]))
+    )
+    return self._made(_keep(batches, is_among), 'take', count)
 
   def skip(self, count, name=None):
-    return self._made(batching.skip(self.batches, count), 'skip', count)
+    limit = tf.cast(count, tf.int64)
+    is_left = lambda batch: (batch.episode >= limit) & (limit >= 0)
+    return self._made(
+        _keep(batching.numbered(self.batches), is_left), 'skip', count
+    )
 
   def shard(self, num_shards, index, name=None):
-    batches = batching.shard(self.batches, num_shards, index)
-    return self._made(batches, 'shard', num_shards, index)
+    count, place = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
+    is_in = lambda batch: batch.episode % count == place
+    return self._made(
+        _keep(batching.numbered(self.batches), is_in),
+        'shard',
+        num_shards,
+        index,
+    )
 
   def repeat(self, count=None, name=None):
     return self._made(self.batches.repeat(count), 'repeat', count)
@@ -83,30 +102,36 @@ class Episodes(private.WrappedDataset):
     return Episodes(self.batches.with_options(options), self._num_episodes)
 
   def concatenate(self, dataset, name=None):
-    batches = others = None
-    if isinstance(dataset, Episodes):
-      batches = batching.concatenate(self.batches, dataset.batches)
-      others = dataset._numbers()
-    if batches is None:
+    if not isinstance(dataset, Episodes):
       return super().concatenate(dataset)
-    if others is None:
+    batches, others = self.batches, dataset.batches
+    if batches.element_spec != others.element_spec:
+      batches, others = map(batching.without_faults, (batches, others))
+    try:
+      batches = batches.concatenate(others)
+    except (TypeError, ValueError):  # Their shapes differ too much.
+      return super().concatenate(dataset)
+    if dataset._numbers is None:
       return Episodes(batches)
-    return self._made(batches, 'concatenate', others)
-
-  def _numbers(self) -> Optional[tf.data.Dataset]:
-    """Returns a data set of as many numbers, if that is known."""
-    if self._num_episodes is None:
-      return None
-    if self._num_episodes == tf.data.INFINITE_CARDINALITY:
-      return tf.data.Dataset.range(1).repeat()
-    return tf.data.Dataset.range(self._num_episodes)
+    return self._made(batches, 'concatenate', dataset._numbers)
 
   def _made(self, batches, method, *args) -> 'Episodes':
     """Returns the episodes of batches that a method makes of these."""
-    numbers = self._numbers()
-    if numbers is not None:
-      numbers = getattr(numbers, method)(*args).cardinality()
-    return Episodes(batches, numbers)
+    if self._numbers is None:
+      return Episodes(batches)
+    return Episodes(
+        batches, getattr(self._numbers, method)(*args).cardinality()
+    )
+
+
+def _keep(batches, which) -> tf.data.Dataset:
+  """Keeps the episodes of numbered batches for which a function says so."""
+
+  def some(batch):
+    batch = episode_batches.keep_episodes(batch, which(batch))
+    return batch._replace(episode=())
+
+  return batching.not_empty(graphs.map_elements(batches, some))
 
 
 def batches_of(

@@ -36,25 +36,17 @@ def of_ragged(rows: Any, fields: Any) -> Group:
       of one known length, tensors.
     fields: a nest of values that an episode has once, `[E, ...]`.
   """
-  leaves = tf.nest.flatten(rows)
-  columns = [_values(leaf) for leaf in leaves]
+  leaves = [
+      leaf
+      if isinstance(leaf, tf.RaggedTensor)
+      else tf.RaggedTensor.from_tensor(leaf, row_splits_dtype=tf.int64)
+      for leaf in tf.nest.flatten(rows)
+  ]
   return Group(
-      tf.nest.pack_sequence_as(rows, columns),
-      tf.stack([_row_splits(leaf) for leaf in leaves]),
+      tf.nest.pack_sequence_as(rows, [leaf.values for leaf in leaves]),
+      tf.stack([leaf.row_splits for leaf in leaves]),
       fields,
   )
-
-
-def _row_splits(leaf: Any) -> tf.Tensor:
-  if isinstance(leaf, tf.RaggedTensor):
-    return leaf.row_splits
-  return tf.range(tf.shape(leaf, tf.int64)[0] + 1) * leaf.shape[1]
-
-
-def _values(leaf: Any) -> tf.Tensor:
-  if isinstance(leaf, tf.RaggedTensor):
-    return leaf.values
-  return tf.reshape(leaf, [-1, *leaf.shape[2:]])
 
 
 def bounds(splits: tf.Tensor, row_bytes: int) -> tf.Tensor:
