@@ -141,21 +141,6 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(block.shape.as_list(), [None, *leaf.shape])
       self.assertEqual(block.dtype, leaf.dtype)
 
-  def test_terminal_discount_of_the_transition(self):
-    two_steps = golden.make_episode([0.5, 1], terminal=True)
-    episodes = [
-        *golden.CASES['truncated_single_complete'].episodes,
-        two_steps,
-        golden.TRUNCATED,
-    ]
-    frames = _convert(
-        golden.batched(episodes), rules={'terminal_discount': 'transition'}
-    )
-    self.assertAllEqual(
-        [frame.discount for frame in frames],
-        np.float32([1, 1, 1, 0.9, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0.9]),
-    )
-
   def test_no_episodes(self):
     for form in _FORMS.values():
       data = form([], golden.stacked_spec(golden.COMPLETE))

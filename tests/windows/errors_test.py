@@ -313,7 +313,9 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_steps_or_rows_and_no_other_kinds(self, function):
     rows = _rows(_A)
+    given = tf.nest.map_structure(tf.identity, rows)
     from_rows, from_steps = function(rows), function(_A)
+    tf.nest.map_structure(self.assertAllEqual, rows, given)
     if isinstance(from_steps, dict):  # Steps in, steps out.
       from_steps = _rows(from_steps)
     self.assertEqual(type(from_rows), type(from_steps))

@@ -12,7 +12,6 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-import rlds2reverb
 from rlds2reverb import windows
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import windows as windows_lib
@@ -40,26 +39,14 @@ _OCTO = {
 _WHOLE_ZEROS = {**_A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])}
 
 
-def _flat(**ends):
-  return windows.FlatRows.of(tf.range(1, 8), states=tf.range(10, 17), **ends)
-
-
 def _unroll(steps, *cut, **kwargs):
   cut = windows_lib.Windows(*cut)
   return windows.unroll(steps, cut, state='observation', **kwargs)
 
 
-def _rewards(steps, *cut):
-  chunks = _unroll(steps, *cut)
-  return {'reward': chunks.columns['reward'], 'mask': chunks.mask}
-
-
 def _view(steps, column, shift, **kwargs):
-  names = {'batch_repeat_value', 'space', 'agent'}
-  view = windows.ViewRequirement(
-      column, shift, **{n: kwargs.pop(n) for n in names & set(kwargs)}
-  )
-  found = windows.compute_views(steps, {'view': view}, **kwargs)
+  view = windows.ViewRequirement(column, shift, **kwargs)
+  found = windows.compute_views(steps, {'view': view})
   return {'view': found.columns['view'], 'mask': found.mask['view']}
 
 
@@ -70,11 +57,10 @@ def _horizon(steps, *args, **kwargs):
 
 
 def _fragments(steps, *args, **kwargs):
-  """Returns the batches, one after the other, and their lengths."""
+  """Returns the lengths of the batches."""
   data = golden.nested([steps] * 4)
-  batches = list(windows.convert_rlds_to_fragments(data, *args, **kwargs))
-  joined = tf.nest.map_structure(lambda *x: np.concatenate(x), *batches)
-  return {**joined, 'lengths': [len(b['t']) for b in batches]}
+  batches = windows.convert_rlds_to_fragments(data, *args, **kwargs)
+  return {'lengths': [len(batch['t']) for batch in batches]}
 
 
 def _burn_in(length, *args, time_major=False):
@@ -143,64 +129,21 @@ _EXAMPLES = {
             'is_terminal': '0 0 1 1 1',
         },
     ),
-    'n_step_of_b': (
-        lambda: windows.n_step_transitions(_B, 3, 0.5).columns,
-        {
-            'reward': '27.5 35 30',
-            'discount': '0.125 0.25 0.5',
-            'next_observation': '13 13 13',
-            'is_last': '1 1 1',
-            'is_terminal': '0 0 0',
-        },
-    ),
     'n_step_of_nested_rewards': (
         lambda: windows.n_step_transitions(
             {**_B, 'reward': {'v': np.int32([[1, 2]] * 4)}}, 2
         ).columns,
         {'reward/v': '2 4; 2 4; 1 2'},
     ),
-    'reward_to_go_of_a': (
-        lambda: windows.reward_to_go(_A, 0.5).columns,
-        {'reward_to_go': '3.5625 5.125 6.25 6.5 5', 'reward': range(1, 6)},
-    ),
     'reward_to_go_of_written_zeros': (
         lambda: windows.reward_to_go(_WHOLE_ZEROS, 0.5).columns,
         {'reward_to_go': '3.5625 5.125 6.25 6.5 5'},
-    ),
-    'reward_to_go_of_b': (
-        lambda: windows.reward_to_go(_B, 0.5).columns,
-        {'reward_to_go': '27.5 35 30'},
     ),
     'reward_to_go_undiscounted_and_long': (
         lambda: windows.reward_to_go(
             contract.make_steps(range(1001), [1] * 1000, terminal=False)
         ).columns,
         {'reward_to_go': np.arange(1000, 0, -1)},
-    ),
-    # A's last value does not count, and B's does.
-    'td_errors_of_a': (
-        lambda: windows.advantages(_A, [1, 2, 4, 8, 16, 99], 0.5, 0).columns,
-        {'advantage': [1, 2, 3, 4, 5 - 16], 'td_lambda_return': '2 4 7 12 5'},
-    ),
-    'td_errors_of_b': (
-        lambda: windows.advantages(_B, [1, 2, 3, 4], 0.5, 0.0).columns,
-        {'advantage': '10 19.5 29', 'td_lambda_return': '11 21.5 32'},
-    ),
-    'unroll_repeat_last': (
-        lambda: _rewards(_SIX, 4, 4, 'repeat_last'),
-        {'reward': '1 2 3 4; 5 6 6 6', 'mask': '1 1 1 1; 1 1 0 0'},
-    ),
-    'unroll_overlap': (
-        lambda: _rewards(_SIX, 4, 4, 'overlap'),
-        {'reward': '1 2 3 4; 3 4 5 6', 'mask': np.ones([2, 4])},
-    ),
-    'unroll_null': (
-        lambda: _unroll(_SIX, 4, 4, 'zero_pad').columns,
-        {
-            'reward': '1 2 3 4; 5 6 0 0',
-            'is_last': '0 0 0 0; 0 1 1 1',
-            'discount': '1 1 1 1; 1 0 0 0',
-        },
     ),
     'unroll_time_major': (
         lambda: _unroll(_SIX, 4, 4, 'overlap', time_major=True)._asdict(),
@@ -229,48 +172,17 @@ _EXAMPLES = {
             'main_observation/a': '2; 102',
         },
     ),
-    'chop': (
-        lambda: windows.chop_into_sequences(
-            _flat(episode_ids=[1, 1, 5, 5, 5, 5, 5]), 3
-        )._asdict(),
-        {
-            'rows': '1 2 0; 3 4 5; 6 7 0',
-            'seq_lens': '2 3 2',
-            'initial_state': '10 12 15',
-            'mask': '1 1 0; 1 1 1; 1 1 0',
-        },
-    ),
     'chop_no_rows': (
         lambda: windows.chop_into_sequences(
             windows.FlatRows.of(tf.zeros([0, 2]), lengths=[])
         )._asdict(),
         {'rows': np.zeros([0, 0, 2]), 'seq_lens': [], 'mask': np.zeros([0, 0])},
     ),
-    'fragments_truncate': (
-        lambda: _fragments(_B, 4),
-        {
-            't': '0 1 2 0 1 2 0 1 2 0 1 2',
-            'episode': '0 0 0 1 1 1 2 2 2 3 3 3',
-            'lengths': '4 4 4',
-        },
-    ),
-    'fragments_complete': (
-        lambda: _fragments(_B, 4, 'complete_episodes'),
-        {'t': [0, 1, 2] * 4, 'lengths': '6 6'},
-    ),
     'fragments_of_agent_steps': (
         lambda: _fragments(
             agent_episodes.COME_AND_GO, 4, count_steps_by='agent_steps'
         ),
         {'lengths': '3 3 4 4 2'},
-    ),
-    'horizon_of_3': (
-        lambda: _horizon(_A, 3),
-        {
-            'observation': '0 1 2 3',
-            'is_last': '0 0 0 1',
-            'is_terminal': '0 0 0 0',
-        },
     ),
     'horizon_of_other_flags': (
         lambda: _horizon(_SMALL_FLAGS, 2),
@@ -292,36 +204,9 @@ _EXAMPLES = {
         ),
         {'is_terminal': np.zeros(6)},
     ),
-    'view_of_the_last_reward': (
-        lambda: _view(_B, 'reward', -1),
-        {'view': '0 10 20', 'mask': '0 1 1'},
-    ),
-    'view_of_the_next_action': (
-        lambda: _view(_B, 'action', 1),
-        {'view': '2 3 0', 'mask': '1 1 0'},
-    ),
-    'view_of_two_rewards': (
-        lambda: _view(_B, 'reward', '-2:-1'),
-        {'view': '0 0; 0 10; 10 20'},
-    ),
     'view_from_0_to_2': (
         lambda: _view(_B, 'reward', '0:2'),
         {'view': '10 20 30; 20 30 0; 30 0 0'},
-    ),
-    'view_of_fifty': (
-        lambda: _view(_B, 'reward', '-50:-1'),
-        {
-            'view': np.stack([[0] * 50, [0] * 49 + [10], [0] * 48 + [10, 20]]),
-            'mask': np.stack([[0] * 50, [0] * 49 + [1], [0] * 48 + [1, 1]]),
-        },
-    ),
-    'view_of_every_second_row': (
-        lambda: _view(_A, 'reward', -1, batch_repeat_value=2),
-        {'view': '0 2 4'},
-    ),
-    'view_of_a_fragment': (
-        lambda: _view(_A, 'action', 1, start=2, stop=4),
-        {'view': '4 0', 'mask': '1 0'},
     ),
     'view_of_a_space': (
         lambda: _view(
@@ -349,26 +234,11 @@ _EXAMPLES = {
         ),
         {'view': '0 1 2'},
     ),
-    'frames': (
-        lambda: windows.stack_and_chunk(_B, 3),
-        {
-            'observation': '10 10 10; 10 10 11; 10 11 12; 11 12 13',
-            'observation_mask': '0 0 1; 0 1 1; 1 1 1; 1 1 1',
-            'action': '1 2 3 4',
-        },
-    ),
     'frames_of_rows': (
         lambda: windows.stack_and_chunk(windows.transition_rows(_B), 2).columns,
         {
             'observation': '10 10; 10 11; 11 12',
             'next_observation': '10 11; 11 12; 12 13',
-        },
-    ),
-    'actions': (
-        lambda: windows.stack_and_chunk(_B, num_actions=3, fill='zeros'),
-        {
-            'action': '1 2 3; 2 3 0; 3 0 0; 0 0 0',
-            'action_mask': '1 1 1; 1 1 0; 1 0 0; 0 0 0',
         },
     ),
     'actions_of_rows': (
@@ -534,46 +404,6 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
     # Lambda is as exact as the rewards.
     exact = all_of(1.0, 0.1)[2].columns['td_lambda_return']
     self.assertAllClose(exact[1:], [20 + 0.9 * 3 + 0.1 * 34, 34], 1e-14, 0)
-
-  def test_all_columns_in_one_chain(self):
-    rows = windows.transition_rows(_SIX)
-    given = tf.nest.map_structure(tf.identity, rows)
-    made = windows.reward_to_go(rows, 0.5)
-    made = windows.advantages(made, tf.range(7.0), 0.5)
-    made = windows.stack_and_chunk(made, 2)
-    made = windows.stack_and_chunk(made, num_actions=2, fill='zeros')
-    made = windows.n_step_transitions(made, 2, 0.5)
-    tf.nest.map_structure(self.assertAllEqual, rows, given)
-    chunks = _unroll(made, 3, 3, 'repeat_last').columns
-    for name, expected in {
-        'next_observation': [
-            [[1, 2], [2, 3], [3, 4]],
-            [[4, 5], [5, 6], [5, 6]],
-        ],
-        'action': [[[1, 2], [2, 3], [3, 4]], [[4, 5], [5, 6], [6, 0]]],
-        'reward': [[2, 3.5, 5], [6.5, 8, 6]],
-    }.items():
-      self.assertAllEqual(chunks[name], expected, name)
-    self.assertAllClose(
-        chunks['td_lambda_return'] - chunks['advantage'], [[0, 1, 2], [3, 4, 5]]
-    )
-
-  def test_learners_bootstrap_where_nothing_is_done(self):
-    # What is written into the terminal step is 0, on both sides of it.
-    steps = {**_A, 'discount': np.float32([1, 0.5, 1, 1, 0, 0])}
-    for cut, discount in (
-        (_horizon(steps, 4, no_done_at_end=True), [1, 0.5, 1, 1]),
-        (_horizon(steps, 9, no_done_at_end=True), [1, 0.5, 1, 1, 1]),
-    ):
-      rows = windows.advantages(cut, [8.0] * (len(discount) + 1), 0.5)
-      self.assertAllEqual(rows.columns['discount'], discount)
-      self.assertEqual(
-          rows.columns['td_lambda_return'][-1], len(discount) + 0.5 * 8
-      )
-      frames = rlds2reverb.convert_rlds_to_trajectories(
-          tf.data.Dataset.from_tensors({'steps': cut})
-      )
-      self.assertAllEqual([f.discount for f in frames], [*discount, 1])
 
 
 if __name__ == '__main__':
