@@ -70,27 +70,22 @@ class Episodes(private.WrappedDataset):
     limit = tf.cast(count, tf.int64)
     is_among = lambda batch: (batch.episode < limit) | (limit < 0)
     # The first episode tells; a batch may have none.
+    begins_among = lambda batch: tf.reduce_all(is_among(batch)[:1])
     batches = batching.numbered(self.batches).take_while(
-        graphs.no_autograph(lambda batch: tf.reduce_all(is_among(batch)[:1]))
+        graphs.no_autograph(begins_among)
     )
-    return self._made(_keep(batches, is_among), 'take', count)
+    return self._kept(batches, is_among, 'take', count)
 
   def skip(self, count, name=None):
     limit = tf.cast(count, tf.int64)
     is_left = lambda batch: (batch.episode >= limit) & (limit >= 0)
-    return self._made(
-        _keep(batching.numbered(self.batches), is_left), 'skip', count
-    )
+    return self._kept(batching.numbered(self.batches), is_left, 'skip', count)
 
   def shard(self, num_shards, index, name=None):
     count, place = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
     is_in = lambda batch: batch.episode % count == place
-    return self._made(
-        _keep(batching.numbered(self.batches), is_in),
-        'shard',
-        num_shards,
-        index,
-    )
+    batches = batching.numbered(self.batches)
+    return self._kept(batches, is_in, 'shard', num_shards, index)
 
   def repeat(self, count=None, name=None):
     return self._made(self.batches.repeat(count), 'repeat', count)
@@ -115,23 +110,22 @@ class Episodes(private.WrappedDataset):
       return Episodes(batches)
     return self._made(batches, 'concatenate', dataset._numbers)
 
+  def _kept(self, batches, which, method, *args) -> 'Episodes':
+    """Returns the episodes of numbered batches of which a function says so."""
+
+    def some(batch):
+      batch = episode_batches.keep_episodes(batch, which(batch))
+      return batch._replace(episode=())
+
+    batches = batching.not_empty(graphs.map_elements(batches, some))
+    return self._made(batches, method, *args)
+
   def _made(self, batches, method, *args) -> 'Episodes':
     """Returns the episodes of batches that a method makes of these."""
     if self._numbers is None:
       return Episodes(batches)
-    return Episodes(
-        batches, getattr(self._numbers, method)(*args).cardinality()
-    )
-
-
-def _keep(batches, which) -> tf.data.Dataset:
-  """Keeps the episodes of numbered batches for which a function says so."""
-
-  def some(batch):
-    batch = episode_batches.keep_episodes(batch, which(batch))
-    return batch._replace(episode=())
-
-  return batching.not_empty(graphs.map_elements(batches, some))
+    numbers = getattr(self._numbers, method)(*args)
+    return Episodes(batches, numbers.cardinality())
 
 
 def batches_of(
