@@ -1,9 +1,8 @@
 """Gives the elements of several data sets one structure."""
 
-import functools
 import itertools
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import tensorflow as tf
 import tree
@@ -56,21 +55,25 @@ def align(
     ValueError: if the data sets differ in anything but keys of dicts. The
       message lists each difference by its path, and what each data set has.
   """
-  datasets = {name: _stack(dataset) for name, dataset in datasets.items()}
-  differences = []
+  datasets = {
+      name: stacked_steps.stack_episodes(dataset)
+      if _has_steps(dataset.element_spec)
+      else dataset
+      for name, dataset in datasets.items()
+  }
   specs = {name: dataset.element_spec for name, dataset in datasets.items()}
+  owned = [_fields_of(spec) for spec in specs.values()]
   if of_batches:
     specs = {name: _of_any_size(name, spec) for name, spec in specs.items()}
+  differences: List[str] = []
   spec = _merge(specs, (), differences)
   if differences:
     raise ValueError(
         'The data sets cannot be mixed. Map them to the same fields first:\n'
         + '\n'.join(differences)
     )
-  fields_of = lambda spec: [keys for keys, _ in tree.flatten_with_path(spec)]
-  owned = [set(fields_of(one.element_spec)) for one in datasets.values()]
-  everywhere = set.intersection(*owned)
-  partial = [keys for keys in fields_of(spec) if keys not in everywhere]
+  everywhere = set.intersection(*map(set, owned))
+  partial = [keys for keys in _fields_of(spec) if keys not in everywhere]
 
   def aligned(source: int, dataset: tf.data.Dataset) -> tf.data.Dataset:
     def fill(*element):
@@ -97,9 +100,17 @@ def align(
   }
 
 
+def _has_steps(spec: Any) -> bool:
+  return isinstance(spec, dict) and rlds.STEPS in spec
+
+
+def _fields_of(spec: Any) -> List[paths.KeyPath]:
+  return [keys for keys, _ in tree.flatten_with_path(spec)]
+
+
 def _of_any_size(name: str, spec: Any) -> Any:
   """Returns the spec of batches, with an open first dimension."""
-  if isinstance(spec, dict) and rlds.STEPS in spec:
+  if _has_steps(spec):
     raise ValueError(
         f'With batch_size, data sets of batches are mixed, but {name} has'
         ' episodes. Cut them into windows first, and batch those; or leave'
@@ -118,43 +129,32 @@ def _of_any_size(name: str, spec: Any) -> Any:
   return tree.map_structure_with_path(of_any_size, spec)
 
 
-def _stack(dataset):
-  spec = dataset.element_spec
-  if not isinstance(spec, dict) or rlds.STEPS not in spec:
-    return dataset
-  return stacked_steps.stack_episodes(dataset)
-
-
 def _merge(
     specs: Mapping[str, Any], keys: paths.KeyPath, differences: List[str]
 ) -> Any:
   """Returns the common spec of the data sets at `keys`."""
   found = list(specs.values())
   make = type(found[0])
-  same_type = all(type(spec) is make for spec in found)
   are_dicts = all(isinstance(spec, Mapping) for spec in found)
-  if are_dicts or (
-      same_type
-      and isinstance(found[0], (tuple, list))
-      and len({len(spec) for spec in found}) == 1
-  ):
+  if are_dicts or _are_tuples(found):
     parts = {name: _parts(spec) for name, spec in specs.items()}
     merged = {
         key: _merge(
             {name: one[key] for name, one in parts.items() if key in one},
-            keys + (key,),
+            (*keys, key),
             differences,
         )
         for key in dict.fromkeys(itertools.chain(*parts.values()))
     }
     if are_dicts:
       return merged
-    values = merged.values()
-    return make(*values) if hasattr(make, '_fields') else make(values)
-  if same_type and isinstance(found[0], tf.TensorSpec):
-    shape = _common_shape([spec.shape for spec in found])
-    if shape is not None and len({spec.dtype for spec in found}) == 1:
-      return tf.TensorSpec(shape, found[0].dtype)
+    return make(**merged) if hasattr(make, '_fields') else make(merged.values())
+  if all(isinstance(spec, tf.TensorSpec) for spec in found):
+    common = found[0].most_specific_common_supertype(found[1:])
+    pairs = itertools.combinations(found, 2)
+    if all(one.is_compatible_with(other) for one, other in pairs):
+      if common.shape.rank is not None:
+        return common
   described = ', '.join(
       f'{name} has {_describe(spec)}' for name, spec in specs.items()
   )
@@ -162,24 +162,19 @@ def _merge(
   return found[0]
 
 
-def _parts(spec: Any) -> Dict[Any, Any]:
+def _are_tuples(specs: Sequence[Any]) -> bool:
+  """Returns whether specs are tuples or lists of one type and one length."""
+  return isinstance(specs[0], (tuple, list)) and all(
+      type(spec) is type(specs[0]) and len(spec) == len(specs[0])
+      for spec in specs
+  )
+
+
+def _parts(spec: Any) -> Mapping[Any, Any]:
   """Returns the parts of a dict, a tuple or a list by their keys."""
   if isinstance(spec, Mapping):
-    return dict(spec)
+    return spec
   return dict(zip(getattr(spec, '_fields', range(len(spec))), spec))
-
-
-def _common_shape(
-    shapes: Sequence[tf.TensorShape],
-) -> Optional[tf.TensorShape]:
-  """Returns the shape that fits all shapes, or None if there is none."""
-  pairs = itertools.combinations(shapes, 2)
-  if not all(one.is_compatible_with(other) for one, other in pairs):
-    return None
-  common = functools.reduce(
-      tf.TensorShape.most_specific_compatible_shape, shapes
-  )
-  return None if common.rank is None else common
 
 
 def _describe(spec) -> str:
@@ -209,7 +204,6 @@ def _fill(element, own, spec) -> Any:
 
 def _nearest_length(element, own, spec, keys) -> tf.Tensor:
   """Returns the length of the field whose path shares the most with `keys`."""
-
   like = [other for other in own if paths.get(spec, other).shape[:1] == [None]]
   if not like:
     raise ValueError(

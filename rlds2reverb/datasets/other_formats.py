@@ -29,9 +29,8 @@ FORMATS = {
 # How a sentence begins that is about the path itself.
 IT_HOLDS = ' It holds '
 
-# What a folder or a file has of each format, in the order in which it is looked
-# for: files in a folder; arrays in an npz file; groups and arrays in an HDF5
-# file, by a regular expression.
+# A file that a folder of each format has, in the order in which they are looked
+# for.
 _FOLDERS = {
     'ep_start_end_ids.npy': 'calvin',
     'meta/info.json': 'lerobot',
@@ -46,14 +45,16 @@ _FOLDERS = {
     'data/metadata.json': 'minari',
     'dataset_info.json': 'rlds',
 }
+# What an HDF5 file of each format has, likewise; # is a number at the end.
 _HDF5 = (
-    (r'(episode_\d+\n)+', 'minari'),
-    (r'(?s).*\bdata/demo_\d+\n.*', 'robomimic'),
-    (r'(?s).*\bcolumns\n(.*\n)?num_episodes\n(.*\n)?version\n.*', 'd3rlpy'),
+    ({'data/demo_#'}, 'robomimic'),
+    ({'columns', 'num_episodes', 'version'}, 'd3rlpy'),
     # TorchRL's buffers say how many transitions they hold.
-    (r'(?s)(.*\n)?_len\n(.*\n)?traj_\d+\n.*', 'torchrl'),
-    (r'(?s)(.*\n)?traj_\d+\n.*', 'maniskill'),
-    (r'(?s)(.*\n)?(observations|actions|rewards)\n.*', 'hdf5'),
+    ({'_len', 'traj_#'}, 'torchrl'),
+    ({'traj_#'}, 'maniskill'),
+    ({'observations'}, 'hdf5'),
+    ({'actions'}, 'hdf5'),
+    ({'rewards'}, 'hdf5'),
 )
 
 
@@ -109,8 +110,10 @@ def find(path: str) -> str:
       raise ValueError(f'{path} is not a whole npz file: {e}.') from e
   if path.endswith(('.hdf5', '.h5')):
     with h5py.File(path, 'r') as file:
-      text = ''.join(f'{name}\n' for name in _names_in(file))
-    return next((one for form, one in _HDF5 if re.fullmatch(form, text)), '')
+      names = {re.sub(r'\d+$', '#', name) for name in _names_in(file)}
+    if names == {'episode_#'}:
+      return 'minari'
+    return next((found for has, found in _HDF5 if has <= names), '')
   return ''
 
 
@@ -134,8 +137,8 @@ def _format_of_folder(path: str) -> str:
 
 
 def _names_in(file: h5py.File) -> List[str]:
-  """Returns the sorted names at the top of an HDF5 file, and below `data`."""
-  names = sorted(file)
+  """Returns the names at the top of an HDF5 file, and below `data`."""
+  names = list(file)
   # A link to another file is not followed.
   is_here = isinstance(file.get('data', getlink=True), h5py.HardLink)
   if is_here and isinstance(file['data'], h5py.Group):
