@@ -269,6 +269,12 @@ def read(
   return strings.reshape(shape)
 
 
+def row(value: Any) -> np.ndarray:
+  """Returns the column of one value; NumPy's own strings lose zeros at ends."""
+  is_text = isinstance(value, (bytes, str))
+  return np.asarray([value], object if is_text else None)
+
+
 def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:
   """Returns rows of zeros, or of empty strings."""
   if spec.dtype == tf.string:

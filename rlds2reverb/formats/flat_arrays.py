@@ -191,7 +191,8 @@ def to_dataset(
             np.diff(rows) + is_added,
             terminal,
             np.arange(first, end),
-            may_lack=is_added,
+            {},
+            is_added,
         )
 
   return python_episodes.to_dataset(read, len(run))

@@ -35,25 +35,25 @@ BATCH_BYTES = 4 << 20
 
 
 class PythonEpisode(NamedTuple):
-  """The steps of one episode, or of `E`, without flags and discounts.
+  """The steps of an episode, or of `E`, without flags and discounts.
 
   Attributes:
     steps: a dict of step fields. Every leaf is a column, see `columns`: a row
-      for each step; or for each but the last one of an episode, which is then
-      zero.
-    num_steps: the number of steps, or int64 `[E]`.
-    is_terminal: whether the last step is terminal, or bool `[E]`.
-    episode_id: the number that identifies the episode, or int64 `[E]`.
-    fields: a nest of the other fields of the one episode, numbers or strings.
-    may_lack: whether a column may lack the row of the last step, or bool `[E]`.
+      for each step; or for each but the last ones of episodes that `may_lack`
+      it, which are then zero.
+    num_steps: int64 `[E]`: the number of steps.
+    is_terminal: bool `[E]`: whether the last step is terminal.
+    episode_id: int64 `[E]`: the number that identifies the episode.
+    fields: a nest of the other fields of the episodes, columns of `E` rows.
+    may_lack: bool `[E]`: whether a column may lack the row of the last step.
   """
 
   steps: Dict[str, Any]
-  num_steps: Any
-  is_terminal: Any
-  episode_id: Any
-  fields: Mapping[str, Any] = {}
-  may_lack: Any = True
+  num_steps: np.ndarray
+  is_terminal: np.ndarray
+  episode_id: np.ndarray
+  fields: Mapping[str, Any]
+  may_lack: np.ndarray
 
 
 Episodes = Generator[PythonEpisode, None, None]
@@ -108,7 +108,12 @@ def make_episode(
             f' {length} of actions: expected {count}.'
         )
   num_steps = length + (has_next or is_terminal)
-  return PythonEpisode(steps, num_steps, is_terminal, episode_id, fields or {})
+  return PythonEpisode(
+      steps,
+      *map(columns_lib.row, (num_steps, is_terminal, episode_id)),
+      tf.nest.map_structure(columns_lib.row, fields or {}),
+      columns_lib.row(True),
+  )
 
 
 def to_dataset(
@@ -145,9 +150,7 @@ def to_dataset(
     spec = tree.map_structure_with_path(
         lambda path, column: _check(first, path, column), first.steps
     )
-    fields = tf.nest.map_structure(
-        lambda value: columns_lib.row_spec(_row(value)), first.fields
-    )
+    fields = tf.nest.map_structure(columns_lib.row_spec, first.fields)
   made = dict.fromkeys(rlds.FLAGS, tf.TensorSpec([], tf.bool))
   made[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
   stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
@@ -175,7 +178,7 @@ def _batches(
   with contextlib.closing(episodes()) as found:
     try:
       for episode in found:
-        length = np.sum(episode.num_steps)
+        length = episode.num_steps.sum()
         if waiting and num_steps + length > max_steps:
           yield _join(waiting)
           waiting, num_steps = [], 0
@@ -191,11 +194,10 @@ def _batches(
 
 def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
   """Returns the batch of episodes that have been read."""
-  columns = zip(*episodes)
   join = lambda *rows: rows[0] if len(rows) == 1 else np.concatenate(rows)
-  steps = tf.nest.map_structure(join, *next(columns))
-  lengths, is_terminal, ids = (np.hstack(next(columns)) for _ in range(3))
-  fields = tf.nest.map_structure(join, *next(columns))
+  steps, lengths, is_terminal, ids, fields, _ = tf.nest.map_structure(
+      join, *episodes
+  )
   splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
   row = np.arange(splits[-1])
   # The number of steps that follow each step in its episode.
@@ -212,13 +214,6 @@ def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
   )
 
 
-def _row(value: Any) -> np.ndarray:
-  """Returns a row of a value; NumPy's own strings lose zeros at their ends."""
-  return np.asarray(
-      [value], object if isinstance(value, (bytes, str)) else None
-  )
-
-
 def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
   """Returns an episode in arrays of its own, `[T, ...]` and `[1, ...]`."""
   try:
@@ -229,14 +224,12 @@ def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
         for nest in (episode.steps, spec)
     )
     raise ValueError(
-        f'Episode {episode.episode_id} has the fields {found}, but the first'
+        f'Episode {episode.episode_id[0]} has the fields {found}, but the first'
         f' episode has {first}.'
     ) from e
   ends = np.cumsum(episode.num_steps) - 1
-  is_there = np.ones(np.sum(episode.num_steps), bool)
-  is_there[
-      ends[np.broadcast_to(episode.may_lack, ends.shape) & (ends >= 0)]
-  ] = False
+  is_there = np.ones(episode.num_steps.sum(), bool)
+  is_there[ends[episode.may_lack & (ends >= 0)]] = False
 
   def read(path, row_spec, column):
     _check(episode, path, column, row_spec)
@@ -250,7 +243,7 @@ def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
   return episode._replace(
       steps=tree.map_structure_with_path(read, spec, episode.steps),
       fields=tf.nest.map_structure(
-          lambda spec, value: columns_lib.read(_row(value), slice(None), spec),
+          lambda spec, rows: columns_lib.read(rows, slice(None), spec).copy(),
           field_specs,
           episode.fields,
       ),
@@ -265,10 +258,10 @@ def _check(
 ) -> tf.TensorSpec:
   """Checks a column by the spec of its rows in the first episode, if known."""
   name = steps_lib.field_path(path)
-  where = f'{name} of episode {episode.episode_id}'
+  where = f'{name} of episode {episode.episode_id[0]}'
   spec = row_spec or columns_lib.checked_spec(name, column, where)
-  most = np.sum(episode.num_steps)
-  counts = most - np.sum(episode.may_lack), most
+  most = episode.num_steps.sum()
+  counts = most - episode.may_lack.sum(), most
   if len(column) not in counts:
     raise ValueError(
         f'{where} has {len(column)} rows, but an episode of {most} steps has'

@@ -4,7 +4,8 @@ The drawing in `ted` shows them. In the flat form, fields of steps have one row
 more for each episode than fields of transitions.
 """
 
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+import types
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -22,19 +23,15 @@ BELOW_NEXT = NEXT + '/'
 _CHUNK_BYTES = 8 << 20
 
 
-class Rest(NamedTuple):
-  """The data for which TED has no place.
-
-  Attributes:
-    num_steps: int64 `[E]`: how many steps each episode has.
-    last_step: by the paths of step fields, the last step of each episode that
-      has one, `[L, ...]`. Its action and reward are in no transition.
-    metadata: by their paths, the other fields of the episodes, `[E, ...]`.
-  """
-
-  num_steps: np.ndarray
-  last_step: Dict[str, np.ndarray]
-  metadata: Dict[str, np.ndarray]
+# The data for which TED has no place, by the paths of their fields.
+Rest = Mapping[str, np.ndarray]
+# In it, int64 `[E]`: how many steps each episode has.
+NUM_STEPS = 'num_steps'
+# Below these, the fields of the last step of each episode that has one,
+# `[L, ...]`, whose action and reward are in no transition; and the other fields
+# of the episodes, `[E, ...]`.
+LAST_STEP = 'last_step/'
+METADATA = 'metadata/'
 
 
 def is_flat(columns: Mapping[str, np.ndarray]) -> bool:
@@ -115,7 +112,7 @@ def find_jumps(
 def read_episodes(
     columns: Mapping[str, np.ndarray],
     lengths: np.ndarray,
-    rest: Optional[Rest] = None,
+    rest: Rest = types.MappingProxyType({}),
     first: int = 0,
 ) -> python_episodes.Episodes:
   """Yields the episodes of columns, oldest first.
@@ -123,22 +120,17 @@ def read_episodes(
   Args:
     columns: the columns, of either form.
     lengths: int64 `[E]`: how many transitions each episode has, if it has any.
-    rest: the data beside the columns, if it is known.
+    rest: the data beside the columns, if there is any.
     first: the row of the oldest transition; rows before it follow the last.
   """
   done, terminated = find_ends(columns)
   places = _places(columns, len(done))
-  counts = lengths + 1 if rest is None else rest.num_steps
   begin = start = num_last = 0
-  for index, count in enumerate(counts.tolist()):
+  for index, count in enumerate(rest.get(NUM_STEPS, lengths + 1).tolist()):
     length = max(count - 1, 0)
     rows = (first + np.arange(begin, begin + length)) % len(done)
-    known: Dict[str, np.ndarray] = {}
-    fields: Dict[str, Any] = {}
-    if rest is not None:
-      row = slice(num_last, num_last + (count > 0))
-      known = {name: column[row] for name, column in rest.last_step.items()}
-      fields = {name: one[index] for name, one in rest.metadata.items()}
+    last = slice(num_last, num_last + (count > 0))
+    known = _rows_below(rest, LAST_STEP, last)
     ends = known.get(rlds.IS_LAST, done[rows[-1:]])
     terminal = known.get(rlds.IS_TERMINAL, terminated[rows[-1:]])
     is_last = np.zeros(count, bool)
@@ -152,16 +144,24 @@ def read_episodes(
         if after is not None and length:
           end = after[rows[-1:]]
       steps[name] = _joined(name, here, end, known.get(name))
+    metadata = _rows_below(rest, METADATA, slice(index, index + 1))
     yield python_episodes.PythonEpisode(
         columns_lib.nest(steps),
-        count,
-        bool(terminal.any()),
-        index,
-        columns_lib.nest(fields),
+        *map(columns_lib.row, (count, bool(terminal.any()), index)),
+        columns_lib.nest(metadata),
+        columns_lib.row(True),
     )
     # A field of steps has a row more for each episode.
     begin, start = begin + length, start + count * (length > 0)
     num_last += count > 0
+
+
+def _rows_below(rest: Rest, place: str, rows: Any) -> Dict[str, Any]:
+  return {
+      name.removeprefix(place): column[rows]
+      for name, column in rest.items()
+      if name.startswith(place)
+  }
 
 
 def _places(

@@ -25,6 +25,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted as ted_lib
 from rlds2reverb.formats import ted_columns
@@ -87,7 +88,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       path, columns, capacity, len(lengths) + len(done) - capacity
   )
   rest = torchrl_files.read_rest(folder)
-  num_steps = lengths + 1 if rest is None else rest.num_steps
+  num_steps = rest.get(ted_columns.NUM_STEPS, lengths + 1)
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
         f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
@@ -213,7 +214,7 @@ def save_torchrl(
   ) as folder:
     length = torchrl_files.write(folder, _columns(data, rests), format)
     torchrl_files.write_rest(folder, rests)
-  lone = sum(int(rest.num_steps[0]) < 2 for rest in rests)
+  lone = sum(int(rest[ted_columns.NUM_STEPS][0]) < 2 for rest in rests)
   if lone:
     logging.warning(
         '%d episodes without a transition are in %s only, which TorchRL does'
@@ -233,13 +234,12 @@ def _columns(
     steps = episode.pop(rlds.STEPS)
     columns = ted_lib.to_columns(steps)
     done = columns[ted_columns.DONE]
-    metadata = {
-        name: np.asarray([leaf], object if isinstance(leaf, bytes) else None)
-        for name, leaf in paths.leaves(episode).items()
-    }
-    last = {name: leaf[-1:] for name, leaf in paths.leaves(steps).items()}
-    num_steps = np.array([len(steps[rlds.IS_LAST])])
-    rests.append(ted_columns.Rest(num_steps, last, metadata))
+    rest = {ted_columns.NUM_STEPS: np.array([len(steps[rlds.IS_LAST])])}
+    for name, leaf in paths.leaves(steps).items():
+      rest[ted_columns.LAST_STEP + name] = leaf[-1:]
+    for name, leaf in paths.leaves(episode).items():
+      rest[ted_columns.METADATA + name] = columns_lib.row(leaf)
+    rests.append(rest)
     if not len(done):
       continue
     if unfinished is not None:

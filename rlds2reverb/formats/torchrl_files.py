@@ -17,7 +17,7 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 
 import json
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import h5py
 import numpy as np
@@ -25,7 +25,6 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import paths
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import ted_columns
@@ -263,23 +262,20 @@ def _own_values(length: int) -> Iterator[Tuple[str, Any]]:
 
 def write_rest(folder: str, rests: List[ted_columns.Rest]) -> None:
   """Writes data for which TorchRL has no place: names and tensors in turn."""
-  nests = [paths.leaves(rest._asdict()) for rest in rests]
   with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
-    for name in nests[0]:
-      column = np.concatenate([nest[name] for nest in nests])
+    for name in sorted(rests[0]):
+      column = np.concatenate([rest[name] for rest in rests])
       writer.write(name)
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
 
-def read_rest(folder: str) -> Optional[ted_columns.Rest]:
+def read_rest(folder: str) -> ted_columns.Rest:
   """Reads what `write_rest` wrote, if it did."""
   path = os.path.join(folder, REST_FILE)
   if not os.path.isfile(path):
-    return None
+    return {}
   records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-  found: Dict[str, Any] = {'last_step': {}, 'metadata': {}}
-  for name, record in zip(records[::2], records[1::2]):
-    part, _, field = name.decode().partition('/')
-    proto = tensor_pb2.TensorProto.FromString(record)
-    (found[part] if field else found)[field or part] = tf.make_ndarray(proto)
-  return ted_columns.Rest(**found)
+  return {
+      name.decode(): tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
+      for name, record in zip(records[::2], records[1::2])
+  }

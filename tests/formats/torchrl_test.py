@@ -147,7 +147,6 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     folder = os.path.join(path, 'storage', 'collector')
     os.mkdir(folder)
     ids.tofile(os.path.join(folder, 'traj_ids.memmap'))
-    entry = {'device': 'cpu', 'shape': [16], 'dtype': 'torch.int64'}
     expected.change_json(
         os.path.join(folder, '..', 'meta.json'),
         lambda meta: meta.update(collector={'type': ''}),
