@@ -40,7 +40,6 @@ _SPACES = {'observations': 'observation_space', 'actions': 'action_space'}
 _TERMINATIONS = 'terminations'
 _INFOS = 'infos'
 _TEXT = tf.TensorSpec([], tf.string)
-_PARQUET = 'parquet'
 _LAYOUT = hdf5_groups.GroupLayout(
     'episode',
     columns_lib.NAMES,
@@ -79,14 +78,13 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   file = next(
       filter(os.path.isfile, (os.path.join(path, one) for one in _FILES)), path
   )
+  is_there = os.path.isfile(file)
   folders = [path, os.path.join(path, 'data')]
-  if os.path.isfile(file):
-    folders = [os.path.dirname(file)]
-  found = [_read_metadata(folder) for folder in folders]
-  for folder, (data_format, spaces) in zip(folders, found):
-    if data_format in ('arrow', _PARQUET):
+  for folder in [os.path.dirname(file)] if is_there else folders:
+    data_format, spaces = _read_metadata(folder)
+    if data_format in ('arrow', 'parquet'):
       return _load_tables(folder, data_format, spaces)
-  if len(folders) > 1:
+  if not is_there:
     raise ValueError(
         f'There is no HDF5 file in {path}: a Minari data set has one of'
         f' {_FILES}.'
