@@ -10,7 +10,6 @@ from typing import (
     Callable,
     Dict,
     Iterable,
-    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -59,7 +58,6 @@ class Rows(NamedTuple):
     row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
     first: bool `[T]`: which steps are the first ones by their position.
     last: bool `[T]`: which steps are the last ones by their position.
-    cast: a function that is applied to each leaf of the data.
     episode_of_rows: of a batch, the episode of each step, int64 `[T]`.
   """
 
@@ -67,13 +65,91 @@ class Rows(NamedTuple):
   row_splits: tf.Tensor
   first: tf.Tensor
   last: tf.Tensor
-  cast: Callable[[tf.Tensor], tf.Tensor]
   episode_of_rows: Optional[tf.Tensor]
 
   def repeat(self, value: tf.Tensor) -> tf.Tensor:
     """Returns one value for each step, `[T, ...]`."""
     # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
     return tf.gather(value[tf.newaxis], tf.zeros_like(self.first, tf.int32))
+
+  def of_episode(self, leaf: tf.Tensor) -> tf.Tensor:
+    """Returns the value of each step's episode, `[T, ...]`."""
+    if self.episode_of_rows is None:
+      return self.repeat(leaf)
+    return tf.gather(leaf, self.episode_of_rows)
+
+
+_Reader = Callable[[Rows], Any]
+_Cast = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Finder:
+  """Finds sources in the fields of a data set, and makes their readers.
+
+  Attributes:
+    used: the keys of all fields that are read.
+    problems: a sentence for every path that does not exist or that can be read
+      in more than one way. Then the readers cannot be used.
+    calls_functions: whether a source is a function.
+  """
+
+  def __init__(self, episode: Dict[str, Any]):
+    """Creates the finder for an episode, or for the spec of one."""
+    self.used: List[paths.KeyPath] = []
+    self.problems: List[str] = []
+    self.calls_functions = False
+    self._nest = nest_of(episode)
+
+  def reader_of(self, source: Source, name: str, cast: _Cast) -> _Reader:
+    """Returns a function that reads a source, a nest of `[T, ...]`.
+
+    Args:
+      source: a source, but not None.
+      name: the name of the field that is made, for error messages.
+      cast: a function that is applied to each leaf of the data.
+    """
+    if isinstance(source, dict):
+      parts = {k: self.reader_of(v, name, cast) for k, v in source.items()}
+      return lambda rows: {key: read(rows) for key, read in parts.items()}
+    if isinstance(source, list):
+      vectors = [self.reader_of(part, name, cast) for part in source]
+      return lambda rows: _to_vectors([read(rows) for read in vectors])
+    if isinstance(source, (str, tuple)):
+      read = self._reader_of_path(source)
+    elif isinstance(source, Derived):
+      (of,) = vars(source).values()
+      value = self.reader_of(of, name, tf.identity)
+      read = lambda rows: source.derive(value(rows), rows)
+    elif callable(source):
+      self.calls_functions = True
+      read = lambda rows: _called(source, rows, name)
+    else:
+      return lambda rows: rows.repeat(tf.constant(source))
+    return lambda rows: tf.nest.map_structure(cast, read(rows))
+
+  def _reader_of_path(self, path) -> _Reader:
+    columns = None
+    # A key of the data may itself end like `[0:3]`.
+    if isinstance(path, str) and not paths.contains(self._nest, path):
+      parts = _COLUMNS.fullmatch(path)
+      if parts:
+        path, *ends = parts.groups()
+        columns = slice(*(int(end) if end else None for end in ends))
+    keys, problem = paths.look_up(self._nest, path)
+    if problem:
+      self.problems.append(problem)
+    else:
+      self.used.append(keys)
+
+    def read(rows):
+      found = paths.get(nest_of(rows.episode), keys)
+      if keys[0] == EPISODE:
+        found = tf.nest.map_structure(rows.of_episode, found)
+      if columns is None:
+        return found
+      return _columns_of(found, steps_lib.field_path(keys), columns)
+
+    return read
 
 
 def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
@@ -96,95 +172,9 @@ def nest_of(episode: Dict[str, Any]) -> Dict[str, Any]:
   return {**steps, EPISODE: metadata}
 
 
-def parts_of(source: Source) -> Iterator[Source]:
-  """Yields the paths, functions and constants in a source."""
-  if isinstance(source, Derived):
-    source = dict(vars(source))
-  if isinstance(source, (dict, list)):
-    for part in source.values() if isinstance(source, dict) else source:
-      yield from parts_of(part)
-  else:
-    yield source
-
-
-def find(
-    source: Source, nest: Dict[str, Any]
-) -> Tuple[List[paths.KeyPath], List[str]]:
-  """Finds the fields of the data that a source names.
-
-  Args:
-    source: a source, but not None.
-    nest: the `nest_of` an episode, or of the spec of one.
-
-  Returns:
-    The keys of the fields; and a sentence for every path that does not exist or
-    that can be read in more than one way.
-  """
-  used, problems = [], []
-  for part in parts_of(source):
-    if isinstance(part, (str, tuple)):
-      keys, problem, _ = _look_up(nest, part)
-      (problems if problem else used).append(problem or keys)
-  return used, problems
-
-
-def _look_up(nest, path):
-  """Returns the keys of a path, what is wrong with it, and the columns."""
-  columns = None
-  # A key of the data may itself end like `[0:3]`.
-  if isinstance(path, str) and not paths.contains(nest, path):
-    parts = _COLUMNS.fullmatch(path)
-    if parts:
-      path, *ends = parts.groups()
-      columns = slice(*(int(end) if end else None for end in ends))
-  return (*paths.look_up(nest, path), columns)
-
-
-def read(source: Source, rows: Rows, name: str) -> Any:
-  """Returns the tensors of a source that fits, a nest of `[T, ...]`.
-
-  Args:
-    source: a source, but not None.
-    rows: the steps.
-    name: the name of the field that is made, for error messages.
-
-  Raises:
-    InvalidArgumentError: if a function returns another length.
-  """
-  if isinstance(source, dict):
-    return {key: read(part, rows, name) for key, part in source.items()}
-  if isinstance(source, list):
-    return _to_vectors([read(part, rows, name) for part in source])
-  if isinstance(source, (str, tuple)):
-    nest = nest_of(rows.episode)
-    keys, _, columns = _look_up(nest, source)
-    found = paths.get(nest, keys)
-    if keys[0] == EPISODE:
-      owner = rows.episode_of_rows
-      repeat = lambda leaf: tf.gather(leaf, owner)
-      found = tf.nest.map_structure(
-          rows.repeat if owner is None else repeat, found
-      )
-    if columns is not None:
-      found = _columns_of(found, steps_lib.field_path(keys), columns)
-  elif isinstance(source, Derived):
-    (of,) = vars(source).values()
-    as_it_is = rows._replace(cast=tf.identity)
-    found = source.derive(read(of, as_it_is, name), rows)
-  elif callable(source):
-    found = tf.nest.map_structure(tf.convert_to_tensor, source(rows.episode))
-    found = stacked_steps.with_equal_lengths(
-        {rlds.STEPS: rows.first, name: found}
-    )[name]
-  else:
-    return rows.repeat(tf.constant(source))
-  return tf.nest.map_structure(rows.cast, found)
-
-
 def rows_of(
     episode: Dict[str, Any],
     used: Sequence[paths.KeyPath],
-    cast: Callable[[tf.Tensor], tf.Tensor],
     row_splits: Optional[tf.Tensor] = None,
 ) -> Rows:
   """Returns the rows of stacked steps, checked for one length.
@@ -192,7 +182,6 @@ def rows_of(
   Args:
     episode: see `Rows`.
     used: the keys of the fields that are used. Other leaves are not checked.
-    cast: see `Rows`.
     row_splits: those of a batch; None for an episode. Of a single episode, a
       field that is not used may be longer than others.
 
@@ -221,7 +210,7 @@ def rows_of(
     owner = episode_batches.episode_of_rows(splits)
   begins = episode_batches.count_begins(splits, length + 1) > 0
   episode = {**episode, rlds.STEPS: steps}
-  return Rows(episode, splits, begins[:-1], begins[1:], cast, owner)
+  return Rows(episode, splits, begins[:-1], begins[1:], owner)
 
 
 def is_below(keys: paths.KeyPath, fields: Iterable[paths.KeyPath]) -> bool:
@@ -246,6 +235,14 @@ def kind_of(stacked: Any) -> str:
   if tf.nest.is_nested(stacked):
     return 'a nest'
   return f'{stacked.dtype.name} {stacked.shape[1:]}'
+
+
+def _called(function, rows, name):
+  """Returns the tensors of a source that is a function of the episode."""
+  made = function(rows.episode)
+  made = tf.nest.map_structure(tf.convert_to_tensor, made)
+  checked = {rlds.STEPS: rows.first, name: made}
+  return stacked_steps.with_equal_lengths(checked)[name]
 
 
 def _columns_of(leaf, name, columns):

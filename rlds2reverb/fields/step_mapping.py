@@ -6,7 +6,7 @@ and with their shapes. A `StepMapping` says for each field what it is made from.
 
 import dataclasses
 import functools
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import gin
 import tensorflow as tf
@@ -140,13 +140,13 @@ class StepMapping:
         if a function returns another length.
     """
     episode = self.stack_used(episode)
-    rows = sources_lib.rows_of(episode, self._used(episode), self._cast)
-    return {**episode, rlds.STEPS: self._map(rows)}
+    steps, _ = self._map(episode)
+    return {**episode, rlds.STEPS: steps}
 
   def stack_used(self, episode: Dict[str, Any]) -> Dict[str, Any]:
     """Stacks the steps of an episode, and drops what cannot be stacked."""
-    steps = _stack(episode[rlds.STEPS], self._used(episode))
-    return {**episode, rlds.STEPS: steps}
+    finder, _ = self._find(episode)
+    return {**episode, rlds.STEPS: _stack(episode[rlds.STEPS], finder.used)}
 
   def map_batch(
       self, batch: episode_batches.EpisodeBatch
@@ -158,10 +158,8 @@ class StepMapping:
       InvalidArgumentError: as `__call__` does.
     """
     episodes = {**batch.fields, rlds.STEPS: batch.steps}
-    rows = sources_lib.rows_of(
-        episodes, self._used(episodes), self._cast, batch.row_splits
-    )
-    return batch._replace(steps=self._map(rows), row_splits=rows.row_splits)
+    steps, row_splits = self._map(episodes, batch.row_splits)
+    return batch._replace(steps=steps, row_splits=row_splits)
 
   def takes_batches(self, episode_spec: Any) -> bool:
     """Returns whether `map_batch` can be used: no source must be a function.
@@ -169,50 +167,48 @@ class StepMapping:
     Raises:
       ValueError: if a path is none of `episode_spec`; see `map_fields`.
     """
-    self._used(episode_spec)
-    sources = list(self._sources().values())
-    return not any(map(callable, sources_lib.parts_of(sources)))
+    finder, _ = self._find(episode_spec)
+    return not finder.calls_functions
 
-  def _map(self, rows: sources_lib.Rows) -> Dict[str, Any]:
-    """Returns the mapped steps of episodes."""
+  def _map(self, episode, row_splits=None):
+    """Returns the mapped steps of episodes, and their row splits."""
+    finder, readers = self._find(episode)
+    rows = sources_lib.rows_of(episode, finder.used, row_splits)
     mapped = {}
-    for field, source in self._sources().items():
-      value = sources_lib.read(source, rows, field)
+    for field, read in readers.items():
+      value = read(rows)
       if field in (*rlds.FLAGS, rlds.DISCOUNT):
         dtype = tf.bool if field in rlds.FLAGS else tf.float32
         value = steps_lib.one_a_step(field, value, dtype)
       elif field == rlds.REWARD:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
+        if self.last_reward == last_steps.TRANSITION:
+          value = last_steps.move_reward(value, rows.first, rows.last)
       mapped[field] = value
-    if self.last_reward == last_steps.TRANSITION and rlds.REWARD in mapped:
-      mapped[rlds.REWARD] = last_steps.move_reward(
-          mapped[rlds.REWARD], rows.first, rows.last
-      )
     if self.last_action:
       mapped[last_steps.HAS_ACTION] = tf.ones_like(rows.last)
-    return _fill_in(mapped, rows.first, rows.last)
+    return _fill_in(mapped, rows.first, rows.last), rows.row_splits
 
-  def _sources(self) -> Dict[str, Source]:
-    """Returns the sources of the fields that have one."""
-    return {
-        name: source
-        for name, source in vars(self).items()
-        if name not in _SETTINGS and source is not None
-    }
+  def _find(self, episode):
+    """Returns the finder of the sources, and the reader of each field.
 
-  def _used(self, episode) -> List[paths_lib.KeyPath]:
-    """Returns the keys of all fields that are read, if the mapping fits."""
-    nest, used = sources_lib.nest_of(episode), []
+    Raises:
+      ValueError: if the mapping does not fit the episode, or its spec.
+    """
+    finder, readers = sources_lib.Finder(episode), {}
     problems = [
         f'{name}: It cannot be filled in.'
         for name in (rlds.OBSERVATION, rlds.ACTION)
         if getattr(self, name) is None
     ]
-    for name, source in self._sources().items():
-      keys, found = sources_lib.find(source, nest)
-      used += keys
+    for name, source in vars(self).items():
+      if name in _SETTINGS or source is None:
+        continue
+      known = len(finder.problems)
+      readers[name] = finder.reader_of(source, name, self._cast)
       hint = ' None fills it in.' if name in _CAN_BE_FILLED else ''
+      found = finder.problems[known:]
       problems += [f'{name}: {problem}{hint}' for problem in found]
     if problems:
       raise ValueError(
@@ -221,7 +217,7 @@ class StepMapping:
           + '\nThe data set has:\n  '
           + '\n  '.join(sources_lib.describe(episode))
       )
-    return used
+    return finder, readers
 
   def _cast(self, leaf):
     return tf.cast(leaf, self.cast.get(leaf.dtype.name, leaf.dtype))
