@@ -114,7 +114,7 @@ class ClipField(base.EpisodeTransform):
 
 
 @base.configurable
-class PadField(values.FieldTransform):
+class PadField(base.EpisodeTransform):
   """Pads a vector with zeros on the right, and adds a mask, as Octo does.
 
       action, size=2, width=4      a b 0 0
@@ -153,7 +153,9 @@ class PadField(values.FieldTransform):
     steps = values.put(steps, self.field, padded)
     return paths.insert(steps, self._mask, mask)
 
-  def _undo(self, steps):
+  def invert(self, steps):
+    if not paths.contains(steps, self.field):
+      return steps
     if self.size is None:
       raise ValueError(
           f'What {paths.name_of(self.field)} was before it was padded is not'

@@ -147,12 +147,10 @@ class InvertGripper(values.FieldTransform):
   index: Optional[int] = -1
   closed: float = 1.0
 
-  def transform(self, steps):
-    turn = lambda one: 1 - one / self.closed
-    return values.change_one(turn, steps, self.field, self.index)
+  def _change(self, steps, undo):
+    def turn(one):
+      return (1 - one) * self.closed if undo else 1 - one / self.closed
 
-  def _undo(self, steps):
-    turn = lambda one: (1 - one) * self.closed
     return values.change_one(turn, steps, self.field, self.index)
 
 

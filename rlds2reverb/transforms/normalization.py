@@ -49,17 +49,12 @@ class NormalizeField(values.FieldTransform):
   high: Optional[constants.Numbers] = None
   mask: Mask = None
 
-  def transform(self, steps):
-    return self._map(normalization.Scaling.apply, steps)
-
-  def _undo(self, steps):
-    return self._map(normalization.Scaling.invert, steps)
-
-  def _map(self, change, steps):
+  def _change(self, steps, undo):
     scaling = normalization.Scaling(
         self.offset, self.scale, self.low, self.high, self.mask
     )
-    fn = lambda name, leaf: change(scaling, leaf, name, tf)
+    scale = scaling.invert if undo else scaling.apply
+    fn = lambda name, leaf: scale(leaf, name, tf)
     return paths.map_leaves(fn, steps, self.field)
 
   @classmethod
@@ -203,32 +198,26 @@ class ScaleReward(values.FieldTransform):
 
   field = rlds.REWARD
 
-  def transform(self, steps):
-    is_last = tf.cast(steps.get(rlds.IS_LAST, False), tf.bool)
-    scale = lambda name, leaf: self._scaled(name, leaf, is_last)
-    return paths.map_leaves(scale, steps, self.field)
-
-  def _scaled(self, name, leaf, is_last):
-    (scale, shift), dtype = self._numbers(name, leaf), leaf.dtype
-    if dtype.is_integer:
-      # int64 has room for the product, which is clipped before it is checked.
-      leaf, scale, shift = (
-          tf.cast(one, tf.int64) for one in (leaf, scale, shift)
+  def _change(self, steps, undo):
+    def change(name, leaf):
+      dtype = leaf.dtype
+      scale, shift = (
+          constants.constant(one, leaf, name)
+          for one in (self.scale, self.shift)
       )
-    made = leaf * scale + shift
-    made = constants.clip(made, self.minimum, self.maximum, name, tf)
-    return _narrow(made, dtype, name, is_last) if dtype.is_integer else made
+      if undo:
+        return tf.cast((leaf - shift) / scale, dtype)
+      is_last = tf.cast(steps.get(rlds.IS_LAST, False), tf.bool)
+      if dtype.is_integer:
+        # int64 has room for the product, which is clipped before the check.
+        leaf, scale, shift = (
+            tf.cast(one, tf.int64) for one in (leaf, scale, shift)
+        )
+      made = leaf * scale + shift
+      made = constants.clip(made, self.minimum, self.maximum, name, tf)
+      return _narrow(made, dtype, name, is_last) if dtype.is_integer else made
 
-  def _undo(self, steps):
-    def undo(name, leaf):
-      scale, shift = self._numbers(name, leaf)
-      return tf.cast((leaf - shift) / scale, leaf.dtype)
-
-    return paths.map_leaves(undo, steps, self.field)
-
-  def _numbers(self, name, leaf):
-    numbers = self.scale, self.shift
-    return [constants.constant(one, leaf, name) for one in numbers]
+    return paths.map_leaves(change, steps, self.field)
 
 
 def _narrow(made, dtype, name, is_last):

@@ -119,11 +119,7 @@ class ActionsFromStates(_ActionsFromReached):
     checks.check_choice('kind', self.kind, ACTIONS)
 
   def _here(self, steps):
-    size = self.size
-    if size is None:
-      kinds = values.FLOATS, values.SIZED
-      size = values.one_leaf(steps, self.state, *kinds).shape[-1] - self.start
-    return values.take(steps, self.state, self.start, size)
+    return values.take(steps, self.state, self.start, self.size)
 
   def between(self, start: tf.Tensor, reached: tf.Tensor) -> tf.Tensor:
     """Returns the actions that lead from states to the next ones."""

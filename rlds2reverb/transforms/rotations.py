@@ -317,13 +317,9 @@ class ConvertRotation(values.FieldTransform):
     for representation in (self.source, self.target):
       size_of(representation)
 
-  def transform(self, steps):
-    return self._convert(steps, self.source, self.target)
-
-  def _undo(self, steps):
-    return self._convert(steps, self.target, self.source)
-
-  def _convert(self, steps, source, target):
-    name = paths.name_of(self.field)
+  def _change(self, steps, undo):
+    source, target, name = self.source, self.target, paths.name_of(self.field)
+    if undo:
+      source, target = target, source
     fn = lambda numbers: convert(numbers, source, target, name)
     return values.change(fn, steps, self.field, self.start, size_of(source))

@@ -44,11 +44,15 @@ class FieldTransform(base.EpisodeTransform):
 
   field: paths.Path
 
-  def invert(self, steps):
-    return self._undo(steps) if paths.contains(steps, self.field) else steps
+  def transform(self, steps):
+    return self._change(steps, undo=False)
 
-  def _undo(self, steps: Steps) -> Steps:
-    """Returns steps that have the field, with what it was before."""
+  def invert(self, steps):
+    has_field = paths.contains(steps, self.field)
+    return self._change(steps, undo=True) if has_field else steps
+
+  def _change(self, steps: Steps, undo: bool) -> Steps:
+    """Returns steps with the field changed, or as it was before."""
     raise NotImplementedError
 
 
@@ -158,17 +162,21 @@ def rows_where(mask: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   return tf.where(mask, one, other)
 
 
-def take(steps: Steps, field: paths.Path, start: int, size: int) -> tf.Tensor:
-  """Returns `size` numbers of a leaf of floats, from number `start` on.
+def take(
+    steps: Steps, field: paths.Path, start: int, size: Optional[int]
+) -> tf.Tensor:
+  """Returns `size` numbers of a leaf of floats, or all, from `start` on.
 
   Raises:
     ValueError: as `one_leaf` does; and if there are no such numbers.
   """
   leaf = one_leaf(steps, field, FLOATS, SIZED)
-  if start < 0 or start + size > leaf.shape[-1]:
+  width = leaf.shape[-1]
+  size = width - start if size is None else size
+  if start < 0 or start + size > width:
     raise ValueError(
-        f'{paths.name_of(field)} has {leaf.shape[-1]} numbers, but {size} are'
-        f' needed from number {start} on.'
+        f'{paths.name_of(field)} has {width} numbers, but {size} are needed'
+        f' from number {start} on.'
     )
   return leaf[..., start : start + size]
 
