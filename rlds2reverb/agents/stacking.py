@@ -92,7 +92,8 @@ def stack_agents(
   if rlds.IS_TERMINAL in by_agent:
     made[AGENT_IS_TERMINAL] = stacked[rlds.IS_TERMINAL]
     terminal = tf.cast(stacked[rlds.IS_TERMINAL], tf.bool) | ~mask
-    last = steps_lib.one_a_step(rlds.IS_LAST, steps[rlds.IS_LAST], tf.bool)
+    last = paths.get(steps, rlds.IS_LAST)
+    last = steps_lib.one_a_step(rlds.IS_LAST, last, tf.bool)
     stacked[rlds.IS_TERMINAL] = (
         last & tf.reduce_all(terminal, 1) & tf.reduce_any(mask, 1)
     )

@@ -130,8 +130,8 @@ class EpisodeTransform(EpisodeOperation):
         the method of the class does.
     """
     episode = _stacked(episode)
-    batch = _batch_of(episode[rlds.STEPS], episode_index)
-    return {**episode, rlds.STEPS: self.transform_batch(batch).steps}
+    steps = self._transform_one(episode[rlds.STEPS], episode_index)
+    return {**episode, rlds.STEPS: steps}
 
   def transform(
       self, steps: Dict[str, Any], episode_index: Optional[Any] = None
@@ -154,7 +154,15 @@ class EpisodeTransform(EpisodeOperation):
       ValueError: if a field that the transform uses is missing or does not fit.
       InvalidArgumentError: if fields of an episode differ in length.
     """
-    batch = _batch_of(stacked_steps.with_equal_lengths(steps), episode_index)
+    steps = stacked_steps.with_equal_lengths(steps)
+    steps = steps_lib.map_dense(tf.convert_to_tensor, steps)
+    return self._transform_one(steps, episode_index)
+
+  def _transform_one(self, steps, episode_index):
+    batch = episode_batches.of_one(steps)
+    if episode_index is not None:
+      index = tf.reshape(tf.cast(episode_index, tf.int64), [1])
+      batch = batch._replace(episode=index)
     return self.transform_batch(batch).steps
 
   def transform_rows(
@@ -303,14 +311,6 @@ def _stacked(episode):
   return steps_lib.map_dense(
       tf.convert_to_tensor, {**episode, rlds.STEPS: steps}
   )
-
-
-def _batch_of(steps, episode_index):
-  batch = episode_batches.of_one(steps)
-  if episode_index is None:
-    return batch
-  index = tf.reshape(tf.cast(episode_index, tf.int64), [1])
-  return batch._replace(episode=index)
 
 
 def one_bool(value: Any, name: str) -> tf.Tensor:

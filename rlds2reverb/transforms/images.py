@@ -138,7 +138,7 @@ class FitImages(base.EpisodeTransform):
       if paths.contains(steps, path):
         steps = decode_images(steps, [path], size=size, method=self.method)
       else:
-        flags, shape = steps[rlds.IS_FIRST], [*size, 3]
+        flags, shape = values.one_leaf(steps, rlds.IS_FIRST), [*size, 3]
         black = tf.zeros(tf.concat([tf.shape(flags), shape], 0), tf.uint8)
         black = tf.ensure_shape(black, flags.shape.concatenate(shape))
         steps = paths.insert(steps, path, black)

@@ -102,7 +102,8 @@ class DropNoOps(base.EpisodeTransform):
           'predicate must return a bool for every step, but returned'
           f' {is_no_op.dtype.name} {is_no_op.shape}.'
       )
-    found = {'steps': steps[rlds.IS_FIRST], 'predicate': is_no_op}
+    first = paths.get(steps, rlds.IS_FIRST)
+    found = {'steps': first, 'predicate': is_no_op}
     return stacked_steps.with_equal_lengths(found)['predicate']
 
   def _is_no_op(self, steps):

@@ -90,6 +90,7 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
           r'differ in action, which is .*float64 \[',
       ),
       ({'discount': _PAIR}, {}, 'discount is by agent'),
+      ({'is_terminal': _PAIR, 'is_last': None}, {}, 'no field is_last'),
       ({'agent_mask': np.ones(5)}, {}, "field 'agent_mask' already"),
       ({}, {'agents': ['c']}, "no agent 'c'"),
       ({}, {'agents': []}, 'agents must name'),
@@ -98,8 +99,10 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
       ({'is_present': np.ones(5)}, {}, 'is_present must be a dict'),
   )
   def test_bad_arguments(self, changes, options, message):
+    steps = {**_STEPS, **changes}
+    steps = {name: field for name, field in steps.items() if field is not None}
     with self.assertRaisesRegex(ValueError, message):
-      agents.stack_agents({**_STEPS, **changes}, **options)
+      agents.stack_agents(steps, **options)
 
 
 class UnrollTest(tf.test.TestCase):

@@ -202,6 +202,11 @@ def _product(p, q):
   )
 
 
+def _with_wrist(steps):
+  black = np.zeros([len(steps['x']), 3, 4, 3], np.uint8)
+  return _with(steps, 'observation/wrist', black)
+
+
 def _change(change, *fields):
   def apply(steps):
     for path in fields:
@@ -212,6 +217,7 @@ def _change(change, *fields):
   return apply
 
 
+_SCALE = transforms.ScaleReward
 _STATE = 'observation/state'
 _SEEN = (_STATE, *(f'observation/{n}' for n in ('image', 'both/a', 'both/b')))
 _NO_OP = transforms.DropNoOps
@@ -302,13 +308,34 @@ _TABLE = {
         ),
         _excluded,
     ),
+    'fitted': (
+        transforms.FitImages(
+            {'observation/image': (2, 2), 'observation/wrist': (3, 4)}
+        ),
+        _with_wrist,
+    ),
+    'composed': (
+        transforms.Compose(
+            [
+                _SCALE(2.0),
+                transforms.Compose([_SCALE(shift=1.0)]),
+                transforms.RenameFields({'x': 'y'}),
+            ]
+        ),
+        lambda steps: {
+            **{name: steps[name] for name in steps if name != 'x'},
+            'reward': 2 * steps['reward'] + 1,
+            'y': steps['x'],
+        },
+        True,
+    ),
     'scaled_reward': (
-        transforms.ScaleReward(0.5, 1.0),
+        _SCALE(0.5, 1.0),
         _change(lambda r: 0.5 * r + 1, 'reward'),
         True,
     ),
     'clipped_reward': (
-        transforms.ScaleReward(2.0, minimum=-1.0, maximum=0.5),
+        _SCALE(2.0, minimum=-1.0, maximum=0.5),
         _change(lambda r: (2 * r).clip(-1, 0.5), 'reward'),
     ),
     'rotation': (
@@ -346,6 +373,9 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
         if undoes:
           _assert_near(self, transform.invert(steps), given)
           self.assertEqual(transform.invert({}), {})
+      # The steps of one episode, as arrays.
+      given = _episodes(has_action)[0]
+      _assert_near(self, transform.transform(given), oracle(given))
 
   def test_in_a_graph_with_known_dtypes_and_shapes(self):
     transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
@@ -418,6 +448,32 @@ _ERRORS = (
     ('ClipField', ['action', [0, 1]], 'do not fit'),
     ('ClipField', ['x', np.zeros([1, 1])], 'do not fit'),
     ('ClipField', ['observation/words', 0, 1, 0], 'must be floats'),
+    ('RelabelGoals', ['future'], "strategy must be one of.*'future'"),
+    ('RelabelGoals', ['geometric'], 'needs a discount between'),
+    ('RelabelGoals', ['geometric', 1.0], 'needs a discount between'),
+    ('RelabelGoals', dict(discount=0.9), 'needs a discount between'),
+    (
+        'RelabelGoals',
+        dict(strategy='last', include_current=1),
+        'include_current is for',
+    ),
+    ('RelabelGoals', dict(max_distance=0), 'max_distance must be a positive'),
+    (
+        'RelabelGoals',
+        dict(current_probability=2),
+        'current_probability must be',
+    ),
+    ('RelabelGoals', dict(field='camera'), 'no field camera'),
+    ('RelabelGoals', dict(goal='action'), "a field 'action' already"),
+    ('DropConditioning', dict(keep_goal=1.5), 'keep_goal must be'),
+    ('DropConditioning', dict(instruction='reward'), 'a string'),
+    ('DrawInstruction', ['a', 'y'], r"Write \['a'\]"),
+    ('DrawInstruction', [[], 'y'], 'There are no fields'),
+    ('DrawInstruction', [['a'], 'y', 'frame'], "'frame'"),
+    ('DrawInstruction', [['reward'], 'y'], 'be a string'),
+    ('DrawInstruction', [['observation/wrods'], 'y'], 'Did you mean observ'),
+    ('NormalizeField', dict(field='action', mask=[True, False]), 'do not fit'),
+    ('NormalizeField', ['count'], 'count is int32. Only floats'),
 )
 
 
@@ -429,7 +485,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       by_name = isinstance(arguments, dict)
       made = make(**arguments) if by_name else make(*arguments)
-      made({'steps': _CASE})
+      made({'steps': _CASE}, 0)
 
   def test_only_whole_episodes_are_thinned(self):
     without = {name: _CASE[name] for name in _CASE if name != 'discount'}
@@ -442,7 +498,16 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
           transform.transform(steps)
     with self.assertRaisesRegex(ValueError, 'must be numbers, but is string'):
-      transforms.ScaleReward(2).transform({'reward': tf.constant('a')})
+      _SCALE(2).transform({'reward': tf.constant('a')})
+
+  def test_a_flag_that_is_missing(self):
+    without = {name: _CASE[name] for name in _CASE if name != 'is_first'}
+    for transform in (
+        transforms.FitImages({'observation/side': (2, 2)}),
+        _NO_OP(predicate=lambda steps: steps['x'] > 0),
+    ):
+      with self.assertRaisesRegex(ValueError, 'There is no field is_first'):
+        transform.transform(without)
 
   def test_fields_of_unequal_lengths(self):
     # Which a transform before it can make of them, in one Compose.
@@ -541,11 +606,11 @@ class MoreTest(tf.test.TestCase):
     self.assertAllEqual(clipped, [np.nan, 1.0])
 
   def test_integer_reward(self):
-    clip = functools.partial(transforms.ScaleReward, 2, minimum=0)
+    clip = functools.partial(_SCALE, 2, minimum=0)
     for dtype in (tf.int8, tf.uint8, tf.int32):
       reward = tf.constant([0, 1, dtype.max], dtype)
       for wrap in (lambda fn: fn, tf.function):
-        scale = wrap(transforms.ScaleReward(2).transform)
+        scale = wrap(_SCALE(2).transform)
         steps = {'reward': reward}
         found = wrap(clip(maximum=dtype.max).transform)(steps)['reward']
         self.assertAllEqual(found, [0, 2, dtype.max])
@@ -561,7 +626,7 @@ class MoreTest(tf.test.TestCase):
           found = scale({'reward': reward, 'is_last': is_last})['reward']
           self.assertAllEqual(found[:2], [0, 2])
     with self.assertRaisesRegex(ValueError, 'reward is int32.*Cast'):
-      transforms.ScaleReward(0.5).transform({'reward': reward})
+      _SCALE(0.5).transform({'reward': reward})
 
 
 if __name__ == '__main__':
