@@ -10,6 +10,7 @@ import tensorflow as tf
 from rlds2reverb.arrays import constants
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_batches
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
@@ -62,6 +63,22 @@ class _EverySecond(base.EpisodeTransform):
     return tf.nest.map_structure(lambda leaf: leaf[::2], steps)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Draw(base.EpisodeTransform):
+  """As a user writes one that looks at other steps, and draws."""
+
+  draws = True
+
+  def transform_rows(self, steps, rows):
+    return {
+        **steps,
+        'next': tf.gather(steps['reward'], rows.next()),
+        'index': rows.episode_index,
+        'one': rows.fractions(3),
+        'other': rows.fractions(3, 1),
+    }
+
+
 _SCALE = normalization.ScaleReward
 _KEEP = filters.KeepEpisodes
 _COMPOSE = applying.Compose
@@ -76,30 +93,16 @@ def _nested_again(episode):
 
 class ComposeTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.WITH_BATCHES)
-  def test_in_order_and_back(self, run):
-    rename = fields.RenameFields({'action': 'control'})
-    compose = _COMPOSE([_SCALE(2.0), _COMPOSE([_SCALE(shift=1.0)]), rename])
-    steps = run(compose, [ways.FIVE])[0]['steps']
-    self.assertAllEqual(steps['reward'], 2 * ways.FIVE['reward'] + 1)
-    self.assertAllEqual(steps['control'], ways.FIVE['action'])
-    golden.assert_frames_equal(self, [compose.invert(steps)], [ways.FIVE])
-
   def test_filters_among_transforms(self):
-    # The returns are 15, 60 and 15; doubled, 30, 120 and 30.
     inner = _COMPOSE([_SCALE(shift=1.0), _KEEP(min_return=50.0)])
-    compose = _COMPOSE([_KEEP(max_return=70.0), _SCALE(2.0), inner])
-    for form in golden.FORMS_AND_BATCHES.values():
-      data = form([ways.FIVE, ways.THREE, ways.FIVE])
-      (one,) = applying.transform_episodes(data, [compose]).as_numpy_iterator()
-      # Steps are neither kept nor left out.
-      expected = compose.transform(ways.THREE)
-      golden.assert_frames_equal(self, [expected], [one['steps']])
     for composed in inner, _COMPOSE([_SCALE(), inner]):
       self.assertTrue(composed.has_filter)
       with self.assertRaisesRegex(ValueError, r'Use transform_episodes\('):
         _STACKED.map(composed)
     self.assertFalse(_COMPOSE([_SCALE()]).has_filter)
+    # Steps are neither kept nor left out.
+    steps = inner.transform(ways.FIVE)
+    self.assertAllEqual(steps['reward'], ways.FIVE['reward'] + 1)
 
   def test_equal_where_the_parts_are(self):
     def make(order):
@@ -140,7 +143,8 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
                   [
                       _KEEP(min_length=2),
                       _COMPOSE([thinning.FrameSkip(2), _AddReward(2.0)]),
-                      _COMPOSE([_KEEP(max_length=2)]),
+                      # The returns are 52 and 134.
+                      _COMPOSE([_SCALE(2.0), _KEEP(min_return=60.0)]),
                   ]
               ),
           ],
@@ -185,6 +189,60 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
           tf.errors.InvalidArgumentError, 'must have a row for every step'
       ):
         list(found)
+
+
+class RowsTest(tf.test.TestCase, parameterized.TestCase):
+
+  def test_what_looks_at_other_steps_and_draws(self):
+    episodes = [
+        golden.make_episode([1.0] * length, terminal=True, base=100 * index)
+        for index, length in enumerate([3, 1, 5, 2, 1, 4, 6])
+    ]
+    data = golden.batched(episodes).repeat(2)
+    compose = _COMPOSE([_SCALE(2.0), _Draw()])
+    made = applying.transform_episodes(data, [_KEEP(min_length=1), compose])
+    found = [e['steps'] for e in golden.assert_batches_hold(self, made)]
+    kept = [e for e in episodes if len(e['reward']) > 1] * 2
+    for index, (steps, given) in enumerate(zip(found, kept, strict=True)):
+      reward = 2 * given['reward']
+      self.assertAllEqual(steps['index'], [index] * len(reward))
+      self.assertAllEqual(steps['next'], [*reward[1:], reward[-1]])
+    # The index counts the episodes that come to the transform, and the draws
+    # are those of a call on one of them. Episodes that come again draw anew.
+    alone = _COMPOSE([_Draw()])({'steps': kept[2]}, 2)['steps']
+    self.assertAllEqual(alone['one'], found[2]['one'])
+    numbers = np.concatenate([[*s['one'], *s['other']] for s in found])
+    self.assertLen(set(numbers), len(numbers))
+    for call in (_Draw(), _Draw().transform, _COMPOSE([_Draw()])):
+      with self.assertRaisesRegex(ValueError, 'Use.*transform_episodes'):
+        call({'steps': golden.COMPLETE})
+
+  @parameterized.parameters(
+      (True, [-1, 1, 1, -1, -1, 5]), (False, [1, 1, -1, 5, 5, 5])
+  )
+  def test_nearest_marked(self, backward, expected):
+    class Nearest(base.EpisodeTransform):
+
+      def transform_rows(self, steps, rows):
+        return rows.nearest(steps['marked'], backward=backward)
+
+    batch = episode_batches.EpisodeBatch(
+        {'marked': tf.constant([False, True, False, False, False, True])},
+        tf.constant([0, 3, 3, 6], tf.int64),
+        {},
+    )
+    self.assertAllEqual(Nearest().transform_batch(batch).steps, expected)
+    nothing = {'marked': tf.zeros([4], tf.bool)}
+    self.assertAllEqual(Nearest().transform(nothing), [-1] * 4)
+
+  def test_a_class_of_two_methods_or_none(self):
+    methods = {'transform': lambda self, steps: steps}
+    with self.assertRaisesRegex(
+        TypeError, 'Both has the methods .* but must have one of them'
+    ):
+      type('Both', (_Draw,), methods)
+    with self.assertRaisesRegex(NotImplementedError, 'None needs a method tr'):
+      type('None', (base.EpisodeTransform,), {})().transform(golden.COMPLETE)
 
 
 class OwnTest(tf.test.TestCase, parameterized.TestCase):

@@ -11,7 +11,6 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.formats import video_frames
 from rlds2reverb.transforms import images
-from tests import ways
 
 _DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
@@ -191,19 +190,6 @@ class ResizeImagesTest(tf.test.TestCase, parameterized.TestCase):
         ValueError, 'd must be encoded images or float'
     ):
       decode_depth({'d': tf.zeros([4, 4], tf.uint16)}, ['d'], size=(2, 2))
-
-  def test_sizes_and_a_camera_that_is_not_there(self):
-    own = _random_images(6, 4, 6, 3)
-    episode = {**ways.FIVE, 'observation': {'image': own}}
-    sizes = {'observation/image': (2, 3), 'observation/wrist_image': (5, 4)}
-    run = dict(ways.WITH_BATCHES)['batched']
-    steps = run(images.FitImages(sizes), [episode])[0]['steps']
-    fitted = steps['observation']
-    for found, image in zip(fitted['image'], own):
-      self.assertAllClose(found, _resize(image, 2, 3), rtol=0, atol=0.51)
-    self.assertAllEqual(fitted['wrist_image'], np.zeros([6, 5, 4, 3]))
-    self.assertEqual(fitted['wrist_image'].dtype, np.uint8)
-    self.assertAllEqual(steps['action'], ways.FIVE['action'])
 
 
 class VideosTest(tf.test.TestCase, parameterized.TestCase):

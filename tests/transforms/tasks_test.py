@@ -78,32 +78,28 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
       ('step', [b'a', b'b', b'c'], 1, 900),
   )
   def test_instructions_are_as_likely(self, level, words, count, length):
-    draw = transforms.DrawInstruction(_FIELDS, 'said', level=level, seed=1)
-    found = self._apply(draw, [_episode(words, length)] * count)
-    if level == 'episode':
-      for steps in found:
-        self.assertLen(set(steps['said']), 1)
-    every = length if level == 'episode' else 1
-    drawn = [word for steps in found for word in steps['said'][::every]]
+    target = 'observation/instruction'
+    draw = transforms.DrawInstruction(_FIELDS, target, level=level, seed=1)
     given = [word for word in words if word] or [b'']
+    # Each episode has words of its own.
+    episodes = [
+        _episode([word and word + b' %d' % n for word in words], length + n % 2)
+        for n in range(count)
+    ]
+    drawn = []
+    for n, steps in enumerate(self._apply(draw, episodes)):
+      said = list(steps['observation']['instruction'])
+      if level == 'episode':
+        self.assertLen(set(said), 1)
+      drawn += said[:1] if level == 'episode' else said
+      own = [word and word + b' %d' % n for word in given]
+      self.assertContainsSubset(said, own)
+    drawn = [word.split(b' ')[0] for word in drawn]
     counts = [drawn.count(word) for word in given]
     self.assertEqual(sum(counts), len(drawn))
     if len(given) > 1:
       statistic = testing.chi_square(counts, [1 / len(given)] * len(given))
       self.assertLess(statistic, testing.CHI_SQUARE_LIMITS[len(given) - 1])
-
-  @parameterized.parameters('episode', 'step')
-  def test_instructions_are_those_of_the_episode(self, level):
-    draw = transforms.DrawInstruction(
-        _FIELDS, 'observation/instruction', level=level, seed=4
-    )
-    episodes = [
-        _episode([f'{n} a', f'{n} b' * (n % 2), f'{n} c'], length)
-        for n, length in enumerate([3, 1, 4, 2, 6, 1, 5])
-    ]
-    for number, steps in enumerate(self._apply(draw, episodes)):
-      for word in steps['observation']['instruction']:
-        self.assertStartsWith(word.decode(), f'{number} ')
 
   def test_a_list_of_instructions_and_the_inverse(self):
     episode = _episode([])
@@ -112,22 +108,6 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
     steps = transform({'steps': episode}, 0)['steps']
     self.assertAllEqual(steps['instruction'], [b'only'] * 3)
     self.assertCountEqual(transform.invert(steps), episode)
-
-  @parameterized.parameters(
-      (lambda: transforms.DrawInstruction('a', 'x'), r"Write \['a'\]"),
-      (lambda: transforms.DrawInstruction([], 'x'), 'There are no fields'),
-      (lambda: transforms.DrawInstruction(['a'], 'x', 'frame'), "'frame'"),
-      (lambda: transforms.DropConditioning(keep_goal=1.5), 'keep_goal must be'),
-      (lambda: transforms.DropConditioning(instruction='reward'), 'a string'),
-      (lambda: transforms.DrawInstruction(['reward'], 'x'), 'be a string'),
-      (
-          lambda: transforms.DrawInstruction(['wrods'], 'x'),
-          'Did you mean words',
-      ),
-  )
-  def test_errors(self, make, message):
-    with self.assertRaisesRegex(ValueError, message):
-      make()({'steps': _EPISODES[0]}, 0)
 
 
 if __name__ == '__main__':
