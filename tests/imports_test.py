@@ -4,13 +4,13 @@ It reads the files as text, so it needs nothing that they import.
 """
 
 import ast
-import os
-from typing import Iterator, Optional, Set
+import pathlib
+from typing import Iterator, List, Optional
 
 from absl.testing import absltest
 
 # The folder of a checkout, or the runfiles where Bazel has put the same files.
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOT = pathlib.Path(__file__).absolute().parent.parent
 # A folder of the library imports from itself and from those above it in this
 # list, the folders within a folder standing where the list has them.
 _FLOORS = (
@@ -44,23 +44,22 @@ _ABOVE_THEIR_FOLDERS = (
 )
 
 
-def _get_python_files(folder: str) -> Iterator[str]:
-  """Yields the paths of the Python files in a folder, from the top folder."""
-  for parent, _, names in os.walk(os.path.join(_ROOT, folder)):
-    for name in names:
-      path = os.path.join(parent, name)
-      # Bazel makes an empty __init__.py where there is none.
-      if name.endswith('.py') and os.path.getsize(path):
-        yield os.path.relpath(path, _ROOT)
+def _find_files(folder: str) -> List[str]:
+  """Returns the paths of the Python files in a folder, from the top folder."""
+  # Bazel makes an empty __init__.py where there is none.
+  return sorted(
+      str(path.relative_to(_ROOT))
+      for path in (_ROOT / folder).rglob('*.py')
+      if path.stat().st_size
+  )
 
 
 def _read(path: str) -> ast.Module:
-  with open(os.path.join(_ROOT, path), encoding='utf-8') as f:
-    return ast.parse(f.read(), path)
+  return ast.parse((_ROOT / path).read_text('utf-8'), path)
 
 
-def _get_imported_modules(path: str) -> Iterator[str]:
-  """Yields the modules, as paths without `.py`, that a file imports."""
+def _get_imported_modules(path: str) -> Iterator[pathlib.Path]:
+  """Yields the modules, and the names in them, that a file imports."""
   for node in ast.walk(_read(path)):
     if isinstance(node, ast.Import):
       names = [name.name for name in node.names]
@@ -69,40 +68,35 @@ def _get_imported_modules(path: str) -> Iterator[str]:
     else:
       continue
     for name in names:
-      yield name.replace('.', '/')
+      yield pathlib.Path(name.replace('.', '/'))
 
 
-def _find_file(module: str, files: Set[str]) -> Optional[str]:
+def _find_file(module: pathlib.Path, files: List[str]) -> Optional[str]:
   """Returns the file of a module, or of that in which a name stands."""
-  parent = os.path.dirname(module)
-  for path in (module, f'{module}/__init__', parent, f'{parent}/__init__'):
-    if f'{path}.py' in files:
-      return f'{path}.py'
+  for path in (module, module.parent):
+    for file in (f'{path}.py', f'{path}/__init__.py'):
+      if file in files:
+        return file
   return None
 
 
 def _get_floor(path: str) -> int:
   """Returns the place of a file in `_FLOORS`; the package itself is on top."""
-  folder = os.path.dirname(os.path.relpath(path, 'rlds2reverb'))
-  if not folder:
+  folder = str(pathlib.Path(path).parent.relative_to('rlds2reverb'))
+  if folder == '.':
     return len(_FLOORS)
   if path in _ABOVE_THEIR_FOLDERS:
-    return max(
-        floor
-        for floor, name in enumerate(_FLOORS)
-        if name == folder or name.startswith(f'{folder}/')
-    )
+    return max(i for i, name in enumerate(_FLOORS) if name.startswith(folder))
   return _FLOORS.index(folder)
 
 
 class ImportsTest(absltest.TestCase):
 
   def test_imports_go_one_way(self):
-    files = set(_get_python_files('rlds2reverb'))
-    self.assertNotEmpty(files)
+    files = _find_files('rlds2reverb')
     # Nobody imports the package itself from within it.
-    files.discard('rlds2reverb/__init__.py')
-    for path in sorted(files):
+    files.remove('rlds2reverb/__init__.py')
+    for path in files:
       imported = {_find_file(m, files) for m in _get_imported_modules(path)}
       for other in sorted(imported - {None}):
         with self.subTest(path, imports=other):
@@ -114,7 +108,7 @@ class ImportsTest(absltest.TestCase):
           )
 
   def test_each_test_runs_as_a_program(self):
-    tests = [p for p in _get_python_files('tests') if p.endswith('_test.py')]
+    tests = [p for p in _find_files('tests') if p.endswith('_test.py')]
     self.assertGreater(len(tests), 1)
     for path in tests:
       with self.subTest(path):
