@@ -84,6 +84,16 @@ def make_episode(
   }
 
 
+def make_episodes(
+    lengths: Sequence[int], *, terminal: bool = True, apart: int = 100
+) -> List[Episode]:
+  """Returns flat episodes; step `t` of episode `e` shows `apart * e + t`."""
+  return [
+      make_episode([1] * length, terminal=terminal, base=apart * index)
+      for index, length in enumerate(lengths)
+  ]
+
+
 COMPLETE = make_episode([1, 1, 1, 1], terminal=True)
 TRUNCATED = make_episode([1, 1, 1, 0.9], terminal=False, base=10)
 SINGLE_TERMINAL = make_episode([1], terminal=True, base=20)

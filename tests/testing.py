@@ -5,34 +5,42 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 import reverb
+import tensorflow as tf
 from tf_agents.specs import tensor_spec
 import tree
+
+from rlds2reverb.trajectories import specs
 
 TABLE = 'experience'
 
 
-def make_table(*, signature=None, max_size=1000, name=TABLE):
-  """Returns a table that gives its items in their order, each once."""
+def make_table(
+    *,
+    signature=None,
+    max_size=1000,
+    name=TABLE,
+    sampler=reverb.selectors.Fifo,
+    rate_limiter=None,
+):
+  """Returns a table that gives each item once, by default in their order."""
   return reverb.Table(
       name,
-      sampler=reverb.selectors.Fifo(),
+      sampler=sampler(),
       remover=reverb.selectors.Fifo(),
       max_size=max_size,
       max_times_sampled=1,
-      rate_limiter=reverb.rate_limiters.MinSize(1),
+      rate_limiter=rate_limiter or reverb.rate_limiters.MinSize(1),
       signature=signature,
   )
 
 
 @contextlib.contextmanager
-def reverb_server(
-    data_spec=None, *, signature=None, max_size=1000, tables=(TABLE,)
-):
+def reverb_server(data, info=None, *, max_size=1000, tables=(TABLE,)):
   """Starts a server, and yields a client of it.
 
   Args:
-    data_spec: the spec of a frame, for the table's signature.
-    signature: the table's signature, instead.
+    data: the data set whose frames the tables take, or the spec of a frame.
+    info: the data set's `policy_info_fn`.
     max_size: of the table.
     tables: the names of the tables.
 
@@ -40,11 +48,11 @@ def reverb_server(
     The client. A table gives its items in the order in which they came, each
     once.
   """
-  if data_spec is not None:
-    signature = tensor_spec.add_outer_dim(data_spec)
   server = reverb.Server(
       [
-          make_table(signature=signature, max_size=max_size, name=name)
+          make_table(
+              signature=signature_of(data, info), max_size=max_size, name=name
+          )
           for name in tables
       ]
   )
@@ -52,6 +60,13 @@ def reverb_server(
     yield reverb.Client(f'localhost:{server.port}')
   finally:
     server.stop()
+
+
+def signature_of(data, info=None):
+  """Returns the signature of a table of the frames of a data set."""
+  if isinstance(data, tf.data.Dataset):
+    data = specs.create_trajectory_data_spec(data, info)
+  return tensor_spec.add_outer_dim(data)
 
 
 def size(client, table=TABLE):
@@ -92,23 +107,36 @@ def bytes_of(leaf):
   return tuple(leaf.ravel()) if leaf.dtype == object else leaf.tobytes()
 
 
-def drain(client):
-  """Returns the items of the table, oldest first, as lists of frames."""
-  items = []
-  for sample in client.sample(
-      TABLE,
-      num_samples=size(client),
-      emit_timesteps=False,
-      unpack_as_table_signature=True,
-  ):
-    length = len(tree.flatten(sample.data)[0])
-    items.append(
-        [
-            tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
-            for step in range(length)
-        ]
-    )
-  return items
+def drain(client, table=TABLE):
+  """Takes the items out of a table, oldest first, as lists of frames."""
+  return [
+      [
+          tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
+          for step in range(len(sample.data.step_type))
+      ]
+      for sample in client.sample(
+          table,
+          num_samples=size(client, table),
+          emit_timesteps=False,
+          unpack_as_table_signature=True,
+      )
+  ]
+
+
+def take_rewards(client, table=TABLE):
+  """Takes the items out of a table; returns the rewards of each."""
+  return [
+      [float(frame.reward) for frame in item] for item in drain(client, table)
+  ]
+
+
+def pairs(episodes):
+  """Returns the rewards of the items of two frames of flat episodes."""
+  return [
+      episode['reward'][step : step + 2].tolist()
+      for episode in episodes
+      for step in range(len(episode['reward']) - 1)
+  ]
 
 
 # What a chi-square statistic of so many degrees of freedom exceeds once in a

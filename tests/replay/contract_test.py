@@ -90,6 +90,16 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sorted(keys), [0, 1, 2, 100, 101, 200, 201, 202, 203])
     return keys
 
+  def check_next_batches(self, buffer):
+    # That of TF-Agents prints that it is deprecated.
+    self.assertNotIn('DEPRECATED', buffer.get_next.__doc__)
+    self.check_batch(*tf.function(lambda: buffer.get_next(_BATCH, 2))())
+    self.check_batch(*buffer.get_next(_BATCH, 2))
+    steps, _ = buffer.get_next(_BATCH, 2, time_stacked=False)
+    self.assertLen(steps, 2)
+    frames, info = buffer.get_next(num_steps=2)
+    self.assertEqual([frames.reward.shape, info.key.shape], [[2], [2]])
+
   @parameterized.parameters(
       *[(kind, number % 2) for number, kind in enumerate(_LOCAL + _SERVED)]
   )
@@ -141,19 +151,12 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
         buffer.update_priorities(
             info.key, tf.constant([wrong] * _BATCH, tf.float64)
         )
-    with self.assertRaises(ValueError):
-      buffer.update_priorities(info.key, [1.0] * (_BATCH - 1))
+    for wrong in [1.0] * (_BATCH - 1), 1.0, tf.ones([_BATCH, 1]):
+      with self.assertRaises(ValueError):
+        buffer.update_priorities(info.key, wrong)
     with self.assertRaisesRegex(ValueError, 'normalization'):
       buffer.importance_weights(info, 1.0, normalization='mean')
-
-    # The next batch. That of TF-Agents prints that it is deprecated.
-    self.assertNotIn('DEPRECATED', buffer.get_next.__doc__)
-    self.check_batch(*tf.function(lambda: buffer.get_next(_BATCH, 2))())
-    self.check_batch(*buffer.get_next(_BATCH, 2))
-    steps, _ = buffer.get_next(_BATCH, 2, time_stacked=False)
-    self.assertLen(steps, 2)
-    frames, info = buffer.get_next(num_steps=2)
-    self.assertEqual([frames.reward.shape, info.key.shape], [[2], [2]])
+    self.check_next_batches(buffer)
 
   @parameterized.parameters('memory', 'server')
   def test_without_priorities(self, kind):
@@ -166,6 +169,14 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       buffer.update_priorities(info.key, [1.0] * _BATCH)
     with self.assertRaisesRegex(ValueError, r'num_steps is 3.*Windows\(3\)'):
       buffer.as_dataset(_BATCH, 3)
+    both = lambda frames: (frames.reward, frames.reward[::-1])
+    for size in _BATCH, None:
+      shape = [2] if size is None else [_BATCH, 2]
+      dataset = buffer.as_dataset(size, 2, sequence_preprocess_fn=both)
+      self.assertEqual(dataset.element_spec[0][0].shape, shape)
+      [((reward, reverse), info)] = dataset.take(1)
+      self.assertEqual([reward.shape, info.key.shape], [shape, shape])
+      self.assertAllEqual(reverse, reward[..., ::-1])
     buffer.close()
     buffer.close()
 

@@ -45,21 +45,6 @@ def concatenated(parts):
   return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def frames_of(step_types):
-  """Frames of these step types; their actions count."""
-  step_types = np.array(step_types, np.int32)
-  count = len(step_types)
-  return trajectory.Trajectory(
-      step_types,
-      {'text': np.array([b'%d' % i for i in range(count)], object)},
-      np.arange(2 * count, dtype=np.float32).reshape(count, 2),
-      (),
-      step_types + 1,
-      np.ones(count, np.float32),
-      np.ones(count, np.float32),
-  )
-
-
 def blocks(episodes, size=1, length=None, ids=None):
   """Yields blocks of `size` episodes each, or of `length` frames of one."""
   for first in range(0, len(episodes), size):

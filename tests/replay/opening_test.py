@@ -10,7 +10,6 @@ from absl.testing import parameterized
 import pytest
 import reverb
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
@@ -19,7 +18,6 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
-from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import recordings
 from tests import testing
@@ -156,8 +154,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn('Shutting down replay server', done.stderr)
 
   def test_an_address_and_a_table_of_another_kind(self):
-    spec = specs.create_trajectory_data_spec(_data())
-    table = testing.make_table(signature=tensor_spec.add_outer_dim(spec))
+    table = testing.make_table(signature=testing.signature_of(_data()))
     buffer = self.open(
         _data(),
         reverb_server=True,

@@ -12,7 +12,6 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
-from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
@@ -31,11 +30,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('more_than_a_block', [4] * 1300, 'drop', 1300),
   )
   def test_written_under_an_identity(self, lengths, end, count):
-    episodes = [
-        golden.make_episode([1] * length, terminal=True, base=10 * index)
-        for index, length in enumerate(lengths)
-    ]
-    data = golden.stacked(episodes)
+    data = golden.stacked(golden.make_episodes(lengths, apart=10))
     found = sequences.convert_rlds_to_sequences(
         data, windows_lib.Windows(4, end=end)
     )
@@ -56,9 +51,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
             testing.make_table(name=name, max_size=2000) for name in names
         ],
     )
-    with testing.reverb_server(
-        specs.create_trajectory_data_spec(data), tables=names, max_size=2000
-    ) as client:
+    with testing.reverb_server(data, tables=names, max_size=2000) as client:
       for counts in ((count, 0), (0, count)):
         self.assertEqual(
             insert.write_rlds_to_reverb(found, client, tables, options=options),

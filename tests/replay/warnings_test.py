@@ -16,7 +16,6 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
-from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
@@ -39,7 +38,7 @@ def _data():
 
 
 def _push(data, options, method):
-  with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+  with testing.reverb_server(data) as client:
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         client, testing.TABLE, sequence_length=2
     )
@@ -48,7 +47,7 @@ def _push(data, options, method):
 
 
 def _write(data, options):
-  with testing.reverb_server(specs.create_trajectory_data_spec(data)) as client:
+  with testing.reverb_server(data) as client:
     insert.write_rlds_to_reverb(data, client, _ITEMS, options=options)
 
 

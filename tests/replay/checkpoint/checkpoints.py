@@ -4,16 +4,13 @@ import os
 import shutil
 
 from absl.testing import parameterized
-import reverb
 from reverb.cc.checkpointing import checkpoint_pb2
 import tensorflow as tf
-from tf_agents.specs import tensor_spec
 
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
@@ -22,50 +19,18 @@ PAIRS = items.TableItems(testing.TABLE)
 FILES = ('tables.tfrecord', 'items.tfrecord', 'chunks.tfrecord')
 
 
-def episodes(lengths, base=0):
-  return [
-      golden.make_episode([1] * length, terminal=True, base=base + 1000 * index)
-      for index, length in enumerate(lengths)
-  ]
-
-
-def pairs(episodes):
-  """Returns the rewards of the items of two frames, in their order."""
-  return [
-      episode['reward'][step : step + 2].tolist()
-      for episode in episodes
-      for step in range(golden.length_of(episode) - 1)
-  ]
-
-
-def signature(data):
-  return tensor_spec.add_outer_dim(specs.create_trajectory_data_spec(data))
+def episodes(lengths):
+  return golden.make_episodes(lengths, apart=1000)
 
 
 def once(sampler, name=testing.TABLE):
   """Returns a table of `episodes` whose sampler gives every item once."""
-  return reverb.Table(
-      name,
-      sampler=sampler,
-      remover=reverb.selectors.Fifo(),
-      rate_limiter=reverb.rate_limiters.MinSize(1),
+  return testing.make_table(
+      signature=testing.signature_of(golden.stacked(episodes([2]))),
       max_size=100_000,
-      max_times_sampled=1,
-      signature=signature(golden.stacked(episodes([2]))),
+      name=name,
+      sampler=sampler,
   )
-
-
-def take_rewards(client, name=testing.TABLE):
-  """Takes the items out of a table, and returns their rewards."""
-  return [
-      sample.data.reward.tolist()
-      for sample in client.sample(
-          name,
-          num_samples=testing.size(client, name),
-          emit_timesteps=False,
-          unpack_as_table_signature=True,
-      )
-  ]
 
 
 def records_of(directory, file):

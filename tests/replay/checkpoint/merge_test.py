@@ -19,8 +19,9 @@ _OPTIONS = {'identity': 'data', 'one_episode_chunks': True}
 class MergeTest(checkpoints.CheckpointTestCase):
 
   def test_order_of_merged_checkpoints(self):
-    parts = [checkpoints.episodes([150, 40], base) for base in (0, 5000, 9000)]
-    once = [checkpoints.once(reverb.selectors.Fifo())]
+    episodes = checkpoints.episodes([150, 40] * 3)
+    parts = episodes[:2], episodes[2:4], episodes[4:]
+    once = [checkpoints.once(reverb.selectors.Fifo)]
     paths = [self.write(part, reverb_tables=once) for part in parts]
     merged = self.new()
     # Not in the order in which they were written, and one through a server.
@@ -28,8 +29,8 @@ class MergeTest(checkpoints.CheckpointTestCase):
     merge.merge_reverb_checkpoints([paths[2], paths[0], paths[1]], merged)
     second = self.serve(self.serve(merged).checkpoint())
     self.assertEqual(
-        checkpoints.take_rewards(second),
-        checkpoints.pairs(parts[2] + parts[0] + parts[1]),
+        testing.take_rewards(second),
+        testing.pairs(parts[2] + parts[0] + parts[1]),
     )
 
   @parameterized.parameters(([5, 9], [5, 9, 3]), ([5, 9, 200], [5]))
@@ -48,8 +49,8 @@ class MergeTest(checkpoints.CheckpointTestCase):
       counts = merge.merge_reverb_checkpoints(paths, paths[0], overwrite=True)
       self.assertEqual(counts, {testing.TABLE: sum(longest) - len(longest)})
     self.assertCountEqual(
-        checkpoints.take_rewards(self.serve_once(paths[0])),
-        checkpoints.pairs(checkpoints.episodes(longest)),
+        testing.take_rewards(self.serve_once(paths[0])),
+        testing.pairs(checkpoints.episodes(longest)),
     )
     # Nothing but a checkpoint is replaced.
     folder = self.create_tempdir()
@@ -60,7 +61,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
   def test_other_data(self):
     episodes = checkpoints.episodes([9])
     table = testing.make_table(
-        signature=checkpoints.signature(golden.stacked(episodes))
+        signature=testing.signature_of(golden.stacked(episodes))
     )
     pairs = self.write(episodes, chunk_length=4, **_OPTIONS)
     write = lambda **kwargs: self.write(episodes, **_OPTIONS, **kwargs)
@@ -69,7 +70,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         ([], 'must be a checkpoint'),
         ([write(chunk_length=8)], 'or with another chunk_length'),
         (
-            [self.write(checkpoints.episodes([9], 400), **_OPTIONS)],
+            [self.write(checkpoints.episodes([1, 9])[1:], **_OPTIONS)],
             'under an identity of its own, or with an episode_id',
         ),
         (

@@ -10,15 +10,6 @@ from tests.replay.checkpoint import checkpoints
 
 class RecordsTest(checkpoints.CheckpointTestCase):
 
-  def test_records_come_in_their_order(self):
-    path = self.create_tempdir().full_path
-    # More than are read at once.
-    contents = [b'%d' % number for number in range(3000)]
-    checkpoints.rewrite(path, records.ITEMS, contents)
-    found = list(records.read(path, records.ITEMS))
-    self.assertGreater(len(found), 1)
-    self.assertEqual(sum(found, []), contents)
-
   def test_a_full_disk(self):
     with self.assertRaisesRegex(
         OSError, '/dev/full could not be written, so nothing of its folder'

@@ -22,9 +22,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     # What a server writes when it has evicted, sampled away and deleted items.
     episodes = checkpoints.episodes([30, 70, 9])
     data = golden.stacked(episodes)
-    with testing.reverb_server(
-        signature=checkpoints.signature(data), max_size=60
-    ) as client:
+    with testing.reverb_server(data, max_size=60) as client:
       insert.write_rlds_to_reverb(data, client, checkpoints.PAIRS)
       samples = list(client.sample(testing.TABLE, 7, emit_timesteps=False))
       self.assertLen(samples, 7)

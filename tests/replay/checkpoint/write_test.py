@@ -1,12 +1,9 @@
 """Tests of checkpoints that are written without a server."""
 
-import numpy as np
 import reverb
-from reverb.cc import schema_pb2
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import write
 from tests import testing
 from tests.replay.checkpoint import checkpoints
@@ -14,33 +11,10 @@ from tests.replay.checkpoint import checkpoints
 
 class WriteTest(checkpoints.CheckpointTestCase):
 
-  def test_order_goes_through_two_servers(self):
-    episodes = checkpoints.episodes([300, 1, 80, 400, 2])
-    path = self.write(
-        episodes,
-        [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER)],
-        reverb_tables=[
-            checkpoints.once(reverb.selectors.Fifo()),
-            checkpoints.once(reverb.selectors.Lifo(), checkpoints.OTHER),
-        ],
-    )
-    dates = [
-        schema_pb2.PrioritizedItem.FromString(i).inserted_at.ToNanoseconds()
-        for i in checkpoints.records_of(path, 'items.tfrecord')
-    ]
-    self.assertTrue(np.all(np.diff(dates) > 0))
-    expected = checkpoints.pairs(episodes)
-    self.assertLen(expected, 299 + 79 + 399 + 1)
-    second = self.serve(self.serve(path).checkpoint())
-    self.assertEqual(checkpoints.take_rewards(second), expected)
-    self.assertEqual(
-        checkpoints.take_rewards(second, checkpoints.OTHER), expected[::-1]
-    )
-
   def test_tables_that_do_not_fit(self):
-    once = checkpoints.once(reverb.selectors.Fifo())
+    once = checkpoints.once(reverb.selectors.Fifo)
     small = testing.make_table(signature=once.info.signature, max_size=3)
-    other = checkpoints.once(reverb.selectors.Fifo(), checkpoints.OTHER)
+    other = checkpoints.once(reverb.selectors.Fifo, checkpoints.OTHER)
     for tables, message in (
         ([once, once], 'describes a table twice'),
         ([other], f"'{checkpoints.OTHER}', which no items go into"),

@@ -4,7 +4,6 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -17,10 +16,7 @@ from tests import golden
 
 def episodes_of(lengths: Sequence[int]) -> List[golden.Episode]:
   """Returns flat episodes; step `t` of episode `e` shows `100 * e + t`."""
-  return [
-      golden.make_episode([1] * length, terminal=False, base=100 * index)
-      for index, length in enumerate(lengths)
-  ]
+  return golden.make_episodes(lengths, terminal=False)
 
 
 def cut_rows(
@@ -36,20 +32,8 @@ def cut_rows(
     if length is None:
       items.append(rows)
       continue
-    if end == 'tile':
-      starts = range(0, count, stride)
-    elif end == 'pad' and count < length:
-      starts = [0]
-    else:
-      starts = list(range(0, count - length + 1, stride))
-      following = len(starts) * stride
-      covered = starts[-1] + length if starts else 0
-      if following < count and covered < count:
-        if end in ('zero_pad', 'repeat_last'):
-          starts.append(following)
-        elif end == 'overlap':
-          starts.append(max(count - length, 0))
     rows += [rows[-1] if end == 'repeat_last' else -1] * length
+    starts = contract.window_starts(count, length, stride, end)
     items += [rows[start : start + length] for start in starts]
   return items
 
@@ -67,11 +51,8 @@ def cut_items(
   """
   frames = golden.expected_frames(episodes, policy_info=policy_info)
   # Row -1.
-  frames.append(
-      contract.zero_like(frames[0])._replace(
-          step_type=np.int32(ts.StepType.LAST)
-      )
-  )
+  last = np.int32(golden.LAST)
+  frames.append(contract.zero_like(frames[0])._replace(step_type=last))
   lengths = list(map(golden.length_of, episodes))
   return [
       contract.stack([frames[row] for row in rows])
@@ -79,28 +60,13 @@ def cut_items(
   ]
 
 
-def assert_items_equal(
-    test: tf.test.TestCase, actual: Sequence[Any], expected: Sequence[Any]
-) -> None:
-  """Asserts that two lists of items are equal, values and dtypes."""
-  golden.assert_frames_equal(test, actual, expected)
-
-
-def items_of(dataset: tf.data.Dataset) -> List[Any]:
-  """Returns the items of a data set of batches, each an item `[L, ...]`."""
-  return [
-      item
-      for frames, _ in dataset.as_numpy_iterator()
-      for item in golden.rows_of(frames)
-  ]
-
-
 def items_of_pass(buffer: Any, batch_size: int = 4) -> List[Any]:
   """Returns every item of a replay buffer once, in their order."""
   if buffer.store.windows is None:
-    one = buffer.as_dataset(single_deterministic_pass=True)
-    return [frames for frames, _ in one.as_numpy_iterator()]
-  return items_of(buffer.as_dataset(batch_size, single_deterministic_pass=True))
+    batch_size = None
+  dataset = buffer.as_dataset(batch_size, single_deterministic_pass=True)
+  found = [frames for frames, _ in dataset.as_numpy_iterator()]
+  return found if batch_size is None else sum(map(golden.rows_of, found), [])
 
 
 def frame_spec() -> trajectory.Trajectory:
@@ -180,7 +146,7 @@ def assert_frequencies(
   """Asserts by a chi-square test that counts have given probabilities.
 
   Args:
-    test: what fails, at a significance of 1 in 10,000 for an unknown seed.
+    test: what fails, by chance once in a million times.
     counts: how often each outcome was found, `[N]`.
     probabilities: the probabilities, which sum to 1. Those that are 0 must not
       have been found at all.
@@ -195,5 +161,5 @@ def assert_frequencies(
   statistic = ((counts - expected) ** 2 / expected).sum()
   # The quantile of Wilson and Hilferty (1931).
   k = len(counts) - 1
-  limit = k * (1 - 2 / (9 * k) + 3.719 * np.sqrt(2 / (9 * k))) ** 3
+  limit = k * (1 - 2 / (9 * k) + 4.753 * np.sqrt(2 / (9 * k))) ** 3
   test.assertLess(statistic, limit)

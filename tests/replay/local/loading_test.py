@@ -50,18 +50,14 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       found = loading.load_frames(data, _items()).episodes
       self.assertTrue(np.isnan(found.undiscounted_return).all())
 
-  @parameterized.parameters(
-      ('drop', [4999, 0, 4499]), ('tile', [5000, 1, 4500])
-  )
-  def test_an_episode_of_several_blocks(self, end, counts):
+  def test_an_episode_of_several_blocks(self):
     lengths = [10000, 2, 9000]
-    [*episodes] = cuts.episodes_of(lengths)
+    episodes = cuts.episodes_of(lengths)
+    items = _items(windows_lib.Windows(3, 2, 'tile'))
     for form in golden.FORMS.values():
-      found = loading.load_frames(
-          form(episodes), _items(windows_lib.Windows(3, 2, end))
-      )
+      found = loading.load_frames(form(episodes), items)
       self.assertEqual(found.episodes.num_rows.tolist(), lengths)
-      self.assertEqual(found.episodes.num_items.tolist(), counts)
+      self.assertEqual(found.episodes.num_items.tolist(), [5000, 1, 4500])
       for first, episode in zip(found.episodes.first_row, episodes):
         shown = _observations(found, first, len(episode['reward']))
         self.assertAllEqual(shown, episode['observation'])
@@ -100,25 +96,23 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       loading.load_frames(data, _items(), folder, options)
       self.assertEqual(sum(report.nan_counts.values()), expected)
 
-  @parameterized.parameters(
-      dict(data=_known_data(4)),
-      dict(data=_known_data(3, 6)),
-      dict(items=_items(windows_lib.Windows(2))),
-      dict(items=_items(windows_lib.Windows(3, 2))),
-      dict(items=_items(windows_lib.Windows(3, end='tile'))),
-      dict(items=_items(windows_lib.Windows(3), priority=2.0)),
-      dict(rules=rules_lib.ConversionRules(terminal_discount='transition')),
-  )
-  def test_frames_of_other_data(self, data=None, items=None, **kwargs):
+  def test_frames_of_other_data(self):
     folder = self.folder()
-    loading.load_frames(_known_data(), _items(windows_lib.Windows(3)), folder)
-    with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
-      loading.load_frames(
-          data or _known_data(),
-          items or _items(windows_lib.Windows(3)),
-          folder,
-          options_lib.ConversionOptions(**kwargs),
-      )
+    known, triples = _known_data(), _items(windows_lib.Windows(3))
+    loading.load_frames(known, triples, folder)
+    other = rules_lib.ConversionRules(terminal_discount='transition')
+    for data, items, rules in (
+        (_known_data(4), triples, None),
+        (_known_data(3, 6), triples, None),
+        (known, _items(windows_lib.Windows(2)), None),
+        (known, _items(windows_lib.Windows(3, 2)), None),
+        (known, _items(windows_lib.Windows(3, end='tile')), None),
+        (known, _items(windows_lib.Windows(3), priority=2.0), None),
+        (known, triples, other),
+    ):
+      options = options_lib.ConversionOptions(rules)
+      with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
+        loading.load_frames(data, items, folder, options)
     self.assertEqual(loading.open_frames(folder).make_items().num_items, 9)
 
   def test_folders_that_are_refused(self):

@@ -3,19 +3,18 @@
 from concurrent import futures
 import functools
 import os
+import re
 import signal
 import socket
 import time
 from unittest import mock
 
-from absl import logging
 from absl.testing import parameterized
 import numpy as np
 import pytest
 import reverb
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
-from tf_agents.specs import tensor_spec
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
@@ -31,21 +30,12 @@ from tests.replay.server import processes
 
 _OTHER = 'other_table'
 _PAIRS = items.TableItems(testing.TABLE)
+_EPISODES = golden.make_episodes((4, 2, 7, 1, 3) * 8)
 _IDENTITY = {'name': 'data', 'split': 'train'}
 # A segment is about 2 MB; these rows do not compress.
 _IMAGE_BYTES = 1 << 16
 _LARGE_EPISODES = 40
 _WAIT_SECONDS = 20
-
-_SERVER = """
-import sys, threading
-import reverb
-from tests import testing
-print('READY', flush=True)
-server = reverb.Server([testing.make_table()], port=int(input()) or None)
-print('PORT', server.port, flush=True)
-threading.Event().wait()
-"""
 
 
 def _large_data(actions=None):
@@ -67,27 +57,6 @@ def _large_data(actions=None):
   )
 
 
-def _episodes(count, lengths=(4, 2, 7, 1, 3)):
-  """Episodes that differ from each other."""
-  return [
-      golden.make_episode(
-          [1] * lengths[index % len(lengths)],
-          terminal=index % 2 == 0,
-          base=100 * index,
-      )
-      for index in range(count)
-  ]
-
-
-def _num_pairs(episodes):
-  return sum(golden.length_of(episode) - 1 for episode in episodes)
-
-
-def _server(data, **kwargs):
-  spec = specs.create_trajectory_data_spec(data)
-  return testing.reverb_server(spec, **kwargs)
-
-
 def _insert(data, server, tables=_PAIRS, timeout=60, **options):
   options = options_lib.ConversionOptions(**options)
   return insert.write_rlds_to_reverb(
@@ -97,13 +66,6 @@ def _insert(data, server, tables=_PAIRS, timeout=60, **options):
 
 def _items_of(client):
   return sorted(testing.contents(client).items)
-
-
-def _logged(log):
-  """Returns the one message of a mock of a function of logging."""
-  log.assert_called_once()
-  message, *args = log.call_args.args
-  return message % tuple(args)
 
 
 def _wait_for_items(address):
@@ -142,7 +104,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(False, True)
   @pytest.mark.long
   def test_killed_server(self, comes_back):
-    server, successor = [processes.ServerProcess(_SERVER) for _ in range(2)]
+    make = 'reverb.Server([testing.make_table()], port=port)'
+    server, successor = [processes.ServerProcess(make) for _ in range(2)]
     self.addCleanup(server.kill)
     self.addCleanup(successor.kill)
     server.serve()
@@ -168,7 +131,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn(left, str(error))
 
   def test_servers_and_tables_that_are_not_there(self):
-    data = golden.stacked(_episodes(3))
+    data = golden.stacked(_EPISODES[:3])
     address = _unused_address(self)
     with self.assertRaisesRegex(
         ConnectionError, f'no answer from a Reverb server at {address}'
@@ -176,7 +139,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       _insert(data, address, timeout=1)
     spec = specs.create_trajectory_data_spec(data)
     wide = spec._replace(observation=tf.TensorSpec([3], tf.float32))
-    with _server(data, tables=(testing.TABLE, _OTHER)) as client:
+    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
       with self.assertRaisesRegex(
           ValueError, f"no table 'none'. .*'{testing.TABLE}', '{_OTHER}'"
       ):
@@ -193,40 +156,31 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         _insert(data, client)
       self.assertIn('observation', raised.exception.differences[0])
     parent = self.parent()
-    table = testing.make_table(signature=tensor_spec.add_outer_dim(wide))
+    table = testing.make_table(signature=testing.signature_of(wide))
     with self.assertRaises(specs.SpecMismatchError):
       self.write(data, parent, reverb_tables=[table])
     self.assertEmpty(os.listdir(parent))
 
   def test_table_that_is_too_small(self):
-    data = golden.stacked(_episodes(20))
-    count = _num_pairs(_episodes(20))
+    data = golden.stacked(_EPISODES[:20])
+    count = len(testing.pairs(_EPISODES[:20]))
     for max_size in 10, count:  # As large as the data is not too small.
-      with _server(data, max_size=max_size) as client:
-        with mock.patch.object(logging, 'warning') as warning:
+      with testing.reverb_server(data, max_size=max_size) as client:
+        with self.assertLogs(level='WARNING') as logs:
           _insert(data, client)
         self.assertEqual(testing.size(client), max_size)
-      messages = [args[0] % args[1:] for args, _ in warning.call_args_list]
       sentence = (
           f'{count} items were inserted beside the 0 it held, but its max_size'
           f' is 10, so {count - 10} items'
       )
-      found = [message for message in messages if sentence in message]
-      self.assertLen(found, max_size == 10)
+      self.assertEqual(sentence in str(logs.output), max_size == 10)
 
   def test_rate_limiter_that_blocks_for_ever(self):
     limiter = reverb.rate_limiters.SampleToInsertRatio(4.0, 5, 8.0)
-    table = reverb.Table(
-        testing.TABLE,
-        sampler=reverb.selectors.Fifo(),
-        remover=reverb.selectors.Fifo(),
-        max_size=1000,
-        rate_limiter=limiter,
-    )
-    server = reverb.Server([table])
+    server = reverb.Server([testing.make_table(rate_limiter=limiter)])
     self.addCleanup(server.stop)
     with self.assertRaises(insert.InsertError) as raised:
-      _insert(golden.stacked(_episodes(50)), server, timeout=2)
+      _insert(golden.stacked(_EPISODES), server, timeout=2)
     size = testing.size(server.localhost_client())
     self.assertBetween(size, 5, 10)
     self.assertEqual(raised.exception.confirmed, size)
@@ -255,17 +209,14 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises(KeyboardInterrupt):
       self.write(data, parent)
     self.assertEmpty(os.listdir(parent))
-    with _server(data) as client:
+    with testing.reverb_server(data) as client:
       addresses.append(client.server_address)
-      with mock.patch.object(logging, 'error') as log:
+      with self.assertLogs(level='ERROR') as logs:
         with self.assertRaises(KeyboardInterrupt):
           _insert(data, client)
-      confirmed = log.call_args.args[1]
-      self.assertIn(
-          f'the server had confirmed {confirmed} items. Table'
-          f' {testing.TABLE!r} holds ',
-          _logged(log),
-      )
+      message = rf'confirmed (\d+) items. Table {testing.TABLE!r} holds '
+      self.assertRegex(logs.output[0], message)
+      confirmed = int(re.search(message, logs.output[0])[1])
       self.assertBetween(confirmed, 1, testing.size(client))
       self.assertLess(confirmed, 3 * _LARGE_EPISODES)
       _insert(data.take(1), client)  # The server goes on.
@@ -273,15 +224,15 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   # The identity of items.
 
   def test_two_writers_of_the_same(self):
-    data = golden.stacked(_episodes(40))
-    count, few = _num_pairs(_episodes(40)), _num_pairs(_episodes(9))
+    data = golden.stacked(_EPISODES)
+    count, few = (len(testing.pairs(_EPISODES[:n])) for n in (40, 9))
     windows = windows_lib.Windows(3, 2, 'tile')
     other = items.TableItems(_OTHER, windows, priority=7.0)
     write_in = functools.partial(_insert, identity=_IDENTITY)
-    with _server(data) as client:
+    with testing.reverb_server(data) as client:
       _insert(data, client)
       expected = _items_of(client)
-    with _server(data, tables=(testing.TABLE, _OTHER)) as client:
+    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
       self.assertEqual(
           write_in(data.take(9), client), {testing.TABLE: (few, 0)}
       )
@@ -302,18 +253,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
             identity=_IDENTITY, report=report
         )
         frames = push.push_rlds_to_reverb(data, observer, options=options)
-        self.assertEqual(frames, sum(map(golden.length_of, _episodes(40))))
+        self.assertEqual(frames, sum(map(golden.length_of, _EPISODES)))
         self.assertEqual(report.inserted_items, {testing.TABLE: new})
       observer.close()
       # A server does not compare the content. Another identity has other keys.
-      changed = data.map(
-          lambda episode: {
-              'steps': {
-                  **episode['steps'],
-                  'reward': episode['steps']['reward'] + 1,
-              }
-          }
-      )
+      changed = [{**each, 'reward': each['reward'] + 1} for each in _EPISODES]
+      changed = golden.stacked(changed)
       for identity, found in ((_IDENTITY, (0, count)), ('other', (count, 0))):
         counts = _insert(changed, client, identity=identity)
         self.assertEqual(counts, {testing.TABLE: found})
@@ -351,7 +296,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   def test_episode_that_is_refused(self, other, message, options=()):
     # The third is the last of a batch.
     names = tf.data.Dataset.from_tensor_slices([4, 5, 4, 6, 7])
-    data = tf.data.Dataset.zip((golden.batched(_episodes(5)), names))
+    data = tf.data.Dataset.zip((golden.batched(_EPISODES[:5]), names))
     data = data.map(lambda episode, name: {**episode, 'name': name})
     settings = [_PAIRS, other], dict(options)
     errors = (ValueError, tf.errors.InvalidArgumentError)
@@ -359,14 +304,12 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(errors, message):
       self.write(data, parent, settings[0], **settings[1])
     self.assertEmpty(os.listdir(parent))
-    with _server(data, tables=(testing.TABLE, _OTHER)) as client:
-      with mock.patch.object(logging, 'error') as log:
+    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
+      with self.assertLogs(level='ERROR') as logs:
         with self.assertRaisesRegex(errors, message):
           _insert(data, client, settings[0], **settings[1])
-      self.assertStartsWith(
-          _logged(log), 'Failed when the server had confirmed'
-      )
-      count = _num_pairs(_episodes(2))
+      self.assertIn('Failed when the server had confirmed', logs.output[0])
+      count = len(testing.pairs(_EPISODES[:2]))
       self.assertLen(_items_of(client), count)
       if other.windows is None:
         count = 2

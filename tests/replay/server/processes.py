@@ -1,9 +1,20 @@
-"""Processes of their own, for servers that can be killed and their users."""
+"""Servers in processes of their own, which can be killed."""
 
 import os
-import signal
 import subprocess
 import sys
+
+_SCRIPT = """
+import threading
+import reverb
+from tests import testing
+from tests.replay.server import sampling_test
+print('READY', flush=True)
+port = int(input()) or None
+server = {server}
+print('PORT', server.port, flush=True)
+threading.Event().wait()
+"""
 
 
 def command(script, *args):
@@ -11,16 +22,18 @@ def command(script, *args):
   return [sys.executable, '-c', script, *map(str, args)]
 
 
-class Process:
-  """A Python script that is told when to go on, and says where it is.
+class ServerProcess:
+  """A server that starts when it is told.
 
-  The script prints lines that begin with a word, and reads lines. Libraries
-  print lines of their own, which are skipped.
+  Attributes:
+    port: the port on which it listens.
+    address: its address.
   """
 
-  def __init__(self, script, *args):
+  def __init__(self, server):
+    """Starts the process; `server` is Python that makes one for a `port`."""
     self._process = subprocess.Popen(
-        command(script, *args),
+        command(_SCRIPT.format(server=server)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -30,38 +43,21 @@ class Process:
             'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
         },
     )
+    self._wait_for('READY')
 
-  def tell(self, line):
-    self._process.stdin.write(f'{line}\n')
-    self._process.stdin.flush()
+  def serve(self, port=0):
+    """Starts the server on a port, or on any."""
+    print(port, file=self._process.stdin, flush=True)
+    self.port = int(self._wait_for('PORT'))
+    self.address = f'localhost:{self.port}'
 
-  def wait_for(self, word):
-    """Returns the rest of the next line that begins with `word`."""
+  def kill(self):
+    self._process.kill()
+    self._process.communicate()
+
+  def _wait_for(self, word):
+    # Libraries print lines of their own.
     for line in self._process.stdout:
       if line.startswith(word):
         return line[len(word) :]
     raise RuntimeError(f'The process ended without {word!r}.')
-
-  def kill(self):
-    if self._process.poll() is None:
-      os.kill(self._process.pid, signal.SIGKILL)
-    self._process.wait()
-    self._process.stdin.close()
-    self._process.stdout.close()
-
-
-class ServerProcess(Process):
-  """A server in a process of its own, that can be killed.
-
-  The script prints READY, reads a port, or 0 for any, and prints PORT with the
-  one that it listens on.
-  """
-
-  def __init__(self, script, *args):
-    super().__init__(script, *args)
-    self.wait_for('READY')
-
-  def serve(self, port=0):
-    self.tell(port)
-    self.port = int(self.wait_for('PORT'))
-    self.address = f'localhost:{self.port}'

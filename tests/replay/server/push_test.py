@@ -6,7 +6,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_utils
-from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay.server import push
@@ -39,8 +38,7 @@ def _observed(data, observer_class=_ADD, info=None, **settings):
   """Yields a client of a new server, and an observer that writes to it."""
   if observer_class is not _EPISODES:
     settings = {'sequence_length': 2, **settings}
-  spec = specs.create_trajectory_data_spec(data, info)
-  with testing.reverb_server(spec) as client:
+  with testing.reverb_server(data, info) as client:
     observer = observer_class(client, testing.TABLE, **settings)
     yield client, observer
     observer.close()
@@ -61,6 +59,12 @@ def _pairs(episodes, policy_info_fn=None):
   return sum(map(_windows, _frames_of(episodes, policy_info_fn)), [])
 
 
+def _check_items(test, client, expected):
+  items = testing.drain(client)
+  test.assertEqual(list(map(len, items)), list(map(len, expected)))
+  golden.assert_frames_equal(test, sum(items, []), sum(expected, []))
+
+
 class PushTest(parameterized.TestCase, tf.test.TestCase):
   """Of the way that is taken unless another is asked for."""
 
@@ -71,12 +75,6 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
     return push.push_rlds_to_reverb(
         data, observer, info, options=options, method=self.method
     )
-
-  def check_items(self, client, expected):
-    items = testing.drain(client)
-    self.assertLen(items, len(expected))
-    for item, frames in zip(items, expected):
-      golden.assert_frames_equal(self, item, frames)
 
   def test_what_is_in_the_table_is_what_went_in(self):
     rng = np.random.default_rng(1)
@@ -90,7 +88,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
           sum(map(golden.length_of, episodes)),
       )
       self.assertEqual(report.inserted_items, {testing.TABLE: len(expected)})
-      self.check_items(client, expected)
+      _check_items(self, client, expected)
 
   @parameterized.named_parameters(
       ('pairs', _ADD, {}, [4, 0, 4], 2),
@@ -122,7 +120,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
         expected += _windows(of_run, length or run)
     with _observed(data, observer_class, **settings) as (client, observer):
       self.assertEqual(self.push(data, observer), 9)
-      self.check_items(client, expected)
+      _check_items(self, client, expected)
 
   @parameterized.parameters(
       (
@@ -152,7 +150,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       ):
         self.push(golden.stacked(wrong), observer)
       self.push(golden.stacked([right]), observer)
-      self.check_items(client, expected)
+      _check_items(self, client, expected)
 
   def test_episodes_that_are_skipped_or_missing(self):
     bad = [_FAULTS[name].episode for name in ('stops_at_mid', 'empty')]
@@ -165,7 +163,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(pushed, 8)
       self.assertIn('Skipped 2 invalid', str(logs.output))
       self.assertEqual([e.episode for e in report.skipped_episodes], [0, 2])
-      self.check_items(client, _pairs(good))
+      _check_items(self, client, _pairs(good))
       self.assertEqual(self.push(data.take(1), observer, rules=_SKIP), 0)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
         self.push(data.take(0), observer)
@@ -181,7 +179,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertLogs(level='WARNING') as logs:
         self.push(data, observer, _policy_info)
       self.assertIn('has no policy_info', logs.output[0])
-      self.check_items(client, _pairs([golden.TRUNCATED]))
+      _check_items(self, client, _pairs([golden.TRUNCATED]))
     with _observed(data, info=_policy_info) as (_, observer):
       with self.assertRaises(specs.SpecMismatchError):
         self.push(data, observer, other)
@@ -206,8 +204,7 @@ class OtherObserversTest(tf.test.TestCase):
         frames.append(frame)
 
       def get_table_signature(self):
-        spec = specs.create_trajectory_data_spec(data)
-        return tensor_spec.add_outer_dim(spec)
+        return testing.signature_of(data)
 
       def flush(self):
         calls.append('flush')
@@ -258,11 +255,7 @@ class OtherObserversTest(tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'unfinished episode'):
         push.push_rlds_to_reverb(data, observer, method='bulk')
       push.push_rlds_to_reverb(data, observer)
-      items = testing.drain(client)
-      expected = _windows([frames[0], *frames])
-      self.assertLen(items, len(expected))
-      for item, other in zip(items, expected):
-        golden.assert_frames_equal(self, item, other)
+      _check_items(self, client, _windows([frames[0], *frames]))
 
 
 if __name__ == '__main__':

@@ -19,21 +19,10 @@ from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
+from tests.replay.local import cuts
 from tests.replay.server import processes
 
 _TABLE = testing.TABLE
-
-# Fills a table of the kind that it is told with frames, and serves it.
-_SERVER = """
-import sys, threading
-import reverb
-from tests.replay.server import sampling_test
-kind, num_items = sys.argv[1], int(sys.argv[2])
-print('READY', flush=True)
-server, _ = sampling_test.make_server(kind, range(num_items), int(input()))
-print('PORT', server.port, flush=True)
-threading.Event().wait()
-"""
 
 # Makes and frees iterators, polling all the time.
 _FREEING = """
@@ -105,15 +94,14 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         sequence_length=3,
         server_address=address,
     )
-    shapes = lambda spec: tf.nest.map_structure(
-        lambda leaf: (leaf.shape, leaf.dtype), spec
-    )
+    shapes = lambda dataset: [
+        (leaf.shape, leaf.dtype)
+        for leaf in tf.nest.flatten(dataset.element_spec)
+    ]
     for batch_size in 4, None:
       expected = replay_buffer.as_dataset(batch_size, 3)
       dataset = self.sample(address, _TABLE, 3, batch_size)
-      self.assertEqual(
-          shapes(dataset.element_spec), shapes(expected.element_spec)
-      )
+      self.assertEqual(shapes(dataset), shapes(expected))
       for data, info in dataset.take(5):
         reward = np.reshape(data.reward, [-1, 3])
         self.assertAllEqual(reward - reward[:, :1], [[0, 1, 2]] * len(reward))
@@ -125,11 +113,8 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_whole_episodes(self):
     lengths = [3, 8, 5]
-    data = golden.stacked(
-        [golden.make_episode([1] * length, terminal=True) for length in lengths]
-    )
-    spec = specs.create_trajectory_data_spec(data)
-    with testing.reverb_server(spec) as client:
+    data = golden.stacked(golden.make_episodes(lengths))
+    with testing.reverb_server(data) as client:
       write = lambda: insert.write_rlds_to_reverb(
           data, client, items.TableItems(_TABLE, None)
       )
@@ -162,11 +147,8 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
           info.probability[:, 0], [expected[r] for r in rewards]
       )
       self.assertAllEqual(info.table_size, np.full([40, 1], 5))
-    self.assertLess(
-        testing.chi_square(
-            [counts[reward] for reward in expected], list(expected.values())
-        ),
-        testing.CHI_SQUARE_LIMITS[4],
+    cuts.assert_frequencies(
+        self, [counts[reward] for reward in expected], list(expected.values())
     )
 
   def test_tables_that_remove_what_was_sampled(self):
@@ -285,7 +267,9 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   @pytest.mark.long
   def test_killed_server(self):
-    process = processes.ServerProcess(_SERVER, 'uniform', 30)
+    process = processes.ServerProcess(
+        "sampling_test.make_server('uniform', range(30), port)[0]"
+    )
     self.addCleanup(process.kill)
     process.serve()
     self.check_dies(process.address, process.kill)

@@ -11,25 +11,11 @@ from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 
 # One episode has no items, and one has several chunks.
-_LENGTHS = (3, 4, 2, 6, 5, 4, 3, 7, 1, 200)
-_EPISODES = [
-    golden.make_episode([1] * length, terminal=True, base=1000 * index)
-    for index, length in enumerate(_LENGTHS)
-]
-
-
-def _pairs(indices):
-  """Returns the rewards of the items of two frames of some episodes."""
-  return sorted(
-      _EPISODES[index]['reward'][step : step + 2].tolist()
-      for index in indices
-      for step in range(_LENGTHS[index] - 1)
-  )
+_EPISODES = golden.make_episodes((3, 4, 2, 6, 5, 4, 3, 7, 1, 200))
 
 
 def _source(data, **kwargs):
@@ -40,31 +26,32 @@ def _source(data, **kwargs):
   return source._replace(**kwargs)
 
 
-def _rewards(client):
-  """Takes all items out of the table; returns their rewards."""
-  return sorted(
-      [frame.reward.tolist() for frame in item]
-      for item in testing.drain(client)
-  )
-
-
 class SeveralServersTest(tf.test.TestCase):
 
-  def start(self, data):
-    """Returns a client of a new server."""
-    spec = specs.create_trajectory_data_spec(data)
-    return self.enter_context(testing.reverb_server(spec))
+  def start(self, count=1):
+    """Returns clients of new servers."""
+    data = golden.stacked(_EPISODES)
+    return [
+        self.enter_context(testing.reverb_server(data)) for _ in range(count)
+    ]
+
+  def check(self, clients, episodes=_EPISODES):
+    """Checks that each server has the items of its own episodes."""
+    for server, client in enumerate(clients):
+      self.assertCountEqual(
+          testing.take_rewards(client),
+          testing.pairs(episodes[server :: len(clients)]),
+      )
 
   def test_every_item_is_on_the_server_of_its_episode(self):
-    data = golden.batched(_EPISODES)
-    clients = [self.start(data) for _ in range(3)]
-    expected = [_pairs(range(server, 10, 3)) for server in range(3)]
+    data, clients = golden.batched(_EPISODES), self.start(3)
     for is_again in False, True:
       _, counts = insert.insert(_source(data), clients, timeout=30.0)
-      for count, pairs in zip(counts, expected):
-        new = 0 if is_again else len(pairs)
-        self.assertEqual(count, {testing.TABLE: (new, len(pairs) - new)})
-    self.assertEqual(list(map(_rewards, clients)), expected)
+      for server, count in enumerate(counts):
+        found = len(testing.pairs(_EPISODES[server::3]))
+        new = 0 if is_again else found
+        self.assertEqual(count, {testing.TABLE: (new, found - new)})
+    self.check(clients)
     # Episodes that a field names are spread evenly: within five standard
     # deviations of a uniform draw.
     names = [insert.server_of(f'episode {i}', 4) for i in range(4000)]
@@ -73,10 +60,9 @@ class SeveralServersTest(tf.test.TestCase):
   @pytest.mark.long
   def test_a_server_that_is_gone_and_a_second_run(self):
     data = golden.stacked(_EPISODES)
-    here = self.start(data)
+    here, other = self.start(2)
     stack = contextlib.ExitStack()
-    spec = specs.create_trajectory_data_spec(data)
-    gone = stack.enter_context(testing.reverb_server(spec))
+    gone = stack.enter_context(testing.reverb_server(data))
     # It stops when the first episode has been read.
     source = _source(data, watch=lambda block: stack.close())
     with self.assertRaisesRegex(
@@ -84,21 +70,17 @@ class SeveralServersTest(tf.test.TestCase):
         rf'{here.server_address}: Table .* holds \d+ items',
     ):
       insert.insert(source, [here, gone], timeout=1.0)
-    other = self.start(data)
     insert.insert(_source(data), [here, other], timeout=30.0)
-    self.assertEqual(_rewards(here), _pairs(range(0, 10, 2)))
-    self.assertEqual(_rewards(other), _pairs(range(1, 10, 2)))
+    self.check([here, other])
 
   def test_an_invalid_episode_is_the_error_that_is_raised(self):
     invalid = golden.make_episode([1, 2, 1], terminal=True)
-    data = golden.stacked([*_EPISODES[:3], invalid])
-    clients = [self.start(data) for _ in range(2)]
+    data, clients = golden.stacked([*_EPISODES[:3], invalid]), self.start(2)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'Discount must lie'
     ):
       insert.insert(_source(data), clients, timeout=30.0)
-    self.assertEqual(_rewards(clients[0]), _pairs([0, 2]))
-    self.assertEqual(_rewards(clients[1]), _pairs([1]))
+    self.check(clients, _EPISODES[:3])
 
 
 if __name__ == '__main__':
