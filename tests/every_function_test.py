@@ -306,46 +306,39 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       {'info': _reward_to_come},
   )
   @pytest.mark.few(2)
-  def test_a_conversion_refuses_or_skips_whole_episodes(self, **settings):
+  def test_a_conversion_refuses_whole_episodes(self, **settings):
     episodes = []
     data = golden.stacked(episodes, golden.stacked_spec(golden.COMPLETE))
     converted = _convert(data, **settings).unbatch()
     for bad, found in zip(_BAD, _FOUND):
-      for after in ([], [golden.COMPLETE]):
-        episodes[:] = [golden.TRUNCATED, bad, *after]
-        frames, error = golden.frames_and_error(converted)
-        self.assertLen(frames, 4)
-        self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
-        self.assertIn(found, error.message)
-    if 'validation' in settings:
-      return  # It does not skip.
-    episodes[:] = [golden.TRUNCATED, *_BAD, golden.COMPLETE]
-    skipping = _convert(data, invalid_episodes='skip', **settings)
-    self.assertAllEqual(
-        [frame.action for frame in golden.frames_of(skipping.unbatch())],
-        [110, 111, 112, 113, 100, 101, 102, 103],
-    )
+      episodes[:] = [golden.TRUNCATED, bad, golden.COMPLETE]
+      frames, error = golden.frames_and_error(converted)
+      self.assertLen(frames, 4)
+      self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
+      self.assertIn(found, error.message)
 
-  def test_before_every_other_rule_and_in_the_report(self):
-    bad = {
-        **golden.INVALID_CASES['terminal_before_last'].episode,
-        'action': np.zeros([2], np.int64),
-    }
+  def test_a_conversion_skips_them_before_every_other_rule(self):
+    wrong = golden.INVALID_CASES['terminal_before_last'].episode
+    wrong = _with(wrong, action=np.zeros([2], np.int64))
+    data = [golden.TRUNCATED, wrong, *_BAD, golden.COMPLETE]
     report = rlds2reverb.ConversionReport()
     rules = rlds2reverb.ConversionRules(invalid_episodes='skip')
-    blocks = rlds2reverb.convert_rlds_to_trajectories(
-        golden.stacked([bad]),
+    frames = rlds2reverb.convert_rlds_to_trajectories(
+        golden.stacked(data),
         options=rlds2reverb.ConversionOptions(rules=rules, report=report),
-        batched=True,
     )
-    self.assertEmpty(list(blocks))
-    (skipped,) = report.skipped_episodes
+    self.assertAllEqual(
+        [frame.action for frame in frames],
+        [110, 111, 112, 113, 100, 101, 102, 103],
+    )
     self.assertEqual(
-        skipped.reason,
-        f'{golden.UNEQUAL_LENGTHS} Found at episode 0: action: 2,'
+        report.skipped_episodes[0].reason,
+        f'{golden.UNEQUAL_LENGTHS} Found at episode 1: action: 2,'
         ' discount: 3, is_first: 3, is_last: 3, is_terminal: 3,'
         ' observation: 3, reward: 3.',
     )
+    for skipped, found in zip(report.skipped_episodes[1:], _FOUND, strict=True):
+      self.assertIn(found, skipped.reason)
 
   def test_fields_that_are_not_used_may_differ(self):
     data = golden.stacked([_with(golden.COMPLETE, a_field=np.zeros([9]))])
