@@ -8,6 +8,7 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
@@ -266,10 +267,11 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ]
 
   @parameterized.parameters(
+      ('batched', 2, None),
       ('stacked', None, None),
       ('nested', None, lambda current, following: following['reward']),
-      ('batched', 2, None),
   )
+  @pytest.mark.few(1)
   def test_raised_or_skipped(self, form, block_length, info_fn):
     episodes = [golden.COMPLETE]
     data = _FORMS[form](episodes)
@@ -431,7 +433,11 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
         )
       yield [golden.joined(*episodes)] if rng.random() < 0.3 else episodes
 
-  def test_the_same_streams_are_valid(self):
+  @parameterized.parameters(
+      (('batched', 2),), (('stacked', 1), ('nested', None))
+  )
+  @pytest.mark.few(1)
+  def test_the_same_streams_are_valid(self, *forms):
     episodes = [golden.COMPLETE]
     all_of_ours = [
         _convert(
@@ -440,7 +446,7 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
             rules={'validation': 'tf_agents'},
             batched=True,
         ).unbatch()
-        for form, length in (('stacked', 1), ('nested', None), ('batched', 2))
+        for form, length in forms
     ]
     theirs = original.convert_rlds_to_trajectories(golden.nested(episodes))
     sentences = set()
