@@ -9,7 +9,6 @@ command goes on, and ends with the same items as if nothing had happened.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import List, Optional, Sequence
 
@@ -104,13 +103,6 @@ flags.DEFINE_float(
 flags_lib.define('jobs.convert.convert', 'job_dir=folder', 'dry_run')
 FLAGS = flags.FLAGS
 
-# How many workers are prepared before it is known how many are of use. If there
-# are more, they start later.
-_MOST_FORKED = 16
-# TensorFlow keeps a third of a MiB of every task of a process, so that more of
-# them are done in processes of their own.
-_MOST_TASKS_HERE = 64
-
 
 def _output() -> plan_lib.Output:
   places = {
@@ -204,16 +196,16 @@ def _local(plan: plan_lib.Plan, engine: processes.Processes) -> engines.Engine:
   count = FLAGS.num_workers or processes.choose_num_workers(plan)
   count = min(count, len(plan.tasks))
   print(f'workers: {count}')
-  if count == 1 and len(plan.tasks) <= _MOST_TASKS_HERE:
+  if count == 1 and len(plan.tasks) <= processes.TASKS_PER_WORKER:
     return engines.InProcessEngine()
   engine.num_workers = count
   return engine
 
 
 def main(*beam_options: str):
-  # TensorFlow is imported, and its threads are not started yet.
-  count = FLAGS.num_workers or len(os.sched_getaffinity(0))
-  engine = processes.Processes(min(count, _MOST_FORKED), fork=True)
+  # TensorFlow is imported, and its threads are not started yet. How many
+  # workers are of use is known later.
+  engine = processes.Processes(1, fork=True)
   try:
     return _convert(beam_options, engine)
   finally:

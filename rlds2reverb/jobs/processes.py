@@ -1,13 +1,18 @@
 """Tasks in several processes on this machine.
 
-    this process --+-- nanny -- worker
-                   +-- nanny -- worker
+    this process -- forker --+-- worker
+                             +-- worker
 
-A nanny hands tasks on to its worker, and forks another one when that has died
-or done its share. Forking takes no time, as importing TensorFlow does, but a
-process in which TensorFlow has started its threads cannot be forked. So a nanny
-has only imported it. A program forks its nannies from itself before it does
-anything else; otherwise they come from a process that has imported it once.
+The forker hands tasks on to workers, and forks another worker where there is
+none, or one has died or done its share. Forking takes no time, as importing
+TensorFlow does, but a process in which TensorFlow has started its threads
+cannot be forked. So the forker has only imported it. A program forks the forker
+from itself before it does anything else; otherwise it comes from a process that
+has imported TensorFlow once.
+
+The pools of the standard library do not survive the death of a worker: that of
+`multiprocessing` waits for its task for ever, and that of `concurrent.futures`
+gives up all the others. They do not show the progress of a task, either.
 
 If a process is killed, those below it are, too, at that moment.
 """
@@ -28,16 +33,15 @@ from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import tasks as tasks_lib
 
-# TensorFlow keeps a third of a MiB of every task, so a worker does no more.
-_TASKS_PER_WORKER = 64
+# TensorFlow keeps a third of a MiB of every task, so a process does no more.
+TASKS_PER_WORKER = 64
 # The least number of bytes for each of several workers: about as much as is
 # converted while they build their first graphs.
 _BYTES_PER_WORKER = 32 << 20
 # From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
-# An option of `mallopt` of the C library, and its value here.
+# From malloc.h.
 _M_MMAP_THRESHOLD = -3
-_LEAST_MAPPED = 1 << 18
 
 
 def choose_num_workers(plan: plan_lib.Plan) -> int:
@@ -66,8 +70,8 @@ class Processes(engines.Engine):
 
     Args:
       num_workers: how many tasks are done at once.
-      fork: whether to fork the nannies from this process, now. That takes no
-        time, and may only be done before TensorFlow's threads are started.
+      fork: whether to fork from this process, now. That takes no time, and may
+        only be done before TensorFlow's threads are started.
 
     Raises:
       ValueError: if `num_workers` is not positive.
@@ -75,61 +79,52 @@ class Processes(engines.Engine):
     if num_workers < 1:
       raise ValueError(f'num_workers must be positive, but is {num_workers}.')
     self.num_workers = num_workers
-    self._nannies: Dict[Any, Any] = {}  # By their pipes.
+    self._forker: Any = None
     if fork:
       self._start('fork')
 
   def map(self, attempt, numbers, report):
-    self._start('forkserver')
-    waiting = collections.deque(numbers)
-    free = list(self._nannies)[: self.num_workers]
-    busy: Dict[Any, int] = {}
-    try:
-      while waiting or busy:
-        while waiting and free:
-          pipe = free.pop()
-          busy[pipe] = waiting.popleft()
-          pipe.send((attempt, busy[pipe]))
-        for pipe in connections.wait(list(busy)):
-          is_done, content = pipe.recv()
-          if not is_done:
-            report(busy[pipe], content)
-            continue
-          number = busy.pop(pipe)
-          if isinstance(content, int):
-            content = self._death(content)
-          if len(free) + len(busy) < self.num_workers:
-            free.append(pipe)
-          yield number, content
-    except (EOFError, BrokenPipeError, ConnectionResetError) as e:
-      raise tasks_lib.TaskError(
-          'The process that starts the workers has died. Start the same command'
-          ' again.'
-      ) from e
+    if self._forker is None:
+      self._start('forkserver')
+    waiting, num_busy = collections.deque(numbers), 0
+    while waiting or num_busy:
+      try:
+        while waiting and num_busy < self.num_workers:
+          self._pipe.send((attempt, waiting.popleft()))
+          num_busy += 1
+        number, is_done, content = self._pipe.recv()
+      except (EOFError, OSError) as e:
+        raise tasks_lib.TaskError(
+            'The process that starts the workers has died. Start the same'
+            ' command again.'
+        ) from e
+      if not is_done:
+        report(number, content)
+        continue
+      num_busy -= 1
+      is_death = isinstance(content, int)
+      yield number, self._death(content) if is_death else content
 
   def stop(self):
-    for process in self._nannies.values():
-      process.kill()
-    for pipe, process in self._nannies.items():
-      with contextlib.suppress(EOFError, OSError):
-        while True:  # The worker has the other end of the pipe, too.
-          pipe.recv_bytes()
-      process.join()
-      pipe.close()
-    self._nannies = {}
+    if self._forker is None:
+      return
+    self._forker.kill()
+    with contextlib.suppress(EOFError, OSError):
+      while True:  # The workers have the other end of the pipe, too.
+        self._pipe.recv_bytes()
+    self._forker.join()
+    self._pipe.close()
+    self._forker = None
 
   def _start(self, method: str) -> None:
-    """Starts the nannies that are not there."""
     context: Any = multiprocessing.get_context(method)
     context.set_forkserver_preload([tasks_lib.__name__])
-    while len(self._nannies) < self.num_workers:
-      pipe, theirs = context.Pipe()
-      process = context.Process(
-          target=_nanny, args=(theirs, _TASKS_PER_WORKER), daemon=True
-      )
-      process.start()
-      theirs.close()
-      self._nannies[pipe] = process
+    self._pipe, theirs = context.Pipe()
+    self._forker = context.Process(
+        target=_fork_workers, args=(theirs, TASKS_PER_WORKER), daemon=True
+    )
+    self._forker.start()
+    theirs.close()
 
   def _death(self, code: int) -> engines.WorkerDiedError:
     message = f'The process that did the task has died, with exit code {code}.'
@@ -142,49 +137,59 @@ class Processes(engines.Engine):
     return engines.WorkerDiedError(message)
 
 
-def _nanny(pipe: connections.Connection, num_tasks: int) -> None:
+def _fork_workers(pipe: connections.Connection, num_tasks: int) -> None:
   """Has the tasks done that come through a pipe, until it is killed."""
   _end_with_parent()
   _keep_memory_flat()
   quiet.quiet_logs()
-  left = 0  # How many more tasks the worker does.
-  with contextlib.suppress(EOFError, OSError):  # The other end has died.
-    while True:
-      task = pipe.recv()
-      if not left:
-        left = num_tasks
-        worker, theirs = multiprocessing.Pipe()
-        pid = os.fork()
-        if not pid:
-          worker.close()
-          _work(theirs)
-        theirs.close()
-      left -= 1
+  # The workers by their pipes: their ids, how many tasks they have got, and the
+  # numbers of those that they are doing.
+  pids: Dict[Any, int] = {}
+  started: Dict[Any, int] = collections.Counter()
+  busy: Dict[Any, int] = {}
+  ready: Any
+  while True:
+    for ready in connections.wait([pipe, *pids]):
+      if ready is pipe:
+        task = pipe.recv()
+        free = [w for w in pids if w not in busy and started[w] < num_tasks]
+        worker = free[0] if free else _fork_worker(pids, num_tasks)
+        started[worker] += 1
+        _, busy[worker] = task
+        with contextlib.suppress(OSError):  # It has died, as is seen then.
+          worker.send(task)
+        continue
       try:
-        worker.send(task)
-        is_done = False
-        while not is_done:
-          is_done, content = worker.recv()
-          pipe.send((is_done, content))
+        is_done, content = ready.recv()
       except (EOFError, OSError):
-        left = 0
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        pipe.send((True, code))
-      else:
-        if not left:
-          worker.close()
-          os.waitpid(pid, 0)
+        ready.close()
+        _, status = os.waitpid(pids.pop(ready), 0)
+        is_done, content = True, os.waitstatus_to_exitcode(status)
+      if ready in busy:
+        pipe.send((busy[ready], is_done, content))
+        if is_done:
+          del busy[ready]
 
 
-def _work(pipe: connections.Connection) -> None:
-  """Does the tasks that come through a pipe, and ends with it."""
+def _fork_worker(pids: Dict[Any, int], num_tasks: int) -> Any:
+  """Forks a worker, and adds its id; returns its pipe."""
+  pipe, theirs = multiprocessing.Pipe()
+  pids[pipe] = os.fork()
+  if not pids[pipe]:
+    _work(theirs, num_tasks)
+  theirs.close()
+  return pipe
+
+
+def _work(pipe: connections.Connection, num_tasks: int) -> None:
+  """Does the tasks that come through a pipe, and ends."""
   _end_with_parent()
   # If memory is short, Linux kills this worker first, and the job can report
   # it.
   with contextlib.suppress(OSError):
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   try:
-    while True:
+    for _ in range(num_tasks):
       attempt, number = pipe.recv()
       outcome = attempt(number, lambda progress: pipe.send((False, progress)))
       pipe.send((True, outcome))
@@ -199,7 +204,7 @@ def _keep_memory_flat() -> None:
   grows with the number of its tasks.
   """
   with contextlib.suppress(AttributeError):  # Another C library has none.
-    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LEAST_MAPPED)
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 256 << 10)
   # Objects that exist now live on, so later garbage collections skip them.
   gc.collect()
   gc.freeze()

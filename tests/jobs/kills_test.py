@@ -122,7 +122,7 @@ def _kill(target: str, pid: int, job: str, seconds: float) -> bool:
   if _is_over(pid):
     return False
   try:
-    # Nannies are below the job, without which it ends, and workers below them.
+    # The forker is below the job, without which it ends; workers are below it.
     below = _below(pid) if target == 'worker' else []
     os.kill(random.choice(below) if below else pid, signal.SIGKILL)
   except (FileNotFoundError, ProcessLookupError):

@@ -124,7 +124,7 @@ class ProcessesTest(job_testing.JobTestCase):
   def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
     plan = self.plan(episodes_per_task=1)
     notes = self.new('notes')
-    with mock.patch.object(processes, '_TASKS_PER_WORKER', 3):
+    with mock.patch.object(processes, 'TASKS_PER_WORKER', 3):
       self.convert(plan, engine=_DyingProcesses(notes, {}, 0, num_workers=1))
     pids = [pathlib.Path(notes, str(n)).read_text() for n in range(8)]
     self.assertEqual(
