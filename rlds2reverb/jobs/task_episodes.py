@@ -94,7 +94,7 @@ class TaskEpisodes:
 
   def look(self) -> None:
     self._last_look = time.monotonic()
-    self._look(self._counter.counts, len(self._report.skipped_episodes))
+    self._look(self._counter.counts, len(self._report.skipped_faults))
 
   def counts(self) -> Dict[str, Any]:
     """Returns the counts of the valid episodes so far; see `no_counts`."""
@@ -118,13 +118,13 @@ class TaskEpisodes:
     and the `field` at fault, None or empty if it is not one.
     """
     source, split = self._source, self._task.split
-    found = self._report.skipped_episodes
+    found = self._report.skipped_faults
     indices = self._task.indices
     if found and source.has_filter:
       field = opened_lib.EPISODE_INDEX
       of_all = self.read(with_index=True).map(lambda episode: episode[field])
       indices = list(map(int, of_all))
-    at = [(indices[one.episode], one.fault) for one in found]
+    at = [(indices[position], fault) for position, fault in found.items()]
     return [
         {
             'data_set': source.name,

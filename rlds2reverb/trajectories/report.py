@@ -150,12 +150,20 @@ class ConversionReport:
     sentence with the broken rule, the first step that breaks it, and what was
     found there; and the `fault`, the same as values.
     """
-    found = []
+    return [
+        SkippedEpisode(
+            episode, faults.sentence(fault, episode).numpy().decode(), fault
+        )
+        for episode, fault in self.skipped_faults.items()
+    ]
+
+  @property
+  def skipped_faults(self) -> Dict[int, faults.Fault]:
+    """The faults of the skipped episodes, by their index in the data set."""
+    found = {}
     for episode, row in sorted(_entries(self._skipped).items()):
       fault = faults.Fault(*(value.decode() for value in row))
-      fault = fault._replace(step=int(fault.step))
-      reason = faults.sentence(fault, episode).numpy().decode()
-      found.append(SkippedEpisode(episode, reason, fault))
+      found[episode] = fault._replace(step=int(fault.step))
     return found
 
   @property
