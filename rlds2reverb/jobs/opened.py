@@ -5,7 +5,7 @@ import contextlib
 import functools
 import os
 import types
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -51,8 +51,8 @@ class OpenSource(abc.ABC):
     num_episodes: how many episodes there are.
     num_bytes: about how many bytes of the files they take.
     fingerprint: a hash that differs for any other data set.
-    treatment: a hash of the mapping and the transforms, unless one is a
-      function, which is a ValueError.
+    preprocessing_hash: a hash of the mapping and the transforms, unless one is
+      a function, which is a ValueError.
     mapping: the mapping of the source, or None.
     transforms: its transforms and filters.
     has_filter: whether a filter may leave episodes out.
@@ -87,7 +87,7 @@ class OpenSource(abc.ABC):
     return sum(part.num_episodes for part in self.ranges)
 
   @property
-  def treatment(self) -> str:
+  def preprocessing_hash(self) -> str:
     return identity_lib.fingerprint(self.mapping, self.transforms)
 
   def read(
@@ -219,21 +219,25 @@ class RldsSource(OpenSource):
   def sample(self):
     lengths: List[int] = []
     num_bytes = 0
-    chosen = np.linspace(0, len(self.shards) - 1, _SAMPLED_FILES).round()
     parse = {_IS_FIRST: tf.io.VarLenFeature(tf.int64)}
     with contextlib.suppress(tf.errors.OpError):  # The job reports it.
-      for index in np.unique(chosen.astype(int)):
-        part = self.shards[index]
-        (file,) = self._instructions(part)
-        records = tf.data.TFRecordDataset(file.filename).skip(file.skip)
-        for record in records.take(min(part.num_episodes, _SAMPLED_EPISODES)):
-          parsed = tf.io.parse_single_example(record, parse)[_IS_FIRST]
-          lengths.append(int(tf.size(parsed.values)))
-          num_bytes += len(record.numpy())
-          if num_bytes > _SAMPLED_BYTES:
-            return lengths, self.num_bytes / num_bytes
+      for record in self._first_records():
+        parsed = tf.io.parse_single_example(record, parse)[_IS_FIRST]
+        lengths.append(int(tf.size(parsed.values)))
+        num_bytes += len(record.numpy())
+        if num_bytes > _SAMPLED_BYTES:
+          break
     is_all = len(lengths) == self.num_episodes or not num_bytes
     return lengths, 1.0 if is_all else self.num_bytes / num_bytes
+
+  def _first_records(self) -> Iterator[tf.Tensor]:
+    """Yields the first records of some files, spread over all of them."""
+    chosen = np.linspace(0, len(self.shards) - 1, _SAMPLED_FILES).round()
+    for index in np.unique(chosen.astype(int)):
+      part = self.shards[index]
+      (file,) = self._instructions(part)
+      records = tf.data.TFRecordDataset(file.filename).skip(file.skip)
+      yield from records.take(min(part.num_episodes, _SAMPLED_EPISODES))
 
   def _read_stored(self, part):
     # TFDS reads several files in turn by default, which mixes their episodes.
@@ -283,10 +287,7 @@ class FormatSource(OpenSource):
 
   @functools.cached_property
   def _lengths(self) -> List[int]:
-    lengths = self._episodes.map(
-        lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
-    )
-    return list(map(int, lengths))
+    return lengths_of(self._episodes)
 
   @functools.cached_property
   def ranges(self) -> List[ranges_lib.Range]:  # type: ignore[override]
@@ -311,6 +312,14 @@ class FormatSource(OpenSource):
 
   def _read_stored(self, part):
     return self._episodes.skip(part.begin).take(part.num_episodes)
+
+
+def lengths_of(episodes: tf.data.Dataset) -> List[int]:
+  """Reads the numbers of steps of episodes with stacked steps."""
+  lengths = episodes.map(
+      lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
+  )
+  return list(map(int, lengths))
 
 
 def policy_info_fn(episode_spec: Dict[str, Any]) -> Any:

@@ -49,7 +49,8 @@ class DataSet:
     name: the name of the data set, with its config and version.
     directory: the folder of its version.
     fingerprint: a hash of what TFDS records about its files.
-    treatment: a hash of the mapping and the transforms of every episode.
+    treatment: the `preprocessing_hash` of the source, under the name that plans
+      and the keys of items have for it.
     num_episodes: how many episodes the source has.
     num_bytes: about how many bytes they take on disk.
   """
@@ -261,13 +262,9 @@ def make_plan(
         for number, piece in enumerate(pieces)
     ]
   tasks.sort(key=lambda placed: placed[0])
-  names = [field.name for field in dataclasses.fields(DataSet)]
   return Plan(
       sources=tuple(source.source for source in opened),
-      data_sets=tuple(
-          DataSet(*(getattr(source, name) for name in names))
-          for source in opened
-      ),
+      data_sets=tuple(map(_data_set_of, opened)),
       output=output,
       tables=tuple(map(dataclasses.asdict, tables)),
       # The rule for invalid episodes changes no item of a valid one.
@@ -277,11 +274,22 @@ def make_plan(
   )
 
 
+def _data_set_of(source: opened_lib.OpenSource) -> DataSet:
+  return DataSet(
+      source.name,
+      source.directory,
+      source.fingerprint,
+      source.preprocessing_hash,
+      source.num_episodes,
+      source.num_bytes,
+  )
+
+
 def _check_distinct(opened, ranges) -> None:
   """Raises a ValueError if two sources have an episode in common."""
   found: Dict[Any, List[ranges_lib.Range]] = collections.defaultdict(list)
   for source, parts in zip(opened, ranges):
-    found[source.name, source.directory, source.treatment] += parts
+    found[source.name, source.directory, source.preprocessing_hash] += parts
   for (name, directory, _), parts in found.items():
     twice = ranges_lib.overlap(parts)
     if twice is not None:

@@ -91,7 +91,7 @@ class SourcesTest(_SourcesTestCase):
     )
     self.assertEqual(episode['steps']['action'].shape, (5, 2))
     self.assertEqual(
-        opened.treatment,
+        opened.preprocessing_hash,
         identity.fingerprint(opened.mapping, [normalization.ScaleReward(2.0)]),
     )
     self.assertEqual(
