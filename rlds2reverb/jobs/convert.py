@@ -15,7 +15,6 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import engines
-from rlds2reverb.jobs import estimates
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
@@ -99,7 +98,7 @@ def convert(
       [opened[i] for i in sorted({task.source for task in plan.tasks})]
   )
   lines = output.check(spec, receipts)
-  say(estimates.describe(job, opened, spec, lines, receipts))
+  say(summary_lib.describe(job, opened, spec, lines, receipts))
   if dry_run:
     return {}
   with files.writing_to(job.folder):
@@ -135,9 +134,8 @@ class _Run:
   def finish(self, allow_empty: bool) -> Dict[str, Any]:
     """Does the tasks that are left, joins their parts; returns the summary."""
     start = time.monotonic()
-    summary = {}
-    if self.output.is_finished(self.receipts):
-      summary = self.job.summary()
+    was_finished = self.output.is_finished(self.receipts)
+    if was_finished:
       self._check_still_true()
     else:
       files.remove(self.job.path('summary.json'))
@@ -145,15 +143,16 @@ class _Run:
     # Repaired episodes go into an output that has items.
     if not allow_empty and self.plan.only is None:
       self._check_not_empty()
-    if not self.output.is_finished(self.receipts):
+    if not was_finished:
       self.engine.join(tasks_lib.Attempt(self.job))
+    summary = self.job.read('summary.json')
     if summary:
       self.say('All of it is done already; there is nothing to do.')
     else:
       quarantine = self.job.write_quarantine(self.receipts)
       summary = summary_lib.make(self.plan, self.receipts)
       summary['seconds'] = time.monotonic() - start
-      self.job.write_summary(summary)
+      self.job.write(summary, 'summary.json')
       self.say(summary_lib.to_text(summary, quarantine))
     self.job.remove_parts()
     return summary

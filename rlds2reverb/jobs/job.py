@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
@@ -94,7 +94,7 @@ class Job:
 
   def check_same_plan(self) -> None:
     """Raises a ValueError if the folder has tasks done of another plan."""
-    stored = _read_plan(self.folder)
+    stored = _plan_in(self.folder)
     if stored not in (None, self.plan) and self.done():
       raise ValueError(
           f'The job in {self.folder} was started with another plan:\n  '
@@ -106,14 +106,13 @@ class Job:
   def begin(self) -> None:
     """Writes the plan, in the place of one of which no task was done."""
     self.check_same_plan()
-    if _read_plan(self.folder) != self.plan:
+    if _plan_in(self.folder) != self.plan:
       whole.write_text(self.path('plan.json'), self.plan.to_json())
 
   def done(self) -> List[int]:
     """Returns the tasks that have a receipt, of whatever plan."""
     names = files.names_in(self.path('receipts'))
-    stems = [name.removesuffix('.json') for name in names]
-    return [int(stem) for stem in stems if stem.isdigit()]
+    return [int(name[:-5]) for name in names if re.match(r'\d+\.json$', name)]
 
   def receipts(self) -> Dict[int, Receipt]:
     """Returns the receipts by their numbers; those of another plan are not."""
@@ -121,20 +120,16 @@ class Job:
     return {n: one for n, one in found.items() if one['plan'] == self.hash}
 
   def receipt(self, number: int) -> Receipt:
-    return _read_json(self._path_of(number))
+    return self.read(*_receipt_of(number))
 
   def write_receipt(self, receipt: Receipt) -> None:
     """Writes a receipt, so that it is on disk."""
     files.make_folder(self.path('receipts'))
-    path = self._path_of(receipt['task'])
-    whole.write_text(path, json.dumps(receipt, indent=1))
+    self.write(receipt, *_receipt_of(receipt['task']))
 
   def forget(self, number: int) -> None:
     """Removes the receipt of a task, which has to be done again."""
-    files.remove(self._path_of(number))
-
-  def _path_of(self, number: int) -> str:
-    return self.path('receipts', f'{number:05d}.json')
+    files.remove(self.path(*_receipt_of(number)))
 
   def write_quarantine(self, receipts: Mapping[int, Receipt]) -> str:
     """Writes the invalid episodes, a line of JSON each; returns the path."""
@@ -147,14 +142,17 @@ class Job:
     whole.write_text(path, ''.join(lines))
     return path
 
-  def summary(self) -> Dict[str, Any]:
-    """Returns the summary; an empty dict if there is none of this plan."""
-    path = self.path('summary.json')
-    summary = _read_json(path) if files.exists(path) else {}
-    return summary if summary.get('plan') == self.hash else {}
+  def read(self, *names: str) -> Any:
+    """Returns the JSON value in a file of the folder; None without a file."""
+    return _read(self.path(*names))
 
-  def write_summary(self, summary: Mapping[str, Any]) -> None:
-    whole.write_text(self.path('summary.json'), json.dumps(summary, indent=1))
+  def write(self, value: Any, *names: str) -> None:
+    """Writes a JSON value to a file of the folder."""
+    whole.write_text(self.path(*names), json.dumps(value, indent=1))
+
+
+def _receipt_of(number: int) -> Tuple[str, str]:
+  return 'receipts', f'{number:05d}.json'
 
 
 def differences(plan: plan_lib.Plan, other: plan_lib.Plan) -> List[str]:
@@ -173,20 +171,23 @@ def differences(plan: plan_lib.Plan, other: plan_lib.Plan) -> List[str]:
   ]
 
 
-def _read_json(path: str) -> Dict[str, Any]:
-  with files.open_text(path) as f:
-    return json.load(f)
+def _read(path: str) -> Any:
+  try:
+    with files.open_text(path) as f:
+      return json.load(f)
+  except (FileNotFoundError, NotADirectoryError):
+    return None
 
 
-def _read_plan(folder: str) -> Optional[plan_lib.Plan]:
-  path = os.path.join(folder, 'plan.json')
-  return plan_lib.from_plain(_read_json(path)) if files.exists(path) else None
+def _plan_in(folder: str) -> Optional[plan_lib.Plan]:
+  plain = _read(os.path.join(folder, 'plan.json'))
+  return plain and plan_lib.from_plain(plain)
 
 
 @functools.lru_cache(maxsize=1)
 def _job_of(folder: str, plan_hash: str) -> Job:
   """Returns the job in a folder, for a worker."""
-  plan = _read_plan(folder)
+  plan = _plan_in(folder)
   if plan is None or plan.hash != plan_hash:
     raise ValueError(f'This worker does not find the plan in {folder}.')
   return Job(plan, folder)

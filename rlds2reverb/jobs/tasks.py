@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Type
 import tensorflow as tf
 
 from rlds2reverb.episodes import private
-from rlds2reverb.jobs import checkpoint_output
 from rlds2reverb.jobs import error_location
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import outputs
@@ -27,7 +26,7 @@ from rlds2reverb.jobs import task_episodes
 from rlds2reverb.replay.server import insert
 
 _OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
-    plan_lib.CHECKPOINT: checkpoint_output.CheckpointOutput,
+    plan_lib.CHECKPOINT: outputs.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
     plan_lib.SERVER: server_output.ServerOutput,
     plan_lib.STATISTICS: statistics_output.StatisticsOutput,
