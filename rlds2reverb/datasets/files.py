@@ -211,6 +211,15 @@ def make_folder(path: str) -> None:
     epath.Path(path).mkdir(parents=True, exist_ok=True)
 
 
+def link(source: str, target: str) -> None:
+  """Gives a file a second name, or copies it where there are no hard links."""
+  try:
+    os.link(source, target)
+  except OSError:
+    with os_errors(source):
+      tf.io.gfile.copy(source, target)
+
+
 def remove(path: str) -> None:
   """Removes a file, if it is there."""
   with os_errors(path):

@@ -6,6 +6,7 @@ hard link), or by a copy where the file system has no such links.
 
 import itertools
 import os
+import pathlib
 from typing import Any, Dict, Iterator, Sequence, Tuple
 
 import tensorflow as tf
@@ -54,21 +55,19 @@ class RldsOutput(outputs.FolderOutput):
             features=_features_of(opened, episodes.read().element_spec),
             split=self.plan.output.split,
         )
-        split = self._info(path).splits[self.plan.output.split]
+        split = _info(path).splits[self.plan.output.split]
         names = map(os.path.basename, split.filepaths)
         shards = map(list, zip(names, split.shard_lengths))
         output = {'files': list(shards), 'bytes': split.num_bytes}
-      with open(os.path.join(path, _PART_MARKER), 'wb'):
-        pass
+      pathlib.Path(path, _PART_MARKER).touch()
     return {}, output
 
   def join(self, receipts):
     split = self.plan.output.split
     texts = _texts_of(self.plan.open())
-    shards, num_bytes = [], 0
-    info = None
+    info, shards, num_bytes = None, [], 0
     if self.adds:
-      info = self._info(self.place)
+      info = _info(self.place)
       if list(info.splits) != [split]:
         raise ValueError(
             f'Repaired episodes go into the split {split!r} of {self.place},'
@@ -91,7 +90,7 @@ class RldsOutput(outputs.FolderOutput):
       ]
     if not shards:
       raise ValueError('There are no valid episodes to write.')
-    info = info or self._info(os.path.dirname(shards[0][0]))
+    info = info or _info(os.path.dirname(shards[0][0]))
     self._write(info, shards, num_bytes, texts)
 
   def _write(self, info, shards, num_bytes, texts) -> None:
@@ -110,19 +109,14 @@ class RldsOutput(outputs.FolderOutput):
         target = template.sharded_filepath(
             shard_index=index, num_shards=len(shards)
         )
-        try:
-          os.link(source, target)
-        except OSError:
-          with files.os_errors(source):
-            tf.io.gfile.copy(source, target)
-      counts = [count for _, count in shards]
+        files.link(source, target)
       tfds.folder_dataset.write_metadata(
           data_dir=path,
           features=info.features,
           split_infos=[
               tfds.core.SplitInfo(
                   name=split,
-                  shard_lengths=counts,
+                  shard_lengths=[count for _, count in shards],
                   num_bytes=num_bytes,
                   filename_template=template,
               )
@@ -133,8 +127,9 @@ class RldsOutput(outputs.FolderOutput):
           check_data=False,
       )
 
-  def _info(self, folder: str) -> tfds.core.DatasetInfo:
-    return tfds.builder_from_directory(folder).info
+
+def _info(folder: str) -> tfds.core.DatasetInfo:
+  return tfds.builder_from_directory(folder).info
 
 
 def _episodes_of(episodes: Any) -> Iterator[Dict[str, Any]]:

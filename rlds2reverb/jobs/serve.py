@@ -12,6 +12,7 @@ links) of the same files, which take no more space than they took in the root:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import os
 import shutil
@@ -20,12 +21,11 @@ import time
 from typing import ContextManager, List, Optional, Sequence
 
 from absl import logging
-import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
 from rlds2reverb.datasets import whole
-from rlds2reverb.episodes import rlds
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
 from rlds2reverb.replay import items
@@ -37,7 +37,6 @@ from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import rules as rules_lib
 
 _KEPT = '.kept'
-_UNFINISHED = '.unfinished-'
 _DAMAGED = '.damaged-'
 
 
@@ -76,6 +75,9 @@ def serve_source(
       that is in use is refused before the episodes are read.
     InvalidArgumentError: if an episode is invalid.
   """
+  restore = functools.partial(
+      serve.restore_reverb_server, port=port, checkpoint_root=checkpoint_root
+  )
   if port is not None:
     serve.check_port(port)
   if checkpoint_root is not None:
@@ -83,9 +85,7 @@ def serve_source(
         files.expand_local(checkpoint_root, 'checkpoint_root')
     )
     if newest is not None:
-      return serve.restore_reverb_server(
-          newest, port=port, checkpoint_root=checkpoint_root
-      )
+      return restore(newest)
   rules = sources_lib.rules_of(source) if rules is None else rules
   opened = sources_lib.open_source(source)
   options = options_lib.ConversionOptions(rules)
@@ -95,14 +95,9 @@ def serve_source(
         opened.read(), checkpoint, tables, options=options
     )
     if not allow_empty and not all(counts.values()):
-      lengths = opened.read().map(
-          lambda episode: tf.shape(episode[rlds.STEPS][rlds.IS_FIRST])[0]
-      )
-      longest = int(lengths.reduce(0, tf.maximum))
+      longest = max(opened_lib.lengths_of(opened.read()), default=0)
       raise ValueError(summary.why_empty(tables, counts, longest))
-    return serve.restore_reverb_server(
-        checkpoint, port=port, checkpoint_root=checkpoint_root
-    )
+    return restore(checkpoint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,13 +179,11 @@ class KeptCheckpoints:
 
   def _keep(self, path: str) -> None:
     """Gives the files of a checkpoint second names, which appear together."""
-    os.makedirs(self._kept, exist_ok=True)
-    name = os.path.basename(path.rstrip(os.sep))
-    unfinished = os.path.join(self._kept, _UNFINISHED + name)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(path, unfinished, copy_function=_link)
-    os.rename(unfinished, os.path.join(self._kept, name))
-    whole.sync(self._kept)
+    kept = os.path.join(self._kept, os.path.basename(path.rstrip(os.sep)))
+    with whole.new_folder(kept, [records.DONE], replace=True) as folder:
+      shutil.copytree(
+          path, folder, copy_function=files.link, dirs_exist_ok=True
+      )
 
   def _put_aside(self, name: str) -> None:
     """Keeps a damaged checkpoint where no server starts from it."""
@@ -208,13 +201,6 @@ class KeptCheckpoints:
       if index >= self.count or (index and _age_of(path) > 3600 * hours):
         kept = os.path.join(self._kept, os.path.basename(path))
         shutil.rmtree(kept, ignore_errors=True)
-
-
-def _link(source: str, target: str) -> None:
-  try:
-    os.link(source, target)
-  except OSError:  # The file system has no hard links.
-    shutil.copy2(source, target)
 
 
 def _age_of(path: str) -> float:
