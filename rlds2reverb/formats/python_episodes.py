@@ -110,7 +110,9 @@ def make_episode(
   num_steps = length + (has_next or is_terminal)
   return PythonEpisode(
       steps,
-      *map(columns_lib.row, (num_steps, is_terminal, episode_id)),
+      columns_lib.row(num_steps),
+      columns_lib.row(is_terminal),
+      columns_lib.row(episode_id),
       tf.nest.map_structure(columns_lib.row, fields or {}),
       columns_lib.row(True),
   )

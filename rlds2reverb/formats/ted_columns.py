@@ -147,7 +147,9 @@ def read_episodes(
     metadata = _rows_below(rest, METADATA, slice(index, index + 1))
     yield python_episodes.PythonEpisode(
         columns_lib.nest(steps),
-        *map(columns_lib.row, (count, bool(terminal.any()), index)),
+        columns_lib.row(count),
+        columns_lib.row(bool(terminal.any())),
+        columns_lib.row(index),
         columns_lib.nest(metadata),
         columns_lib.row(True),
     )
