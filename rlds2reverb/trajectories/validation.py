@@ -173,15 +173,14 @@ def _outline_of(steps, following=None) -> Outline:
   """Returns the outline `[N + 1]` of steps, and of the one that follows."""
   outline = {}
   for name in FIELDS:
-    dtype = tf.float32 if name == rlds.DISCOUNT else tf.bool
-    end = tf.cast([name == rlds.IS_FIRST], dtype)
-    outline[name] = tf.concat(
-        [
-            steps_lib.one_a_step(name, steps[name], dtype),
-            end if following is None else following[name],
-        ],
-        0,
-    )
+    end: Any = [name == rlds.IS_FIRST]
+    dtype = tf.bool
+    if name == rlds.DISCOUNT:
+      end, dtype = [0.0], tf.float32
+    column = steps_lib.one_a_step(name, steps[name], dtype)
+    if following is not None:
+      end = following[name]
+    outline[name] = tf.concat([column, end], 0)
   return outline
 
 
