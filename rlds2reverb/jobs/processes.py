@@ -176,6 +176,7 @@ def _fork_worker(pids: Dict[Any, int], num_tasks: int) -> Any:
   pipe, theirs = multiprocessing.Pipe()
   pids[pipe] = os.fork()
   if not pids[pipe]:
+    pipe.close()
     _work(theirs, num_tasks)
   theirs.close()
   return pipe
