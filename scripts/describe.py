@@ -25,7 +25,6 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import describing
   from rlds2reverb.jobs import error_location
   from rlds2reverb.jobs import sources as sources_lib
-  from rlds2reverb.jobs.descriptions import summaries
   from rlds2reverb.jobs.descriptions import views
   from rlds2reverb.replay.checkpoint import records
 
@@ -127,7 +126,7 @@ def main():
     whole.write_text(page, views.to_html(*descriptions))
   if folder:
     for description, name in zip(descriptions, ('', 'compared')):
-      summaries.write_summaries(description, os.path.join(folder, name))
+      views.write_summaries(description, os.path.join(folder, name))
   if _JSON.value:
     texts = [one.to_json() for one in descriptions]
     print(f'[{", ".join(texts)}]' if len(texts) > 1 else texts[0])

@@ -71,26 +71,26 @@ def describe(
   """
   if sample is not None:
     checks.check_positive('sample', sample)
+  episodes: Any = data
   index, known_bounds = None, {}
   facts: Dict[str, Any] = {'source': 'episodes'}
-  if isinstance(data, tf.data.Dataset):
-    episodes = data
-  elif isinstance(data, sources_lib.Source):
+  if isinstance(data, sources_lib.Source):
     opened = sources_lib.open_source(data)
+    total, index = opened.num_episodes, opened_lib.EPISODE_INDEX
+    count = min(sample or total, total)
     facts = {
         'source': f'{opened.name}, split {data.split}'
         + f', mapped by {data.config}' * bool(data.config),
         'about': metadata.about_data_set(opened),
-        'num_available': opened.num_episodes,
-        'is_sample': sample is not None and sample < opened.num_episodes,
+        'num_available': total,
+        'is_sample': count < total,
     }
-    index = opened_lib.EPISODE_INDEX
-    episodes = _read(opened, sample if facts['is_sample'] else None)
+    episodes = _read(opened, count)
     if not opened.transforms:  # These may change the bounds of actions.
       known_bounds = metadata.bounds_of_features(
           opened.features, opened.mapping
       )
-  else:
+  elif not isinstance(data, tf.data.Dataset):
     episodes, facts = _open_checkpoint(files.expand(data))
   facts['source'] = name or facts['source']
   if episodes is None:
@@ -132,21 +132,18 @@ def _open_checkpoint(directory):
   return checkpoint_episodes.read_checkpoint_episodes(directory, table), facts
 
 
-def _read(
-    opened: opened_lib.OpenSource, sample: Optional[int]
-) -> tf.data.Dataset:
-  """Reads a source, or evenly spread runs of `sample` episodes in all.
+def _read(opened: opened_lib.OpenSource, count: int) -> tf.data.Dataset:
+  """Reads evenly spread runs of `count` episodes in all, or one run of all.
 
   Every episode has its index: in the split of a source that has one part, and
   else in all parts together.
   """
   total, key = opened.num_episodes, opened_lib.EPISODE_INDEX
-  num_runs = min(_MAX_RUNS, sample) if sample else 1
-  sample = sample or total
+  num_runs = min(_MAX_RUNS, count) if count < total else 1
   read = []
   for run in range(num_runs):
     begin = run * total // num_runs
-    end = begin + (run + 1) * sample // num_runs - run * sample // num_runs
+    end = begin + (run + 1) * count // num_runs - run * count // num_runs
     start = 0  # of a part, in all parts together
     for part in opened.ranges:
       shift = part.begin - start

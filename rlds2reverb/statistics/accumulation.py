@@ -6,7 +6,7 @@ many episodes, are then reduced to the moments of each column and to a uniform
 sample of the rows, which gives the quantiles.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -16,18 +16,39 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
+from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.statistics import accumulators
+from rlds2reverb.statistics import leaves as leaves_lib
 from rlds2reverb.statistics import results
-from rlds2reverb.statistics import rows as rows_lib
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
+NUM_OUTCOMES = 3  # the columns that are about an episode
+
+# The fields that have no meaning in the last step of an episode.
+_OF_TRANSITIONS = (rlds.REWARD, rlds.DISCOUNT)
 _BLOCK_BYTES = 1 << 20
 _MAX_BLOCK_LENGTH = 4096
 _SAMPLE_BYTES = 64 << 20
+
+
+class Rows(NamedTuple):
+  """The numbers of steps, a row for each.
+
+  The last `NUM_OUTCOMES` columns are about an episode, and mean something in
+  the row of its last step: its return, its number of transitions, and whether
+  it is terminal.
+
+  Attributes:
+    numbers: float64 `[N, D]`; NaN where a number has no meaning.
+    are_meant: bool `[N, D]`: which of them have a meaning.
+  """
+
+  numbers: tf.Tensor
+  are_meant: tf.Tensor
 
 
 class State(NamedTuple):
@@ -91,14 +112,13 @@ class Accumulation:
           'sample_size must be positive and quantiles in [0, 1], but they are'
           f' {sample_size} and {quantiles}.'
       )
-    self.leaves = rows_lib.choose_leaves(step_spec, fields)
-    self.used = {keys[0] for keys, _ in self.leaves} | {
-        rlds.REWARD,
-        *rlds.FLAGS,
+    self.leaves = leaves_lib.choose_leaves(step_spec, fields)
+    self.used = {rlds.REWARD, *rlds.FLAGS} | {
+        keys[0] for keys, _ in self.leaves
     }
     self.used |= {last_steps.HAS_ACTION} & set(step_spec)
     sizes = [spec.shape.num_elements() for _, spec in self.leaves]
-    self.width = rows_lib.NUM_OUTCOMES + sum(sizes)
+    self.width = NUM_OUTCOMES + sum(sizes)
     rows_of = lambda num_bytes: max(num_bytes // (8 * self.width), 1)
     self.block_length = min(rows_of(_BLOCK_BYTES), _MAX_BLOCK_LENGTH)
     self._size = min(sample_size, rows_of(_SAMPLE_BYTES))
@@ -120,7 +140,7 @@ class Accumulation:
     parts = blocks.map(part, tf.data.AUTOTUNE)
     return parts.reduce(self.empty(), self.add)
 
-  def rows(self, batch: episode_batches.EpisodeBatch) -> rows_lib.Rows:
+  def rows(self, batch: episode_batches.EpisodeBatch) -> Rows:
     """Returns the rows of all episodes of a batch, of `width` columns.
 
     Args:
@@ -129,21 +149,41 @@ class Accumulation:
     Raises:
       InvalidArgumentError: if the leaves of its steps differ in length.
     """
+    row_splits = batch.row_splits
     steps = stacked_steps.with_equal_lengths(batch.steps)
-    return rows_lib.rows_of(
-        batch._replace(steps=steps), self.leaves, self._acting_only
-    )
+    batch = batch._replace(steps=steps)
+    is_last = last_steps.are_last(row_splits)
+    have_action = last_steps.have_action(steps, is_last)
+    columns, are_meant = [], []
+
+    def add(leaf, size, counts):
+      leaf = tf.cast(leaf, tf.float64)
+      columns.append(tf.reshape(leaf, [row_splits[-1], size]))
+      are_meant.append(tf.tile(counts[:, None], [1, size]))
+
+    for keys, spec in self.leaves:
+      counts = tf.ones_like(is_last)
+      if self._acting_only or keys[0] == rlds.ACTION:
+        counts = have_action
+      elif keys[0] in _OF_TRANSITIONS:
+        counts = ~is_last
+      add(paths.get(steps, keys), spec.shape.num_elements(), counts)
+    episodes = episode_batches.episode_of_rows(row_splits)
+    for outcome in outcomes.outcomes(batch):
+      add(tf.gather(outcome, episodes), 1, is_last)
+    numbers, are_meant = (tf.concat(one, 1) for one in (columns, are_meant))
+    return Rows(tf.where(are_meant, numbers, np.nan), are_meant)
 
   def empty(self) -> State:
     """Returns the state before the first row."""
     nothing = tf.zeros([0, self.width], tf.float64)
     return State(
         accumulators.Sample.empty(self._size, self.width),
-        accumulators.Sample.empty(self._size, rows_lib.NUM_OUTCOMES),
+        accumulators.Sample.empty(self._size, NUM_OUTCOMES),
         accumulators.Moments.of(nothing, nothing > 0),
     )
 
-  def part(self, block: rows_lib.Rows) -> Any:
+  def part(self, block: Rows) -> Any:
     """Returns what `add` needs of a block of rows.
 
     It depends on nothing else, so that several are made in parallel.
@@ -151,7 +191,7 @@ class Accumulation:
     numbers, are_meant = block
     # The last column is about an episode.
     ends = tf.boolean_mask(numbers, are_meant[:, -1])
-    ends = ends[:, -rows_lib.NUM_OUTCOMES :]
+    ends = ends[:, -NUM_OUTCOMES:]
     return numbers, ends, accumulators.Moments.of(numbers, are_meant)
 
   def add(self, state: State, part: Any) -> State:
@@ -163,7 +203,7 @@ class Accumulation:
         state.moments.merge(moments),
     )
 
-  def adder(self) -> Callable[[State, rows_lib.Rows], State]:
+  def adder(self) -> Callable[[State, Rows], State]:
     """Returns a graph that adds blocks of rows, of any length, to a state."""
     state = tf.nest.map_structure(tf.type_spec_from_value, self.empty())
     numbers = tf.TensorSpec([None, self.width], tf.float64)
@@ -171,36 +211,45 @@ class Accumulation:
     return tf.function(
         lambda state, block: self.add(state, self.part(block)),
         autograph=False,
-        input_signature=(state, rows_lib.Rows(numbers, are_meant)),
+        input_signature=(state, Rows(numbers, are_meant)),
     )
 
   def statistics(self, state: State) -> results.Statistics:
     """Returns the statistics of all rows that were added."""
+    moments = tf.nest.map_structure(np.asarray, state.moments)
     # Of the outcomes, the sample of their own episodes is the better one.
-    steps = state.steps.columns()[: -rows_lib.NUM_OUTCOMES]
-    return results.of_moments(
-        tf.nest.map_structure(np.asarray, state.moments),
-        [*steps, *state.outcomes.columns()],
-        self.leaves,
-        self._quantiles,
+    columns = state.steps.columns()[:-NUM_OUTCOMES] + state.outcomes.columns()
+    kinds = [(spec.dtype.name, spec.shape) for _, spec in self.leaves]
+    found, start = [], 0
+    for dtype, shape in [*kinds, ('float64', ()), ('int64', ())]:
+      span = slice(start, start := start + int(np.prod(shape)))
+      levels = [
+          np.quantile(column if column.size else [np.nan], self._quantiles)
+          for column in columns[span]
+      ]
+      levels = np.reshape(levels, [len(levels), len(self._quantiles)]).T
+      own = accumulators.Moments._make(one[span] for one in moments)
+      levels = dict(zip(self._quantiles, levels))
+      found.append(results.of_moments(own, dtype, shape, levels))
+    *fields, returns, lengths = found
+    # Every outcome is one number for an episode, so its mean gives the sum.
+    num_episodes = int(moments.meant[-1])
+    num_transitions, num_terminal = (
+        int(round(mean * num_episodes)) for mean in moments.mean[-2:]
     )
-
-  def samples(self, state: State) -> Dict[str, List[np.ndarray]]:
-    """Returns the sample that the quantiles are taken from.
-
-    Args:
-      state: the state after the last row.
-
-    Returns:
-      For each field, by its path, the finite numbers of each column.
-    """
-    columns = iter(state.steps.columns())
-    return {
-        paths.name_of(keys): [
-            next(columns) for _ in range(spec.shape.num_elements())
-        ]
-        for keys, spec in self.leaves
-    }
+    return results.Statistics(
+        num_episodes,
+        num_transitions + num_episodes,
+        num_transitions,
+        num_terminal,
+        num_episodes - num_terminal,
+        returns,
+        lengths,
+        {
+            paths.name_of(keys): one
+            for (keys, _), one in zip(self.leaves, fields)
+        },
+    )
 
 
 def save(path: str, state: State) -> None:
@@ -218,5 +267,8 @@ def load(path: str) -> State:
   """
   with files.open_binary(path) as f, np.load(f) as arrays:
     leaves = [tf.constant(arrays[name]) for name in arrays.files]
-  steps, outcomes = map(accumulators.Sample, leaves[:4:2], leaves[1:4:2])
-  return State(steps, outcomes, accumulators.Moments(*leaves[4:]))
+  return State(
+      accumulators.Sample(*leaves[:2]),
+      accumulators.Sample(*leaves[2:4]),
+      accumulators.Moments(*leaves[4:]),
+  )

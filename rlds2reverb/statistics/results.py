@@ -1,7 +1,7 @@
 """The statistics of a data set, and of its fields.
 
-They are made of the moments and of a sample of its rows, merged with those of
-other data sets, and kept as JSON.
+They are made of moments and quantiles, merged with those of other data sets,
+and kept as JSON.
 """
 
 import dataclasses
@@ -13,9 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.episodes import paths
 from rlds2reverb.statistics import accumulators
-from rlds2reverb.statistics import rows as rows_lib
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,44 +99,25 @@ class Statistics(identity.ByValue):
 
 def of_moments(
     moments: accumulators.Moments,
-    columns: Sequence[np.ndarray],
-    leaves: rows_lib.Leaves,
-    quantiles: Sequence[float],
-) -> Statistics:
-  """Returns the statistics of a data set.
+    dtype: str,
+    shape: Sequence[int],
+    quantiles: Mapping[float, np.ndarray],
+) -> FieldStatistics:
+  """Returns the statistics of a field, given its moments in NumPy."""
+  count = moments.count.astype(np.int64).reshape(shape)
 
-  Args:
-    moments: the moments of its rows, in NumPy.
-    columns: of a sample of them, the finite numbers of each column.
-    leaves: the keys and the spec of each leaf.
-    quantiles: see `compute.compute_statistics`.
-  """
-  # Every outcome is one number for an episode, so its mean gives the sum.
-  num_episodes = int(moments.meant[-1])
-  num_transitions, num_terminal = (
-      int(round(mean * num_episodes)) for mean in moments.mean[-2:]
-  )
-  kinds = [(spec.dtype.name, spec.shape) for _, spec in leaves]
-  found, start = [], 0
-  for dtype, shape in [*kinds, ('float64', ()), ('int64', ())]:
-    span = slice(start, start := start + int(np.prod(shape)))
-    levels = [
-        np.quantile(column if column.size else [np.nan], quantiles)
-        for column in columns[span]
-    ]
-    levels = np.reshape(levels, [len(levels), len(quantiles)]).T
-    own = accumulators.Moments._make(one[span] for one in moments)
-    found.append(_field(own, dtype, shape, dict(zip(quantiles, levels))))
-  *fields, returns, lengths = found
-  return Statistics(
-      num_episodes,
-      num_transitions + num_episodes,
-      num_transitions,
-      num_terminal,
-      num_episodes - num_terminal,
-      returns,
-      lengths,
-      {paths.name_of(keys): one for (keys, _), one in zip(leaves, fields)},
+  def shaped(numbers):
+    return np.where(count == 0, np.nan, numbers.reshape(shape))
+
+  return FieldStatistics(
+      dtype=dtype,
+      mean=shaped(moments.mean),
+      std=shaped(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
+      min=shaped(moments.min),
+      max=shaped(moments.max),
+      quantiles={level: shaped(found) for level, found in quantiles.items()},
+      count=count,
+      not_finite=moments.meant.astype(np.int64).reshape(shape) - count,
   )
 
 
@@ -177,29 +156,10 @@ def merge_statistics(statistics: Mapping[str, Statistics]) -> Statistics:
     merge_two = accumulators.Moments.merge
     moments = functools.reduce(merge_two, map(_moments_of, parts))
     moments = tf.nest.map_structure(np.asarray, moments)
-    return _field(moments, parts[0].dtype, parts[0].count.shape, {})
+    return of_moments(moments, parts[0].dtype, parts[0].count.shape, {})
 
   parts = [vars(part).values() for part in statistics.values()]
   return Statistics(*map(merge, *parts))
-
-
-def _field(moments, dtype, shape, quantiles) -> FieldStatistics:
-  """Returns the statistics of a field, given its moments."""
-  count = moments.count.astype(np.int64).reshape(shape)
-
-  def shaped(numbers):
-    return np.where(count == 0, np.nan, numbers.reshape(shape))
-
-  return FieldStatistics(
-      dtype=dtype,
-      mean=shaped(moments.mean),
-      std=shaped(np.sqrt(moments.squares / np.maximum(moments.count, 1))),
-      min=shaped(moments.min),
-      max=shaped(moments.max),
-      quantiles={level: shaped(found) for level, found in quantiles.items()},
-      count=count,
-      not_finite=moments.meant.astype(np.int64).reshape(shape) - count,
-  )
 
 
 def _moments_of(field: FieldStatistics) -> accumulators.Moments:

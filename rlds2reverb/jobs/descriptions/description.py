@@ -152,10 +152,8 @@ def _field(reading, keys, spec) -> Dict[str, Any]:
   found, columns = reading.statistics.fields.get(name), []
   if found is not None:
     columns = [_column(found, index) for index in np.ndindex(found.min.shape)]
-    for at, column in enumerate(reading.columns):
-      if column.field == name:
-        least, greatest = reading.places[:, at].tolist()
-        columns[column.number].update(min_at=least, max_at=greatest)
+    for one, (at, _) in zip(columns, reading.columns_of(name)):
+      one['min_at'], one['max_at'] = reading.ends_at(at)
   ends = [one[end] for one in columns for end in ('min', 'max') if one['count']]
   is_image = excerpts.is_image(spec)
   return {
@@ -171,7 +169,7 @@ def _field(reading, keys, spec) -> Dict[str, Any]:
 
 def _excerpt(reading, excerpt) -> Dict[str, Any]:
   """Returns an excerpt in plain values."""
-  curves: Dict[str, List[Any]] = {field: [] for field in reading.fields}
+  curves: Dict[str, List[Any]] = {one: [] for one in reading.statistics.fields}
   for column, numbers in zip(reading.columns, excerpt['curves'].T):
     # A float32 has 7 digits.
     curve = [_plain(f'{number:.7g}') for number in numbers.tolist()]
@@ -210,11 +208,11 @@ def _histograms(reading) -> Dict[str, Dict[str, Any]]:
   for name, key in ('lengths', 'num_transitions'), ('returns', 'return'):
     numbers = episodes[key][np.isfinite(episodes[key])].astype(np.float64)
     found[name] = _histogram(numbers, numbers.size, excerpts.NUM_BARS)
-  for field, number, name, _ in reading.columns:
+  for field, number, name, offset in reading.columns:
     if field.split('/')[0] in (rlds.REWARD, rlds.ACTION):
       labels = getattr(reading.bounds.get(field), 'names', ())
       count = int(reading.statistics.fields[field].count.ravel()[number])
-      sample = reading.samples[field][number]
+      sample = reading.samples[offset]
       found[name] = _histogram(sample, count, _MAX_INTEGERS, labels)
   return found
 

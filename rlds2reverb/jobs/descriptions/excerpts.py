@@ -235,7 +235,8 @@ def _what_it_shows(reading, histograms, excerpt) -> Set[Tuple[str, int]]:
       'returns': [excerpt['return']],
       **dict(zip((one.name for one in reading.columns), excerpt['curves'].T)),
   }
-  extremes = np.flatnonzero(reading.places[..., 0] == excerpt['episode'])
+  ends = reading.places[: 2 * len(reading.columns), 0]
+  extremes = np.flatnonzero(ends == excerpt['episode'])
   return {('', end) for end in extremes.tolist()}.union(
       (name, bar)
       for name, histogram in histograms.items()

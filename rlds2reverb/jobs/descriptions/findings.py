@@ -53,6 +53,10 @@ OF_STEPS = {
 }
 
 
+# Of each field that has statistics.
+OF_FIELDS = ('not_finite', 'outside')
+
+
 class Finding(NamedTuple):
   """Something that is odd.
 
@@ -73,28 +77,6 @@ class Finding(NamedTuple):
   num_episodes: Optional[int] = None
   episode: Optional[int] = None
   step: Optional[int] = None
-
-
-class Shown(NamedTuple):
-  """How many episodes show something, and which is the first one.
-
-  Attributes:
-    kind: one of `OF_EPISODES`, `OF_STEPS`, `not_finite` or `outside`.
-    field: the path of the field of the last two; otherwise None.
-    num_episodes: how many episodes show it.
-    total: how many steps or numbers do.
-    episode: the index of the first episode.
-    step: its first step that does; None if no single one does.
-    original: the episode that has the content of the first one.
-  """
-
-  kind: str
-  field: Optional[str]
-  num_episodes: int = 0
-  total: int = 0
-  episode: int = -1
-  step: Optional[int] = None
-  original: int = -1
 
 
 def look_at(
@@ -149,53 +131,55 @@ def sums(numbers: np.ndarray, splits: np.ndarray, axis: int = 0) -> np.ndarray:
 
 def find(reading: Any) -> List[Finding]:
   """Returns all that is odd in what one pass has found, in a `Reading`."""
-  found = [_of_episodes(reading, one) for one in reading.shown]
-  found += [*_saturated(reading), *_constant(reading)]
-  return [one for one in found if one is not None]
+  return [*_shown(reading), *_saturated(reading), *_constant(reading)]
 
 
-def _of_episodes(reading, shown: Shown) -> Optional[Finding]:
-  """Returns what is odd about what some episodes show."""
-  kind, field = shown.kind, shown.field
-  where = '' if shown.step is None else f', step {shown.step}'
-  if not shown.num_episodes:
-    return None
-  if field is None:
-    text = {**OF_EPISODES, **OF_STEPS}[kind]
-    if kind == 'duplicates':
-      where = f', which repeats episode {shown.original}'
-  elif kind == 'not_finite':
-    numbers = checks.counted(shown.total, 'number that is', 'numbers that are')
-    text = f'{field} has {numbers} NaN or infinite'
-  else:
-    numbers = int(reading.statistics.fields[field].count.sum())
-    kind, of = 'outside_unit', '-1 to 1, where nearly all the others are'
-    if field in reading.bounds:
-      kind = 'outside_bounds'
-      of = f'the bounds of {reading.bounds[field].source}'
-    elif numbers - shown.total < _NEARLY_ALL * numbers:
-      return None
-    text = f'{field} has {shown.total} of {numbers} values outside {of}'
-  text = (
-      f'In {shown.num_episodes} of {len(reading.episodes)} episodes, {text}.'
-      f' The first is episode {shown.episode}{where}.'
-  )
-  return Finding(
-      kind, field, text, shown.num_episodes, shown.episode, shown.step
-  )
+def _shown(reading) -> Iterator[Finding]:
+  """Finds what some episodes show, and which one is the first."""
+  num_read = len(reading.episodes)
+
+  def found(kind, field, num_episodes, text, where, *place):
+    text = f'In {num_episodes} of {num_read} episodes, {text}.'
+    text = f'{text} The first is episode {place[0]}{where}.'
+    return Finding(kind, field, text, num_episodes, *place)
+
+  for at, (kind, text) in enumerate(OF_EPISODES.items()):
+    odd = reading.episodes[reading.episodes['odd'][:, at]].tolist()
+    if odd:
+      first = dict(zip(reading.episodes.dtype.names, odd[0]))
+      where = f', which repeats episode {first["original"]}'
+      where = where if kind == 'duplicates' else ''
+      yield found(kind, None, len(odd), text, where, first['index'])
+  places = reading.places[2 * len(reading.columns) :].tolist()
+  for (kind, field), place, (num_episodes, total) in zip(
+      reading.kinds, places, reading.shown.T.tolist()
+  ):
+    text = OF_STEPS.get(kind)
+    if kind == 'not_finite':
+      numbers = checks.counted(total, 'number that is', 'numbers that are')
+      text = f'{field} has {numbers} NaN or infinite'
+    elif kind == 'outside':
+      numbers = int(reading.statistics.fields[field].count.sum())
+      kind, of = 'outside_unit', '-1 to 1, where nearly all the others are'
+      if field in reading.bounds:
+        kind = 'outside_bounds'
+        of = f'the bounds of {reading.bounds[field].source}'
+      elif numbers - total < _NEARLY_ALL * numbers:
+        continue
+      text = f'{field} has {total} of {numbers} values outside {of}'
+    if num_episodes:
+      where = f', step {place[1]}'
+      yield found(kind, field, num_episodes, text, where, *place)
 
 
 def _saturated(reading) -> Iterator[Finding]:
   """Finds actions that are often exactly at an end of their range."""
-  for field, samples in reading.samples.items():
-    is_floating = reading.statistics.fields[field].is_floating
-    if field.split('/')[0] != rlds.ACTION or not is_floating:
+  for field, found in reading.statistics.fields.items():
+    if field.split('/')[0] != rlds.ACTION or not found.is_floating:
       continue
     texts, places = [], []
-    for at, column in enumerate(reading.columns):
-      if column.field != field:
-        continue
-      sample = samples[column.number]
+    for at, column in reading.columns_of(field):
+      sample = reading.samples[column.offset]
       if np.unique(sample).size <= _MAX_SWITCH:
         continue
       ends = np.array([sample.min(), sample.max()])
@@ -210,11 +194,11 @@ def _saturated(reading) -> Iterator[Finding]:
             f'{column.name} is {ends[0]:g} in {low:.0%} and {ends[1]:g} in'
             f' {high:.0%}'
         )
-        places += [reading.places[int(low < high), at].tolist()]
+        places.append(reading.ends_at(at)[int(low < high)])
     if texts:
       text = (
-          f'{len(texts)} of {len(samples)} numbers of {field} are often exactly'
-          ' at an end of their range, as if they were clipped:'
+          f'{len(texts)} of {found.count.size} numbers of {field} are often'
+          ' exactly at an end of their range, as if they were clipped:'
           f' {_listed(texts)} of the steps.'
       )
       yield Finding('saturated', field, text, None, *places[0])

@@ -5,7 +5,8 @@ episode, and some steps of a few episodes are kept as excerpts.
 """
 
 import hashlib
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+import itertools
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +23,12 @@ from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import findings
 from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import rows as rows_lib
+from rlds2reverb.statistics import leaves as leaves_lib
 from rlds2reverb.trajectories import validation
 
 _MAX_COLUMNS = 64  # of a field, that are shown
-# A row of `Reading.episodes`. From `return` on, they are those of `rows`.
+_OUTCOMES = ('return', 'num_transitions', 'is_terminal')  # as in `Rows`
+# A row of `Reading.episodes`.
 _EPISODE = np.dtype(
     [
         ('index', np.int64),
@@ -34,6 +36,8 @@ _EPISODE = np.dtype(
         ('return', np.float64),
         ('num_transitions', np.int64),
         ('is_terminal', bool),
+        ('original', np.int64),
+        ('odd', bool, len(findings.OF_EPISODES)),
     ]
 )
 
@@ -62,18 +66,22 @@ class Reading:
       that are read.
     bounds: the bounds of fields, by name. Floats of an action that nothing
       bounds are compared with -1 to 1, without an entry here.
-    fields: the names of the fields that have statistics.
     columns: the numbers that are shown, 64 of a field at most.
     limits: the least and greatest value of each number, float64 `[2, D]`,
       widened a little, as numbers may have been rounded.
     statistics: the statistics of all steps.
-    samples: the numbers that the quantiles are taken from, by field and column.
+    samples: of each number, those that its quantiles are taken from.
     episodes: a structured array with a row for each episode: its `index` in the
-      data set; `num_steps`, `num_transitions` and `return`; and whether it
-      `is_terminal`. The indices are in increasing order.
-    shown: what episodes show, a list of `findings.Shown`.
-    places: where the least numbers of all columns are, and the greatest, int64
-      `[2, D, 2]`: the episode and the step; -1 if there is none.
+      data set; `num_steps`, `num_transitions` and `return`; whether it
+      `is_terminal`; the `original`, the first episode of the same content; and
+      which of `findings.OF_EPISODES` are true of it, as `odd`. The indices are
+      in increasing order.
+    kinds: what some steps may show: a kind and a field, or None.
+    shown: how many episodes show each of these, and how many steps or numbers,
+      int64 `[2, K]`.
+    places: the first place of the least number of each column, those of the
+      greatest, and those of each kind, int64 `[2 * C + K, 2]`: the episode and
+      the step; -1 if there is none.
     excerpts: the episodes that may be shown, by their indices.
   """
 
@@ -109,7 +117,7 @@ class Reading:
     # Statistics of single pixels are of no use.
     leaves = [
         (keys, leaf)
-        for keys, leaf in rows_lib.choose_leaves(steps, None)
+        for keys, leaf in leaves_lib.choose_leaves(steps, None)
         if keys not in self._excerpts.images
     ]
     self._accumulation = accumulation_lib.Accumulation(
@@ -120,30 +128,40 @@ class Reading:
         for path, bound in (bounds or {}).items()
     }
     self.limits = metadata.limits(leaves, self.bounds)
-    self.fields = [paths.name_of(keys) for keys, _ in leaves]
+    fields = [paths.name_of(keys) for keys, _ in leaves]
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
     self._starts = np.cumsum([0, *sizes])
     self.columns = [
         Column(field, i, f'{field}[{i}]' if size > 1 else field, start + i)
-        for field, size, start in zip(self.fields, sizes, self._starts)
+        for field, size, start in zip(fields, sizes, self._starts)
         for i in range(min(size, _MAX_COLUMNS))
     ]
-    self.shown = [
-        findings.Shown(kind, None)
-        for kind in (*findings.OF_EPISODES, *findings.OF_STEPS)
-    ] + [
-        findings.Shown(kind, field)
-        for kind in ('not_finite', 'outside')
-        for field in self.fields
+    self.kinds: List[Tuple[str, Optional[str]]] = [
+        *itertools.product(findings.OF_STEPS, [None]),
+        *itertools.product(findings.OF_FIELDS, fields),
     ]
-    self.places = np.full([2, len(self.columns), 2], -1)
+    self.shown = np.zeros([2, len(self.kinds)], np.int64)
+    self.places = np.full([2 * len(self.columns) + len(self.kinds), 2], -1)
+    self._greatest = np.full(len(self.places), -np.inf)
     self.excerpts: Dict[int, Dict[str, Any]] = {}
-    self._greatest = np.full([2, len(self.columns)], -np.inf)  # of -x and x
     self._originals: Dict[bytes, int] = {}
-    # The episodes that stand for all returns and for all lengths.
+    # The episodes that stand for all returns, for all lengths, and for what is
+    # odd.
     nothing = np.zeros(0, _EPISODE)
-    self._spread = {name: nothing for name in ('return', 'num_transitions')}
+    self._kept = dict.fromkeys(('return', 'num_transitions', 'odd'), nothing)
     self._read(rlds_data)
+
+  def columns_of(self, field: str) -> List[Tuple[int, Column]]:
+    """Returns the columns of a field, and where they are in `columns`."""
+    return [
+        (at, column)
+        for at, column in enumerate(self.columns)
+        if column.field == field
+    ]
+
+  def ends_at(self, at: int) -> List[List[int]]:
+    """Returns where the least and the greatest number of a column are."""
+    return self.places[[at, len(self.columns) + at]].tolist()
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
     used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
@@ -163,7 +181,8 @@ class Reading:
     if held:
       state = add(state, _joined(held))
     self.episodes = np.concatenate(records)
-    self.statistics, self.samples = one.statistics(state), one.samples(state)
+    self.statistics = one.statistics(state)
+    self.samples = state.steps.columns()
 
   def _facts_of(self, batch: Any) -> Any:
     """Returns what is added of a batch of episodes, in graph mode."""
@@ -177,82 +196,72 @@ class Reading:
 
   def _add(self, batch, rows, are_valid) -> np.ndarray:
     """Adds the episodes of a batch; returns their records."""
-    steps, splits, index = batch.steps, batch.row_splits, batch.episode
-    numbers = rows.numbers[:, : -rows_lib.NUM_OUTCOMES]
-    records = np.zeros(len(index), _EPISODE)
-    records['index'], records['num_steps'] = index, np.diff(splits)
+    splits = batch.row_splits
+    numbers, outcomes = np.split(
+        rows.numbers, [-accumulation_lib.NUM_OUTCOMES], 1
+    )
+    records = np.zeros(len(batch.episode), _EPISODE)
+    records['index'], records['num_steps'] = batch.episode, np.diff(splits)
     some = records['num_steps'] > 0
-    ends = rows.numbers[splits[1:][some] - 1, -rows_lib.NUM_OUTCOMES :]
-    for name, column in zip(_EPISODE.names[2:], ends.T):
+    for name, column in zip(_OUTCOMES, outcomes[splits[1:][some] - 1].T):
       records[name][some] = column
-    originals = self._originals_of(steps, splits, index)
-    of_episodes, of_steps = findings.look_at(
-        steps, splits, are_valid, originals == index
+    records['original'] = self._originals_of(batch)
+    are_new = records['original'] == batch.episode
+    records['odd'], of_steps = findings.look_at(
+        batch.steps, splits, are_valid, are_new
     )
-    are_odd = (
-        (rows.are_meant & ~np.isfinite(rows.numbers))[:, : numbers.shape[1]],
-        (numbers < self.limits[0]) | (numbers > self.limits[1]),
+    are_finite = np.isfinite(numbers) | ~rows.are_meant[:, : numbers.shape[1]]
+    are_outside = (numbers < self.limits[0]) | (numbers > self.limits[1])
+    of_steps = np.concatenate(
+        [
+            of_steps,
+            findings.sums(~are_finite, self._starts, 1),
+            findings.sums(are_outside, self._starts, 1),
+        ],
+        axis=1,
     )
-    counts = [findings.sums(odd, self._starts, 1) for odd in are_odd]
-    of_steps = np.concatenate([of_steps, *counts], 1)
-    self._note(of_episodes, of_steps, index, splits, originals)
+    counts = findings.sums(of_steps, splits)
+    self.shown += [(counts > 0).sum(0), counts.sum(0)]
     numbers = numbers[:, [column.offset for column in self.columns]]
-    self._find_places(numbers, index, splits)
+    are_shown = np.where(of_steps > 0, 1, -np.inf)
+    self._find_places([-numbers, numbers, are_shown], batch)
     self._keep_excerpts(batch, records, numbers, of_steps)
     return records
 
-  def _originals_of(self, steps, splits, index) -> np.ndarray:
+  def _originals_of(self, batch) -> List[int]:
     """Returns the first episodes of the same content, by a hash of it."""
     fields = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
-    leaves = tree.flatten([steps[name] for name in fields])
-    originals = []
-    for at, (begin, end) in enumerate(zip(splits, splits[1:])):
+    leaves = tree.flatten([batch.steps[name] for name in fields])
+    originals, splits = [], batch.row_splits
+    for index, begin, end in zip(batch.episode.tolist(), splits, splits[1:]):
       content = hashlib.blake2b(digest_size=8)
       for leaf in leaves:
         part, is_text = leaf[begin:end], leaf.dtype == object
         content.update(
             str(part.tolist()).encode() if is_text else part.tobytes()
         )
-      originals.append(self._originals.setdefault(content.digest(), index[at]))
-    return np.array(originals, np.int64)
+      originals.append(self._originals.setdefault(content.digest(), index))
+    return originals
 
-  def _note(self, of_episodes, of_steps, index, splits, originals) -> None:
-    """Notes what episodes show: bool `[E, ...]`, and counts `[N, ...]`."""
-    counts = np.concatenate([of_episodes, findings.sums(of_steps, splits)], 1)
-    for at in np.flatnonzero(counts.any(0)):
-      found = np.flatnonzero(counts[:, at])
-      first, one = found[0], self.shown[at]
-      if not one.num_episodes:
-        one = one._replace(
-            episode=int(index[first]), original=int(originals[first])
-        )
-        if at >= len(findings.OF_EPISODES):
-          rows = of_steps[splits[first] :, at - len(findings.OF_EPISODES)]
-          one = one._replace(step=int((rows > 0).argmax()))
-      self.shown[at] = one._replace(
-          num_episodes=one.num_episodes + found.size,
-          total=one.total + int(counts[:, at].sum()),
-      )
-
-  def _find_places(self, numbers, index, splits) -> None:
-    """Looks for the least and the greatest numbers in those of a batch."""
+  def _find_places(self, values, batch) -> None:
+    """Looks for the first of the greatest values in those of a batch."""
     # One more row, as there may be none.
-    both = np.pad(np.stack([-numbers, numbers]), [(0, 0), (0, 1), (0, 0)])
-    both[~np.isfinite(both)] = both[:, -1] = -np.inf
-    row, greatest = both.argmax(1), both.max(1)
+    values = np.pad(np.concatenate(values, 1), [(0, 1), (0, 0)])
+    values[~np.isfinite(values)] = values[-1] = -np.inf
+    row, greatest = values.argmax(0), values.max(0)
     better = greatest > self._greatest
     self._greatest[better] = greatest[better]
-    of = np.searchsorted(splits, row[better], 'right') - 1
-    self.places[better] = np.stack([index[of], row[better] - splits[of]], 1)
+    of = np.searchsorted(batch.row_splits, row[better], 'right') - 1
+    steps = row[better] - batch.row_splits[of]
+    self.places[better] = np.stack([batch.episode[of], steps], 1)
 
   def _keep_excerpts(self, batch, records, numbers, of_steps) -> None:
     """Keeps the episodes that may be shown, of a batch and of earlier ones."""
-    wanted = {*self.places[..., 0].ravel().tolist()}
-    wanted.update(one.episode for one in self.shown)
-    for name, kept in self._spread.items():
-      kept = np.append(kept, records[records['num_steps'] > 0])
-      self._spread[name] = kept[excerpts_lib.spread(kept[name])]
-      wanted.update(self._spread[name]['index'].tolist())
+    wanted = set(self.places[:, 0].tolist())
+    for name, kept in self._kept.items():
+      kept = np.append(kept, records)
+      self._kept[name] = kept = kept[_chosen(kept, name)]
+      wanted.update(kept['index'].tolist())
     self.excerpts = {
         index: one for index, one in self.excerpts.items() if index in wanted
     }
@@ -260,17 +269,26 @@ class Reading:
       if index in wanted:
         span = slice(*batch.row_splits[at : at + 2])
         odd = [(of > 0).argmax() for of in of_steps[span].T if of.any()]
+        ends = self.places[: 2 * len(self.columns)]
         self.excerpts[index] = self._excerpts.make(
             records[at],
             tf.nest.map_structure(lambda leaf: leaf[at], batch.fields),
             tree.map_structure(lambda leaf: leaf[span], batch.steps),
             numbers[span],
-            [*self.places[self.places[..., 0] == index, 1], *odd],
+            [*ends[ends[:, 0] == index, 1], *odd],
         )
 
 
-def _joined(blocks: List[rows_lib.Rows]) -> rows_lib.Rows:
-  return rows_lib.Rows(*map(np.concatenate, zip(*blocks)))
+def _chosen(records: np.ndarray, name: str) -> List[int]:
+  """Returns which records stand for a column of all of them."""
+  if name == 'odd':  # the first episode that shows each
+    return [odd.argmax() for odd in records['odd'].T if odd.any()]
+  some = np.flatnonzero(records['num_steps'])
+  return some[excerpts_lib.spread(records[name][some])].tolist()
+
+
+def _joined(blocks: List[accumulation_lib.Rows]) -> accumulation_lib.Rows:
+  return accumulation_lib.Rows(*map(np.concatenate, zip(*blocks)))
 
 
 def _spec_of(episode_spec: Any) -> Dict[str, Any]:

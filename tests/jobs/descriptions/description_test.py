@@ -15,7 +15,6 @@ from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import excerpts
 from rlds2reverb.jobs.descriptions import metadata
-from rlds2reverb.jobs.descriptions import summaries
 from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.statistics import compute
 from tests import golden
@@ -320,7 +319,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
   def _check_summaries(self, found, episode):
     """Checks what TensorBoard is given, of one episode with frames."""
     folder = self.create_tempdir().full_path
-    summaries.write_summaries(found, folder)
+    views.write_summaries(found, folder)
     (file,) = glob.glob(os.path.join(folder, 'events*'))
     values = {}
     for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
