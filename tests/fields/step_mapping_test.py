@@ -16,6 +16,8 @@ from tests import contract
 from tests import golden
 
 _MAPPING = step_mapping.StepMapping
+_ON_SUCCESS = derived_sources.TerminalOnSuccess
+_TEXT = derived_sources.TextOfCodes
 
 
 def _own_episode(length, base=0):
@@ -33,6 +35,7 @@ def _own_episode(length, base=0):
           'a': {'delta': np.stack([values] * 3, 1), 'count': base + step},
           'r': values[:, None],
           'reached': step == length - 1,
+          'a[:1]': values,  # a name that looks like numbers of a vector
       },
       'task': np.array(b'task %d' % base, object),
       'camera': {'extrinsics': np.full([2, 2], base, np.float64)},
@@ -71,6 +74,14 @@ def _mapped(mapping, form='stacked', episodes=None, eagerly=False):
   ]
 
 
+# Some numbers of a vector of three.
+_PARTS = {
+    '[:2]': slice(0, 2),
+    '[1:]': slice(1, 3),
+    '[-1:]': slice(2, 3),
+    '[-3:-1]': slice(0, 2),
+    '[:]': slice(0, 3),
+}
 _HARD = _MAPPING(
     observation={
         'robot': ['obs/pose', 'a:gripper'],
@@ -78,6 +89,8 @@ _HARD = _MAPPING(
         'language': {'step': 'obs/words', 'task': '../task'},
         'extrinsics': '../camera/extrinsics',
         'one': 1,
+        'parts': {part: [f'a/delta{part}', 7] for part in _PARTS},
+        'part_of_a_name': 'a[:1]',
     },
     action={'vector': ['a/count', 'a/delta'], 'gripper': 'a:gripper'},
     reward='r',
@@ -95,7 +108,7 @@ def _expected(episode):
   own, length = episode['steps'], len(episode['steps']['r'])
   (pose, angle), gripper = own['obs']['pose'], own['a:gripper']
   extrinsics = episode['camera']['extrinsics'][None]
-  step = np.arange(length)
+  step, ones = np.arange(length), np.ones(length, np.int32)
 
   def floats(*columns):
     return np.column_stack(columns).astype(np.float32)
@@ -109,7 +122,12 @@ def _expected(episode):
               'task': np.repeat(episode['task'], length),
           },
           'extrinsics': np.repeat(extrinsics, length, 0).astype(np.float32),
-          'one': np.ones(length, np.int32),
+          'one': ones,
+          'parts': {
+              part: floats(own['a']['delta'][:, columns], 7 * ones)
+              for part, columns in _PARTS.items()
+          },
+          'part_of_a_name': floats(own['a[:1]'])[:, 0],
       },
       'action': {
           'vector': floats(own['a']['count'], own['a']['delta']),
@@ -140,6 +158,15 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       contract.assert_equal(self, steps, _expected(episode))
       info = step_mapping.step_policy_info(steps, {})
       self.assertAllEqual(info, steps['policy_info'])
+    spec = mapping_lib.map_fields(_dataset(episodes, form), _HARD).element_spec
+    self.assertEqual(spec['task'], tf.TensorSpec([], tf.string))
+    tf.nest.map_structure(
+        lambda leaf, expected: self.assertEqual(
+            leaf.shape.as_list(), [None, *expected.shape[1:]]
+        ),
+        spec['steps'],
+        _expected(episodes[0]),
+    )
 
   def test_batches_as_single_episodes(self):
     none = _own_episode(0, 30)
@@ -186,19 +213,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ):
         list(found)
 
-  def test_static_shapes_and_metadata(self):
-    spec = mapping_lib.map_fields(_dataset(_EPISODES), _HARD).element_spec
-    self.assertEqual(spec['task'], tf.TensorSpec([], tf.string))
-    steps = spec['steps']
-    self.assertNotIn('obs', steps)
-    for leaf, shape, dtype in (
-        (steps['observation']['robot'], [4], tf.float32),
-        (steps['observation']['image'], [1, 1], tf.uint8),
-        (steps['observation']['extrinsics'], [2, 2], tf.float32),
-        (steps['reward'], [], tf.float32),
-    ):
-      self.assertEqual(leaf, tf.TensorSpec([None, *shape], dtype))
-
   def test_the_default_keeps_rlds_steps(self):
     episodes = [e for case in golden.CASES.values() for e in case.episodes]
     for form in golden.FORMS_AND_BATCHES.values():
@@ -212,12 +226,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('is_terminal', None, bool, [0, 0, 0, 0]),
       ('is_terminal', False, bool, [0, 0, 0, 0]),
       ('is_terminal', 'reached', bool, [0, 0, 0, 1]),
-      (
-          'is_terminal',
-          derived_sources.TerminalOnSuccess('reached'),
-          bool,
-          [0, 0, 0, 1],
-      ),
+      ('is_terminal', _ON_SUCCESS('reached'), bool, [0, 0, 0, 1]),
       ('reward', None, np.float32, [0, 0, 0, 0]),
       ('reward', 0.5, np.float32, [0.5] * 4),
       (
@@ -243,32 +252,6 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ends = [1, 1, 0, 0] if expected[-1] else [1, 1, 1, 1]
       self.assertAllEqual(steps['discount'], ends)
 
-  def test_numbers_of_a_vector(self):
-    parts = {
-        '[:2]': slice(0, 2),
-        '[1:]': slice(1, 3),
-        '[-1:]': slice(2, 3),
-        '[-3:-1]': slice(0, 2),
-        '[:]': slice(0, 3),
-    }
-    sources = {part: [f'a/delta{part}', 7] for part in parts}
-    # A key may look like numbers of a vector.
-    keyed = _dataset(_EPISODES).map(
-        lambda e: {**e, 'steps': {**e['steps'], 'a[:1]': e['steps']['r']}}
-    )
-    mapping = dataclasses.replace(_HARD, action='a[:1]', observation=sources)
-    mapped = mapping_lib.map_fields(keyed, mapping)
-    seen = mapped.element_spec['steps']['observation']
-    for episode, own in zip(mapped, _EPISODES, strict=True):
-      steps = episode['steps']
-      self.assertAllEqual(steps['action'], own['steps']['r'])
-      for part, columns in parts.items():
-        expected = own['steps']['a']['delta'][:, columns]
-        self.assertEqual(seen[part].shape, [None, expected.shape[1] + 1])
-        found = steps['observation'][part]
-        self.assertAllEqual(found[:, :-1], expected)
-        self.assertAllEqual(found[:, -1], [7] * len(found))
-
   @parameterized.parameters(
       ('action', 'a/detla[:2]', 'no field a/detla. Did you mean a/delta'),
       ('action', 'a/delta[:4]', r'a/delta has 3 numbers, so \[:4\] of it'),
@@ -281,6 +264,9 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('action', None, 'action: It cannot be filled in'),
       ('observation', None, 'observation: It cannot be filled in'),
       ('is_terminal', 'a/delta', 'is_terminal must be one number'),
+      ('is_terminal', _ON_SUCCESS('reachd'), 'Did you mean reached'),
+      ('observation', _TEXT('a/count'), r"'a/count' is int64 \(\)"),
+      ('observation', _TEXT('a'), "'a' is a nest"),
       *(
           (field, 'obs/words', f'{field} must be .*number')
           for field in ('reward', 'discount', 'is_first', 'is_last')
@@ -342,6 +328,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
             '  a/count: int64 ()',
             '  a/delta: float64 (3,)',
             '  a:gripper: bool ()',
+            '  a[:1]: float64 ()',
             '  obs/camera/rgb: uint8 (1, 1)',
             '  obs/pose/0: float64 (2,)',
             '  obs/pose/1: float64 ()',
