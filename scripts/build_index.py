@@ -57,9 +57,7 @@ def _options(data):
 
 
 def main():
-  for name in 'dataset', 'index_dir':
-    if FLAGS[name].value is None:
-      raise app.UsageError(f'Flag --{name} must have a value.')
+  usage.require('dataset', 'index_dir')
   data = flags_lib.user_data_set(FLAGS.dataset)
   config = flags_lib.user_config(FLAGS.config)
   source = opening.IndexedData(

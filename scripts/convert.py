@@ -31,36 +31,25 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import tasks as tasks_lib
 
 flags_lib.define_source_flags()
-for _name, _text in {
-    'mixture': (
-        'A mixture by its name, or a gin file: its data sets in --data_dir,'
-        ' with their configs and weights, in the place of --dataset, --config'
-        ' and --weight.'
-    ),
-    'checkpoint_dir': 'A new directory, for a Reverb checkpoint.',
-    'server_address': (
-        'A running Reverb server, host:port; or several, joined by commas, each'
-        ' of which gets its share of the episodes.'
-    ),
-    'rlds_dir': 'A new directory, for an RLDS data set.',
-    'statistics_dir': (
-        'A new directory, for the statistics of the fields: statistics.json.'
-    ),
-    'only_quarantined': (
-        'A quarantine.jsonl whose episodes alone are converted, after a repair.'
-    ),
-    'runner': (
-        'What runs the job on Apache Beam: FnApiRunner, FlinkRunner,'
-        " SparkRunner, DataflowRunner, PortableRunner. Beam's own options"
-        ' follow as flags, as in --direct_num_workers=2; so does --num_workers.'
-        ' By default the job runs without Beam.'
-    ),
-    'dask_scheduler': (
-        'The scheduler of a Dask cluster whose workers run the job:'
-        ' tcp://host:8786.'
-    ),
-}.items():
-  flags.DEFINE_string(_name, None, _text)
+flags_lib.define_strings(
+    mixture='A mixture by its name, or a gin file: its data sets in --data_dir,'
+    ' with their configs and weights, in the place of --dataset, --config and'
+    ' --weight.',
+    checkpoint_dir='A new directory, for a Reverb checkpoint.',
+    server_address='A running Reverb server, host:port; or several, joined by'
+    ' commas, each of which gets its share of the episodes.',
+    rlds_dir='A new directory, for an RLDS data set.',
+    statistics_dir='A new directory, for the statistics of the fields:'
+    ' statistics.json.',
+    only_quarantined='A quarantine.jsonl whose episodes alone are converted,'
+    ' after a repair.',
+    runner='What runs the job on Apache Beam: FnApiRunner, FlinkRunner,'
+    " SparkRunner, DataflowRunner, PortableRunner. Beam's own options"
+    ' follow as flags, as in --direct_num_workers=2; so does --num_workers.'
+    ' By default the job runs without Beam.',
+    dask_scheduler='The scheduler of a Dask cluster whose workers run the job:'
+    ' tcp://host:8786.',
+)
 flags_lib.define_table_flags('drop', 'pad', 'tile', 'zero_pad', 'overlap')
 flags_lib.define_rule_flags('terminal_discount', 'nan')
 flags.DEFINE_multi_float(
@@ -167,25 +156,25 @@ def _distributed(options: Sequence[str]) -> Optional[engines.Engine]:
   # pylint: disable=g-import-not-at-top
   if FLAGS.dask_scheduler is not None:
     usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
-  flag, package, extra = f'runner={FLAGS.runner}', 'Apache Beam', 'beam'
   try:
-    if FLAGS.dask_scheduler is not None:
-      flag, package, extra = 'dask_scheduler', 'Dask', 'dask'
-      from rlds2reverb.jobs import dask_engine
+    with usage.wrong_usage():
+      if FLAGS.dask_scheduler is not None:
+        from rlds2reverb.jobs import dask_engine
 
-      with usage.wrong_usage():
         return dask_engine.DaskEngine(FLAGS.dask_scheduler)
-    if FLAGS.runner is not None:
-      from rlds2reverb.jobs import beam_engine
+      if FLAGS.runner is not None:
+        from rlds2reverb.jobs import beam_engine
 
-      options = [f'--{flag}', *options]
-      if FLAGS['num_workers'].present:
-        options.append(f'--num_workers={FLAGS.num_workers}')
-      with usage.wrong_usage():
+        options = [f'--runner={FLAGS.runner}', *options]
+        if FLAGS['num_workers'].present:
+          options.append(f'--num_workers={FLAGS.num_workers}')
         return beam_engine.BeamEngine(options)
   except ModuleNotFoundError as e:
+    needs, extra = f'--runner={FLAGS.runner} needs Apache Beam', 'beam'
+    if FLAGS.dask_scheduler is not None:
+      needs, extra = '--dask_scheduler needs Dask', 'dask'
     raise app.UsageError(
-        f'--{flag} needs {package}, and there is no {e.name}. Run'
+        f'{needs}, and there is no {e.name}. Run'
         f" `pip install '.[{extra}]'` in a clone of rlds2reverb."
     ) from e
   return None

@@ -10,7 +10,6 @@ rlds2reverb-describe --dataset=/data/kuka --config=kuka --html=report.html \\
 
 import os
 
-from absl import app
 from absl import flags
 from etils import epy
 
@@ -28,71 +27,48 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs.descriptions import views
   from rlds2reverb.replay.checkpoint import records
 
-flags_lib.define_source_flags()
-_CHECKPOINT_DIR = flags.DEFINE_string(
-    'checkpoint_dir',
-    None,
-    'A Reverb checkpoint to describe, instead of a --dataset.',
-)
-_COMPARE_WITH = flags.DEFINE_string(
-    'compare_with',
-    None,
-    'A data set to describe beside it, as it is on disk, without --config. That'
-    ' of --dataset itself shows what --config changes.',
-)
-_OPTIONS = ('sample', 'num_excerpts', 'seed')
 _FUNCTION = 'jobs.describing.describe'
+_OPTIONS = ('sample', 'num_excerpts', 'seed')
+
+flags_lib.define_source_flags()
 flags_lib.define(_FUNCTION, 'sample', lower_bound=1)
 flags_lib.define(_FUNCTION, 'num_excerpts', lower_bound=0)
 flags_lib.define(_FUNCTION, 'seed')
-_ENVIRONMENT = flags.DEFINE_string(
-    'environment',
-    None,
-    'The id of the gym environment whose action space bounds the actions.',
+flags_lib.define_strings(
+    checkpoint_dir='A Reverb checkpoint to describe, instead of a --dataset.',
+    compare_with='A data set to describe beside it, as it is on disk, without'
+    ' --config. That of --dataset itself shows what --config changes.',
+    environment='The id of the gym environment whose action space bounds the'
+    ' actions.',
+    html='A file for the description as one HTML page.',
+    tensorboard_dir='A directory for summaries for TensorBoard.',
 )
-_JSON = flags.DEFINE_bool(
-    'json', False, 'Whether to print JSON instead of text.'
-)
-_HTML = flags.DEFINE_string(
-    'html', None, 'A file for the description as one HTML page.'
-)
-_TENSORBOARD_DIR = flags.DEFINE_string(
-    'tensorboard_dir', None, 'A directory for summaries for TensorBoard.'
-)
+flags.DEFINE_bool('json', False, 'Whether to print JSON instead of text.')
+FLAGS = flags.FLAGS
 
 
 def _sources():
-  """Returns what is to be described: sources, or the path of a checkpoint."""
-  sources = []
-  if _CHECKPOINT_DIR.value is None:
-    sources = flags_lib.sources_from_flags('describe')
-    if len(sources) > 1:
-      raise app.UsageError(
-          'Describe one --dataset at a time, or pass another one as'
-          ' --compare_with.'
-      )
-  elif flags.FLAGS.dataset:
-    raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
-  else:
-    ignored = ['config', 'gin_binding', 'environment']
-    if _COMPARE_WITH.value is None:
-      ignored += ['split', 'data_dir']
-    usage.refuse_ignored(ignored, 'with --checkpoint_dir')
-    sources = [files.user_path(_CHECKPOINT_DIR.value)]
-  if _COMPARE_WITH.value is not None:
-    values = flags.FLAGS
+  """Yields what is to be described: sources, or the path of a checkpoint."""
+  ignored = ['config', 'gin_binding', 'environment']
+  if FLAGS.compare_with is None:
+    ignored += ['split', 'data_dir']
+  yield flags_lib.source_or_checkpoint(
+      'describe',
+      'Describe one --dataset at a time, or pass another one as'
+      ' --compare_with.',
+      ignored,
+  )
+  if FLAGS.compare_with is not None:
     with usage.wrong_usage():
-      compared = sources_lib.make_source(
-          flags_lib.user_data_set(_COMPARE_WITH.value),
-          values.split[0],
-          data_dir=values.data_dir and files.user_path(values.data_dir),
+      yield sources_lib.make_source(
+          flags_lib.user_data_set(FLAGS.compare_with),
+          FLAGS.split[0],
+          data_dir=FLAGS.data_dir and files.user_path(FLAGS.data_dir),
       )
-    sources = [*sources, compared]
-  return sources
 
 
 def _describe(source, environment=None):
-  options = {name: flags.FLAGS[name].value for name in _OPTIONS}
+  options = {name: FLAGS[name].value for name in _OPTIONS}
   try:
     return describing.describe(source, bounds=environment, **options)
   except tf.errors.OpError as e:
@@ -113,21 +89,21 @@ def _check_writable(folder):
 
 
 def main():
-  page = _HTML.value and files.user_path(_HTML.value)
+  page = FLAGS.html and files.user_path(FLAGS.html)
   if page:
     views.import_libraries()
     _check_writable(os.path.dirname(page))
-  folder = _TENSORBOARD_DIR.value and files.user_path(_TENSORBOARD_DIR.value)
+  folder = FLAGS.tensorboard_dir and files.user_path(FLAGS.tensorboard_dir)
   if folder:
     _check_writable(folder)
   first, *others = _sources()
-  descriptions = [_describe(first, _ENVIRONMENT.value), *map(_describe, others)]
+  descriptions = [_describe(first, FLAGS.environment), *map(_describe, others)]
   if page:
     whole.write_text(page, views.to_html(*descriptions))
   if folder:
     for description, name in zip(descriptions, ('', 'compared')):
       views.write_summaries(description, os.path.join(folder, name))
-  if _JSON.value:
+  if FLAGS.json:
     texts = [one.to_json() for one in descriptions]
     print(f'[{", ".join(texts)}]' if len(texts) > 1 else texts[0])
   else:

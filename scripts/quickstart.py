@@ -28,17 +28,18 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import rlds
 
-_DIRECTORY = flags.DEFINE_string(
+flags.DEFINE_string(
     'directory',
     os.path.join('~', '.cache', 'rlds2reverb', 'cartpole'),
     'The directory of the recorded episodes.',
 )
-_NUM_EPISODES = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'num_episodes', 50, 'How many episodes to record.', lower_bound=1
 )
-_BATCH_SIZE = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'batch_size', 64, 'How many items to sample.', lower_bound=1
 )
+FLAGS = flags.FLAGS
 
 _ENVIRONMENT = 'CartPole-v1'
 _TABLE = 'experience'
@@ -55,10 +56,10 @@ def _print_leaves(nest, describe):
 
 def _print_batch(replay_buffer):
   dataset = replay_buffer.as_dataset(
-      sample_batch_size=_BATCH_SIZE.value, num_steps=2
+      sample_batch_size=FLAGS.batch_size, num_steps=2
   )
   batch, _ = next(iter(dataset))
-  _print_stage('sampled', f'a batch of {_BATCH_SIZE.value} items:')
+  _print_stage('sampled', f'a batch of {FLAGS.batch_size} items:')
   _print_leaves(batch, lambda leaf: f'{leaf.dtype.name} {leaf.shape}')
 
 
@@ -103,10 +104,10 @@ def _push_and_sample(episodes, data_spec, max_size):
 
 
 def main():
-  directory = files.user_path(_DIRECTORY.value)
+  directory = files.user_path(FLAGS.directory)
   if not files.names_in(directory):
     rlds2reverb.datasets.record_episodes(
-        _ENVIRONMENT, directory, _NUM_EPISODES.value, progress=True
+        _ENVIRONMENT, directory, FLAGS.num_episodes, progress=True
     )
   episodes = rlds2reverb.load_episodes(directory)
   lengths = [

@@ -24,22 +24,28 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.episodes import checks
   from rlds2reverb.training import policies
 
-flags_lib.define_gin_flags()
-_ENVIRONMENT = flags.DEFINE_string(
+flags.DEFINE_multi_string('config', None, 'A gin file that sets flags.')
+flags.DEFINE_multi_string(
+    'gin_binding',
+    [],
+    'A binding that sets a flag and takes precedence over --config, such as'
+    ' "record_episodes.seed = 1".',
+)
+flags.DEFINE_string(
     'environment', 'CartPole-v1', 'The id of a gym environment.'
 )
-_DIRECTORY = flags.DEFINE_string(
+flags.DEFINE_string(
     'directory',
     None,
     'The directory to write, which must not exist yet, or be empty.',
 )
-_POLICY = flags.DEFINE_string(
+flags.DEFINE_string(
     'policy',
     None,
     'A scripted policy, cart_pole or pendulum, or the directory of a policy'
     ' that TF-Agents has saved; by default actions are uniformly random.',
 )
-_RANDOMNESS = flags.DEFINE_float(
+flags.DEFINE_float(
     'randomness',
     0.0,
     'With --policy: the highest probability of a random action. That of each'
@@ -53,6 +59,7 @@ flags.DEFINE_integer(
 _FUNCTION = 'datasets.recording.record_episodes'
 flags_lib.define(_FUNCTION, 'max_steps', lower_bound=1)
 flags_lib.define(_FUNCTION, 'split', 'seed')
+FLAGS = flags.FLAGS
 
 
 def main():
@@ -60,32 +67,31 @@ def main():
   from rlds2reverb.training import environments  # noqa: F401
 
   flags_lib.take_bound_flags('record_episodes')
-  if _DIRECTORY.value is None:
-    raise app.UsageError('Flag --directory must have a value.')
+  usage.require('directory')
   policy = None
-  if _POLICY.value is not None:
+  if FLAGS.policy is not None:
     policy = policies.make_policy(
-        files.user_path(_POLICY.value)
-        if os.sep in _POLICY.value
-        else _POLICY.value,
-        _ENVIRONMENT.value,
-        randomness=_RANDOMNESS.value,
-        seed=flags.FLAGS.seed,
+        files.user_path(FLAGS.policy)
+        if os.sep in FLAGS.policy
+        else FLAGS.policy,
+        FLAGS.environment,
+        randomness=FLAGS.randomness,
+        seed=FLAGS.seed,
     )
-  elif _RANDOMNESS.value:
+  elif FLAGS.randomness:
     raise app.UsageError('--randomness needs a --policy.')
-  values = flags.FLAGS
+
   directory = recording.record_episodes(
-      _ENVIRONMENT.value,
-      files.user_path(_DIRECTORY.value),
-      values.num_episodes,
+      FLAGS.environment,
+      files.user_path(FLAGS.directory),
+      FLAGS.num_episodes,
       policy=policy,
-      max_steps=values.max_steps,
-      split=values.split,
-      seed=values.seed,
+      max_steps=FLAGS.max_steps,
+      split=FLAGS.split,
+      seed=FLAGS.seed,
       progress=True,
   )
-  episodes = checks.counted(values.num_episodes, 'episode')
+  episodes = checks.counted(FLAGS.num_episodes, 'episode')
   print(f'Recorded {episodes} in {directory}')
 
 

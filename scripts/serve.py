@@ -33,60 +33,59 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 _DATASET_FLAGS = ('split', 'data_dir', 'config', 'format', 'gin_binding')
 
 flags_lib.define_source_flags()
-_CHECKPOINT_DIR = flags.DEFINE_string(
+flags.DEFINE_string(
     'checkpoint_dir', None, 'A Reverb checkpoint, instead of a --dataset.'
 )
-_PORT = flags.DEFINE_integer(
-    'port', None, 'The port; by default a free one.', 1, 65535
-)
-_CHECKPOINT_ROOT = flags.DEFINE_string(
+flags.DEFINE_integer('port', None, 'The port; by default a free one.', 1, 65535)
+flags.DEFINE_string(
     'checkpoint_root',
     None,
     'Where the server writes checkpoints of its own. If there is one already,'
     ' the server starts from it. Reverb removes all else from there.',
 )
-_CHECKPOINT_AT_END = flags.DEFINE_bool(
+flags.DEFINE_bool(
     'checkpoint_at_end',
     False,
     'Whether to write a last checkpoint to --checkpoint_root.',
 )
-_CHECKPOINT_MINUTES = flags.DEFINE_float(
+flags.DEFINE_float(
     'checkpoint_minutes',
     None,
     'After how many minutes, again and again, a checkpoint is written to'
     ' --checkpoint_root. The tables wait while one is written.',
     lower_bound=0.01,
 )
-_KEEP_CHECKPOINTS = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'keep_checkpoints',
     1,
     'How many checkpoints are kept, the older ones in a folder beside'
     ' --checkpoint_root, with .kept after its name.',
     lower_bound=1,
 )
-_KEEP_HOURS = flags.DEFINE_float(
+flags.DEFINE_float(
     'keep_hours',
     None,
     'With --keep_checkpoints: those that are older are not kept.',
     lower_bound=0.0,
 )
-_METRICS_PORT = flags.DEFINE_integer(
+flags.DEFINE_integer(
     'metrics_port', None, 'A port for Prometheus, on all interfaces.', 1, 65535
 )
 flags_lib.define_table_flags(
     'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
 )
+FLAGS = flags.FLAGS
 
 
 def _checkpoints():
   """Returns the checkpoints that the server writes, or None."""
-  if _CHECKPOINT_ROOT.value is not None:
+  if FLAGS.checkpoint_root is not None:
     return serve.KeptCheckpoints(
         files.expand_local(
-            files.user_path(_CHECKPOINT_ROOT.value), 'checkpoint_root'
+            files.user_path(FLAGS.checkpoint_root), 'checkpoint_root'
         ),
-        _KEEP_CHECKPOINTS.value,
-        _KEEP_HOURS.value,
+        FLAGS.keep_checkpoints,
+        FLAGS.keep_hours,
     )
   for name in (
       'checkpoint_at_end',
@@ -94,7 +93,7 @@ def _checkpoints():
       'keep_checkpoints',
       'keep_hours',
   ):
-    if flags.FLAGS[name].present:
+    if FLAGS[name].present:
       raise app.UsageError(f'--{name} needs a --checkpoint_root.')
   return None
 
@@ -108,40 +107,31 @@ def _check_metrics():
         f"--metrics_port needs {e.name}. Run `pip install '.[metrics]'` in a"
         ' clone of rlds2reverb.'
     ) from e
-  checkpoint_serve.check_port(_METRICS_PORT.value)
+  checkpoint_serve.check_port(FLAGS.metrics_port)
 
 
 def _start(checkpoints):
   """Starts the server."""
-  if _CHECKPOINT_DIR.value is None:
-    sources = flags_lib.sources_from_flags('serve')
-    if len(sources) > 1:
-      raise app.UsageError(
-          'Serve one --dataset; convert several to a checkpoint first.'
-      )
-  elif flags.FLAGS.dataset:
-    raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
-  else:
-    usage.refuse_ignored(
-        [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS], 'with --checkpoint_dir'
-    )
-  server = checkpoints and checkpoints.restart(_PORT.value)
+  source = flags_lib.source_or_checkpoint(
+      'serve',
+      'Serve one --dataset; convert several to a checkpoint first.',
+      [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS],
+  )
+  server = checkpoints and checkpoints.restart(FLAGS.port)
   if server is not None:
     return server
   root = checkpoints and checkpoints.root
-  if _CHECKPOINT_DIR.value is not None:
+  if isinstance(source, str):
     return checkpoint_serve.restore_reverb_server(
-        files.user_path(_CHECKPOINT_DIR.value),
-        port=_PORT.value,
-        checkpoint_root=root,
+        source, port=FLAGS.port, checkpoint_root=root
     )
   try:
     return serve.serve_source(
-        sources[0],
+        source,
         flags_lib.tables_from_flags(),
-        port=_PORT.value,
+        port=FLAGS.port,
         checkpoint_root=root,
-        allow_empty=flags.FLAGS.allow_empty,
+        allow_empty=FLAGS.allow_empty,
     )
   except tf.errors.InvalidArgumentError as e:
     raise ValueError(
@@ -167,14 +157,14 @@ def _serve(server, checkpoints, signals):
         ' authentication: whoever reaches the port can read and change the'
         ' tables. Stop with Ctrl-C.'
     )
-    minutes = _CHECKPOINT_MINUTES.value
+    minutes = FLAGS.checkpoint_minutes
     seconds = None if minutes is None else 60 * minutes
     while not signals.wait(seconds):
       try:
         _say(f'Checkpoint: {checkpoints.write(client)}')
       except (OSError, RuntimeError) as e:  # The next one may go well.
         _say(f'No checkpoint was written: {e}')
-    if _CHECKPOINT_AT_END.value:
+    if FLAGS.checkpoint_at_end:
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {checkpoints.write(client)}')
   finally:
@@ -188,7 +178,7 @@ def main():
   lock = checkpoints.locked() if checkpoints else contextlib.nullcontext()
   with lock, usage.StopSignals() as signals:
     try:
-      port = _METRICS_PORT.value
+      port = FLAGS.metrics_port
       with quiet.quiet_stderr('[reverb/'):
         if port is not None:
           _check_metrics()

@@ -7,7 +7,6 @@ The exit code is 1 if one of them does not answer.
 
 import json
 
-from absl import app
 from absl import flags
 from etils import epy
 
@@ -17,26 +16,24 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.jobs import server_status
   from rlds2reverb.replay.server import tables as tables_lib
 
-_SERVER_ADDRESS = flags.DEFINE_list(
+flags.DEFINE_list(
     'server_address', None, 'A server, host:port, or several, joined by commas.'
 )
-_TIMEOUT_SECONDS = flags.DEFINE_float(
+flags.DEFINE_float(
     'timeout_seconds', 10.0, 'How long to wait for each.', lower_bound=0.0
 )
-_JSON = flags.DEFINE_bool(
-    'json', False, 'Whether to print JSON instead of a table.'
-)
+flags.DEFINE_bool('json', False, 'Whether to print JSON instead of a table.')
+FLAGS = flags.FLAGS
 
 
 def main():
-  if not _SERVER_ADDRESS.value:
-    raise app.UsageError('Flag --server_address must have a value.')
+  usage.require('server_address')
   with usage.wrong_usage():
-    for address in _SERVER_ADDRESS.value:
+    for address in FLAGS.server_address:
       tables_lib.check_address(address)
-  for address in _SERVER_ADDRESS.value:
-    tables = server_status.ask(address, _TIMEOUT_SECONDS.value)
-    if _JSON.value:
+  for address in FLAGS.server_address:
+    tables = server_status.ask(address, FLAGS.timeout_seconds)
+    if FLAGS.json:
       plain = {name: status._asdict() for name, status in tables.items()}
       print(json.dumps({'server': address, 'tables': plain}))
     else:

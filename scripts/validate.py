@@ -22,9 +22,8 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
 flags_lib.define_source_flags()
 flags_lib.define('jobs.validating.validate', 'limit', lower_bound=1)
 flags_lib.define_rule_flags('validation', 'nan')
-_JSON = flags.DEFINE_bool(
-    'json', False, 'Whether to print JSON instead of text.'
-)
+flags.DEFINE_bool('json', False, 'Whether to print JSON instead of text.')
+FLAGS = flags.FLAGS
 
 
 def _print(source, found):
@@ -48,9 +47,9 @@ def main():
   is_valid = True
   for source in flags_lib.sources_from_flags('validate'):
     rules = flags_lib.rules_from_flags(source)
-    found = validating.validate(source, rules=rules, limit=flags.FLAGS.limit)
+    found = validating.validate(source, rules=rules, limit=FLAGS.limit)
     is_valid &= found.is_valid
-    if _JSON.value:
+    if FLAGS.json:
       plain = {**dataclasses.asdict(source), **dataclasses.asdict(found)}
       print(json.dumps(plain), flush=True)
     else:

@@ -32,15 +32,16 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   from rlds2reverb.fields import mapping as mapping_lib
   from rlds2reverb.transforms import base
 
-_CONFIG = flags.DEFINE_string(
+flags.DEFINE_string(
     'config', None, 'The name of a config or a gin file; by default all.'
 )
-_DATA = flags.DEFINE_string(
+flags.DEFINE_string(
     'data',
     None,
     'The directory or the TFDS name of a data set that --config should fit.',
 )
-_SPLIT = flags.DEFINE_string('split', 'train', 'The split of --data to read.')
+flags.DEFINE_string('split', 'train', 'The split of --data to read.')
+FLAGS = flags.FLAGS
 
 
 def _validate(config):
@@ -51,11 +52,11 @@ def _validate(config):
   """
   config = flags_lib.user_config(config)
   mapping = configs.load_mapping(config)
-  if _DATA.value is not None:
-    data = files.user_path(_DATA.value)
+  if FLAGS.data is not None:
+    data = files.user_path(FLAGS.data)
     if not files.is_folder(data):
-      data = _DATA.value  # a name in TFDS
-    mapping_lib.map_fields(loading.load_episodes(data, _SPLIT.value), mapping)
+      data = FLAGS.data  # a name in TFDS
+    mapping_lib.map_fields(loading.load_episodes(data, FLAGS.split), mapping)
     return f'fits {data}'
   transforms = configs.load_transforms(config)
 
@@ -85,11 +86,11 @@ def _validate(config):
 
 
 def main():
-  if _DATA.value is not None and _CONFIG.value is None:
+  if FLAGS.data is not None and FLAGS.config is None:
     raise app.UsageError('--data needs --config: a config for that data.')
   names = configs.config_names()
   errors = []
-  for config in [_CONFIG.value] if _CONFIG.value is not None else names:
+  for config in [FLAGS.config] if FLAGS.config is not None else names:
     try:
       outcome = _validate(config)
     except (OSError, SyntaxError, ValueError) as e:

@@ -5,12 +5,7 @@ A program defines the flags for the source of its episodes, and its own:
     flags_lib.define_source_flags()
     flags_lib.define('jobs.describing.describe', 'sample', lower_bound=1)
 
-    def main():
-      sources = flags_lib.sources_from_flags('describe')
-      ...
-
-    if __name__ == '__main__':
-      usage.run(main)
+`sources_from_flags` returns the sources, when these are parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Union
 
 from absl import app
 from absl import flags
@@ -131,8 +126,8 @@ def sources_from_flags(
 ) -> List[sources_lib.Source]:
   """Returns the sources that the flags describe.
 
-  Flags that the command line does not have get the values that the configs or
-  `--gin_binding` bind for the program, as in `convert.num_workers = 2`.
+  Other flags get the values that configs or `--gin_binding` bind for the
+  program, as in `convert.num_workers = 2`, unless the command line has them.
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
@@ -147,12 +142,11 @@ def sources_from_flags(
   """
   values = flags.FLAGS
   data_dir = values.data_dir and files.user_path(values.data_dir)
+  bindings = values.gin_binding
   if mixture is None:
-    if not values.dataset:
-      raise app.UsageError('Flag --dataset must have a value.')
-    each = [
-        _one_each(name, 'dataset') for name in ('split', 'config', 'format')
-    ]
+    usage.require('dataset')
+    names = 'dataset', 'split', 'config', 'format'
+    each = [_one_each(name, 'dataset') for name in names]
     with usage.wrong_usage():
       sources = [
           sources_lib.make_source(
@@ -160,10 +154,10 @@ def sources_from_flags(
               split,
               data_dir=data_dir,
               config=user_config(config),
-              bindings=values.gin_binding,
+              bindings=bindings,
               format=form,
           )
-          for dataset, split, config, form in zip(values.dataset, *each)
+          for dataset, split, config, form in zip(*each)
       ]
   elif values.dataset or values.config or values.format:
     raise app.UsageError(
@@ -177,7 +171,6 @@ def sources_from_flags(
   elif len(values.split) > 1:
     raise app.UsageError('--mixture takes one --split for all data sets.')
   else:
-    bindings = values.gin_binding
     with usage.wrong_usage():
       sources = sources_lib.make_sources(
           user_config(mixture), data_dir, *values.split, bindings=bindings
@@ -187,25 +180,37 @@ def sources_from_flags(
   return sources
 
 
-def define_gin_flags() -> None:
-  """Defines the flags of a program that reads no data set.
+def source_or_checkpoint(
+    program: str, several: str, ignored: Sequence[str]
+) -> Union[sources_lib.Source, str]:
+  """Returns the source of `--dataset`, or the path of `--checkpoint_dir`.
 
-  `define_source_flags` defines them, too.
+  Args:
+    program: the name of the program, one of `sources.PROGRAMS`.
+    several: what to say where there are several data sets.
+    ignored: the flags that have no effect with a checkpoint.
+
+  Raises:
+    UsageError: as `sources_from_flags` does; and if there are both, or several
+      data sets, or flags that would be ignored.
   """
-  flags.DEFINE_multi_string('config', None, 'A gin file that sets flags.')
-  flags.DEFINE_multi_string(
-      'gin_binding',
-      [],
-      'A binding that sets a flag and takes precedence over --config, such as'
-      ' "record_episodes.seed = 1".',
-  )
+  values = flags.FLAGS
+  if values.checkpoint_dir is None:
+    source, *others = sources_from_flags(program)
+    if others:
+      raise app.UsageError(several)
+    return source
+  if values.dataset:
+    raise app.UsageError('Pass --dataset or --checkpoint_dir, not both.')
+  usage.refuse_ignored(ignored, 'with --checkpoint_dir')
+  return files.user_path(values.checkpoint_dir)
 
 
 def take_bound_flags(program: str) -> None:
   """Gives flags the values that the configs or `--gin_binding` bind.
 
-  Only a program without `sources_from_flags`, which does the same, calls this.
-  Flags of the command line take precedence.
+  Only a program that reads no data set, and defines these flags itself, calls
+  this. Flags of the command line take precedence.
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
@@ -221,6 +226,12 @@ def take_bound_flags(program: str) -> None:
     ]
   bindings = '\n'.join([*texts, *flags.FLAGS.gin_binding])
   _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
+
+
+def define_strings(**texts: str) -> None:
+  """Defines flags of text, without a default, by their help."""
+  for name, text in texts.items():
+    flags.DEFINE_string(name, None, text)
 
 
 def define_rule_flags(*names: str) -> None:

@@ -157,6 +157,13 @@ class StopSignals:
     self._stop.set()
 
 
+def require(*names: str) -> None:
+  """Raises a UsageError if one of these flags has no value."""
+  for name in names:
+    if not flags.FLAGS[name].value:
+      raise app.UsageError(f'Flag --{name} must have a value.')
+
+
 def refuse_ignored(names: Sequence[str], reason: str) -> None:
   """Raises a UsageError if the command line has flags that would be ignored.
 

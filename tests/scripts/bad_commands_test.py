@@ -153,7 +153,11 @@ record_episodes
 --directory=o --randomness=2 => in the range [0.0, 1.0]
 --directory=o --randomness=0.5 => --randomness needs a --policy
 --directory=o --environmet=x => Did you mean --environment?
+--directory=o --gin_binding="record_episodes.sed = 1" => Did you mean seed?
 FAILED
+--directory=/proc/data => /proc/data cannot be written
+--directory=/proc => /proc is a mount point
+--directory=foo://data => no file system for foo://
 --directory=full => is not empty
 --directory=file => is a file
 --directory=o --split="a b" => name of a split must be
@@ -169,6 +173,8 @@ DATA => --index_dir must have a value
 DATA --index_dir=i --num_workers=0 => not a positive integer
 DATA --index_dir=i --format=npy => Did you mean npz?
 DATA --index_dir=i --gin_binding="load_zarr.leave_out = []" => is for options
+FAILED
+--dataset=/no/data --index_dir=i => /no/data
 """
 _SHORT = {
     'NEXT': '--dataset=data --checkpoint_dir=out',
