@@ -191,8 +191,7 @@ def source_or_checkpoint(
     ignored: the flags that have no effect with a checkpoint.
 
   Raises:
-    UsageError: as `sources_from_flags` does; and if there are both, or several
-      data sets, or flags that would be ignored.
+    UsageError: as `sources_from_flags` does; if there are both, or several.
   """
   values = flags.FLAGS
   if values.checkpoint_dir is None:
