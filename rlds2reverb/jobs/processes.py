@@ -148,27 +148,28 @@ def _fork_workers(pipe: connections.Connection, num_tasks: int) -> None:
   started: Dict[Any, int] = collections.Counter()
   busy: Dict[Any, int] = {}
   ready: Any
-  while True:
-    for ready in connections.wait([pipe, *pids]):
-      if ready is pipe:
-        task = pipe.recv()
-        free = [w for w in pids if w not in busy and started[w] < num_tasks]
-        worker = free[0] if free else _fork_worker(pids, num_tasks)
-        started[worker] += 1
-        _, busy[worker] = task
-        with contextlib.suppress(OSError):  # It has died, as is seen then.
-          worker.send(task)
-        continue
-      try:
-        is_done, content = ready.recv()
-      except (EOFError, OSError):
-        ready.close()
-        _, status = os.waitpid(pids.pop(ready), 0)
-        is_done, content = True, os.waitstatus_to_exitcode(status)
-      if ready in busy:
-        pipe.send((busy[ready], is_done, content))
-        if is_done:
-          del busy[ready]
+  with contextlib.suppress(EOFError, OSError):  # The job has died.
+    while True:
+      for ready in connections.wait([pipe, *pids]):
+        if ready is pipe:
+          task = pipe.recv()
+          free = [w for w in pids if w not in busy and started[w] < num_tasks]
+          worker = free[0] if free else _fork_worker(pids, num_tasks)
+          started[worker] += 1
+          _, busy[worker] = task
+          with contextlib.suppress(OSError):  # It has died, as is seen then.
+            worker.send(task)
+          continue
+        try:
+          is_done, content = ready.recv()
+        except (EOFError, OSError):
+          ready.close()
+          _, status = os.waitpid(pids.pop(ready), 0)
+          is_done, content = True, os.waitstatus_to_exitcode(status)
+        if ready in busy:
+          pipe.send((busy[ready], is_done, content))
+          if is_done:
+            del busy[ready]
 
 
 def _fork_worker(pids: Dict[Any, int], num_tasks: int) -> Any:
