@@ -252,6 +252,11 @@ def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
   )
 
 
+def _name_of(episode: PythonEpisode) -> str:
+  ids = episode.episode_id[:1].tolist()
+  return f'episode {ids[0]}' if ids else 'no episode'
+
+
 def _check(
     episode: PythonEpisode,
     path: Any,
@@ -260,7 +265,7 @@ def _check(
 ) -> tf.TensorSpec:
   """Checks a column by the spec of its rows in the first episode, if known."""
   name = steps_lib.field_path(path)
-  where = f'{name} of episode {episode.episode_id[0]}'
+  where = f'{name} of {_name_of(episode)}'
   spec = row_spec or columns_lib.checked_spec(name, column, where)
   most = episode.num_steps.sum()
   counts = most - episode.may_lack.sum(), most
