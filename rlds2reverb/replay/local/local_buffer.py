@@ -181,7 +181,7 @@ class LocalReplayBuffer(
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps)
-    streams = position.Streams(batches)
+    streams = dataset.Streams(batches)
     made = dataset.make_dataset(streams, sequence_preprocess_fn)
     # What is refused must not count as a data set, or later ones would draw
     # other batches, and a checkpoint would resume those of another.
@@ -192,7 +192,7 @@ class LocalReplayBuffer(
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps, samplers.InOrder())
-    streams = position.Streams(batches, goes_on=False)
+    streams = dataset.Streams(batches, goes_on=False)
     return dataset.make_dataset(streams, sequence_preprocess_fn)
 
   def _batches(

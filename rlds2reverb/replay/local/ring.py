@@ -1,7 +1,7 @@
 """A ring of frames, in which new frames overwrite the oldest ones.
 
-Rows and items are numbered from the start
-of the data, and lie in rings: of `C` places, row `r` has place `r % C`.
+Rows and items are numbered from the start of the data, and lie in rings: of `C`
+places, row `r` has place `r % C`.
 
     capacity of 4 frames, after frames 0 to 5    | 4  5  2  3 |
     items of 2 that can be drawn                   2-3  3-4  4-5
@@ -23,7 +23,6 @@ from rlds2reverb.store import rows as rows_lib
 
 # The number of frames that are written at once.
 _ROWS_AT_ONCE = 4096
-
 
 _REFUSED = {
     end: 'Items of frames that are appended are whole: take "drop" or "cross".'
