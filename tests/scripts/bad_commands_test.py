@@ -173,8 +173,6 @@ DATA => --index_dir must have a value
 DATA --index_dir=i --num_workers=0 => not a positive integer
 DATA --index_dir=i --format=npy => Did you mean npz?
 DATA --index_dir=i --gin_binding="load_zarr.leave_out = []" => is for options
-FAILED
---dataset=/no/data --index_dir=i => /no/data
 """
 _SHORT = {
     'NEXT': '--dataset=data --checkpoint_dir=out',

@@ -28,7 +28,7 @@ class BuildIndexTest(absltest.TestCase):
         rewards=np.arange(5, dtype=np.float32),
         terminals=np.arange(5) == 4,
     )
-    pole, flat = in_process.run(
+    pole, flat, missing = in_process.run(
         'build_index',
         [
             [
@@ -42,8 +42,11 @@ class BuildIndexTest(absltest.TestCase):
                 f'--gin_binding=load_flat_arrays.column_names = {_COLUMNS}',
                 f'--index_dir={folder}/indexes/arrays',
             ],
+            ['--dataset=/no/data', f'--index_dir={folder}/indexes/none'],
         ],
     )
+    self.assertEqual(missing.code, 1)
+    self.assertIn('/no/data', missing.stderr)
     self.assertEqual((pole.code, flat.code), (0, 0), pole.stderr + flat.stderr)
     self.assertEqual(
         pole.stdout, f'2 episodes, 12 steps: {folder}/indexes/pole\n'
