@@ -172,10 +172,16 @@ def fill_unless(keep: tf.Tensor, rows: Any, value: Any = 0) -> Any:
   """
 
   def select(path, leaf):
-    index = (..., *[tf.newaxis] * (leaf.shape.rank - keep.shape.rank))
-    return tf.where(keep[index], leaf, _fill_value(path, value, leaf.dtype))
+    fill = _fill_value(path, value, leaf.dtype)
+    return tf.where(with_rank_of(keep, leaf), leaf, fill)
 
   return tree.map_structure_with_path(select, rows)
+
+
+def with_rank_of(column: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
+  """Returns a column with dimensions of 1 up to the rank of a leaf."""
+  missing = leaf.shape.rank - column.shape.rank
+  return column[(...,) + (tf.newaxis,) * missing]
 
 
 def num_rows(rows: Any) -> tf.Tensor:

@@ -20,6 +20,7 @@ from typing import Any, Dict
 import tensorflow as tf
 
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import steps as steps_lib
 
 HAS_ACTION = 'has_action'
@@ -77,7 +78,7 @@ def move_reward(reward: Any, first: tf.Tensor, last: tf.Tensor) -> Any:
 
   def move(leaf):
     leaf = tf.convert_to_tensor(leaf)
-    mask = tf.reshape(gives, [-1, *[1] * (leaf.shape.rank - 1)])
+    mask = gathering.with_rank_of(gives, leaf)
     zeros = tf.zeros_like(leaf)
     given = tf.where(mask, leaf, zeros)
     given = tf.concat([given[1:], zeros[:1]], 0)

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.transforms import base
 
@@ -158,8 +159,7 @@ def rows_where(mask: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     one: `[N, ...]`.
     other: the same.
   """
-  mask = tf.reshape(mask, [-1] + [1] * (other.shape.rank - 1))
-  return tf.where(mask, one, other)
+  return tf.where(gathering.with_rank_of(mask, other), one, other)
 
 
 def take(

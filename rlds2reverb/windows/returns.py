@@ -287,8 +287,7 @@ def _floats(nest):
 
 def _like(column, leaf):
   """Casts `column`, and gives it dimensions of 1 up to the rank of `leaf`."""
-  index = (..., *[tf.newaxis] * (leaf.shape.rank - column.shape.rank))
-  return tf.cast(column, leaf.dtype)[index]
+  return gathering.with_rank_of(tf.cast(column, leaf.dtype), leaf)
 
 
 def _checked_unit(name: str, value: _Fraction) -> tf.Tensor:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import time
-from typing import Dict, List, Sequence
+from typing import Dict, List, Mapping, Sequence
 
 import numpy as np
 
@@ -90,8 +90,21 @@ def merge_reverb_checkpoints(
   return counts
 
 
-def write_tables(path, tables, counts) -> None:
-  """Writes the tables that hold so many items each of several checkpoints."""
+def write_tables(
+    path: str,
+    tables: Sequence[Mapping[str, protos.PriorityTableCheckpoint]],
+    counts: Mapping[str, int],
+) -> None:
+  """Writes the tables that several checkpoints make together.
+
+  Args:
+    path: the folder of the new checkpoint.
+    tables: the tables of each of the checkpoints, by name.
+    counts: how many items each table holds then.
+
+  Raises:
+    OSError: if they cannot be written.
+  """
   file = os.path.join(path, records_lib.TABLES)
   with records_lib.RecordFile(file) as copy:
     for name, count in counts.items():
