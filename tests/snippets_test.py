@@ -41,10 +41,9 @@ class SnippetsTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
     cls._cartpole = datasets.record_episodes(
-        'CartPole-v1', os.path.join(folder.name, 'cartpole'), 50
+        'CartPole-v1', os.path.join(folder, 'cartpole'), 50
     )
 
   def setUp(self):

@@ -60,10 +60,9 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
     cls.directory = data_sets.numbered(
-        os.path.join(folder.name, 'numbered'), LENGTHS
+        os.path.join(folder, 'numbered'), LENGTHS
     )
 
   def new(self, name: str = 'output') -> str:

@@ -24,14 +24,13 @@ class PlanTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
     # Files of 3, 3 and 2 episodes, of the same length.
     cls.directory = data_sets.numbered(
-        os.path.join(folder.name, 'data'), [4] * 8, per_file=3
+        os.path.join(folder, 'data'), [4] * 8, per_file=3
     )
     cls.other = data_sets.numbered(
-        os.path.join(folder.name, 'other'), [4] * 5, per_file=5
+        os.path.join(folder, 'other'), [4] * 5, per_file=5
     )
 
   def _make(self, episodes_per_task, directories=None, split='train', **kwargs):

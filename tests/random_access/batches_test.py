@@ -35,8 +35,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
     cls.items = {}
     cls.names = []
     for name, lengths in _LENGTHS.items():
@@ -45,7 +44,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         episodes.append(_steps(name, len(cls.names), length))
         cls.names += [name] * length
       index = random_access.build_index(
-          golden.stacked(episodes), os.path.join(folder.name, name)
+          golden.stacked(episodes), os.path.join(folder, name)
       )
       cls.items[name] = random_access.Items(index, windows_lib.Windows(1))
     cls.count = len(cls.names)

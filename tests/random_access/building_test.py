@@ -30,11 +30,10 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.directory = os.path.join(folder.name, '1.0.0')
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
+    cls.directory = os.path.join(folder, '1.0.0')
     data.write(cls.directory, _LENGTHS)
-    cls.folder = os.path.join(folder.name, 'index')
+    cls.folder = os.path.join(folder, 'index')
     random_access.build_index(cls.directory, cls.folder)
 
   def new_folder(self):

@@ -40,9 +40,7 @@ class IndexTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = pathlib.Path(folder.name)
+    cls.folder = pathlib.Path(cls.enter_context(tempfile.TemporaryDirectory()))
     cls.written = str(cls.folder / 'data' / '1.0.0')
     data.write(cls.written, [4, 1, 7, 2, 3])
     random_access.build_index(cls.written, str(cls.folder / 'index'))

@@ -59,13 +59,12 @@ class RecordedDataTest(parameterized.TestCase, tf.test.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
     cls.paths = {
         name: os.path.join(recordings.FOLDER, name) for name in recordings.NAMES
     }
     # What needs nothing that a user does not have is recorded anew.
-    cls.paths['cartpole'] = os.path.join(folder.name, 'cartpole')
+    cls.paths['cartpole'] = os.path.join(folder, 'cartpole')
     recording.record_episodes(
         'CartPole-v1', cls.paths['cartpole'], 4, max_steps=15, seed=3
     )

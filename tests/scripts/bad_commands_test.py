@@ -187,9 +187,7 @@ class BadCommandsTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = folder.name
+    cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
     data_sets.numbered(os.path.join(cls.folder, 'data'), [3, 4, 2])
     for name, end in ('torn', -5), ('short', None):
       directory = data_sets.numbered(os.path.join(cls.folder, name), [3, 4])

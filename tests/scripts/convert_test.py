@@ -51,11 +51,9 @@ class ConvertTest(job_testing.JobTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = folder.name
+    cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
     cls.data = data_sets.numbered(
-        os.path.join(folder.name, 'data'), _LENGTHS, per_file=3
+        os.path.join(cls.folder, 'data'), _LENGTHS, per_file=3
     )
 
   def _wait_for_receipts(self, process, job, count):
