@@ -45,6 +45,20 @@ class FramesTest(parameterized.TestCase):
             encoded.concatenated(episodes),
         )
 
+  def test_an_error_comes_after_the_whole_episodes_before(self):
+    rng = np.random.default_rng(0)
+    episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
+
+    def blocks():
+      yield from list(encoded.blocks(episodes, 1, 4))[:-1]
+      raise ValueError('no more')
+
+    found = []
+    with self.assertRaisesRegex(ValueError, 'no more'):
+      for segment in encoded.source(blocks(), [_PAIRS]).segments():
+        found += segment.length.tolist()
+    self.assertEqual(found, [5, 7])
+
   def test_what_is_refused(self):
     data = golden.stacked(_EPISODES)
     windows = windows_lib.Windows

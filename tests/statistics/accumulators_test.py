@@ -1,10 +1,13 @@
-"""Tests of samples of a stream of rows."""
+"""Tests of samples of a stream of rows, and of states in files."""
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import accumulators
+from tests import golden
 
 
 def _sample(rows, seed=0, size=8, block=13):
@@ -49,6 +52,19 @@ class AccumulatorsTest(tf.test.TestCase, parameterized.TestCase):
       return ours.merge(theirs, [seed])
 
     _assert_as_likely(self, draw, 60)
+
+  def test_states_are_kept_in_files(self):
+    data = golden.stacked([golden.COMPLETE, golden.TRUNCATED])
+    state = accumulation_lib.Accumulation(
+        steps_lib.steps_spec(data.element_spec).step
+    ).state_of(data)
+    path = self.create_tempfile().full_path
+    accumulation_lib.save(path, state)
+    found = accumulation_lib.load(path)
+    tf.nest.assert_same_structure(found, state)
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(state)):
+      self.assertEqual(one.dtype, other.dtype)
+      self.assertAllEqual(one, other)
 
 
 if __name__ == '__main__':

@@ -64,6 +64,21 @@ class KeptTest(tf.test.TestCase):
     gc.collect()
     self.assertAllEqual(list(kept), [12])
 
+  def test_in_a_function(self):
+
+    @tf.function
+    def total(end):
+      dataset = _add(tf.data.Dataset.range(end), None, 1)
+      return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
+
+    self.assertEqual(total(tf.constant(3, tf.int64)), 6)
+
+  def test_an_error_while_building_is_that_of_the_function(self):
+    with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
+      pipeline_cache.cache_pipeline(lambda *_: 1 / 0)(
+          tf.data.Dataset.range(2), None, None
+      )
+
   def test_with_a_function_of_the_users_it_is_not_kept(self):
     for factor in (2, 3):
       found = _add(
