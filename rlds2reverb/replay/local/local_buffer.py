@@ -10,7 +10,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.replay import importance
 from rlds2reverb.replay.local import batches as batches_lib
 from rlds2reverb.replay.local import dataset
-from rlds2reverb.replay.local import position
+from rlds2reverb.replay.local import sampling_state
 from rlds2reverb.store import items as store_items
 from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
@@ -71,7 +71,7 @@ class LocalReplayBuffer(
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, process)
-    self._position: position.SamplingState = position.SamplingState(
+    self._position: sampling_state.SamplingState = sampling_state.SamplingState(
         {
             'seed': int(process.seed),
             'worker': [process.rank, process.world_size],
@@ -81,7 +81,7 @@ class LocalReplayBuffer(
         }
     )
     if isinstance(self._sampler, prioritized.Prioritized):
-      self._priorities = position.SavedBytes(self._sampler)
+      self._priorities = sampling_state.SavedBytes(self._sampler)
 
   @property
   def num_items(self) -> int:
