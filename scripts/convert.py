@@ -182,8 +182,9 @@ def _distributed(options: Sequence[str]) -> Optional[engines.Engine]:
 
 def _local(plan: plan_lib.Plan, engine: processes.Processes) -> engines.Engine:
   """Returns what runs the job on this machine."""
-  count = FLAGS.num_workers or processes.choose_num_workers(plan)
-  count = min(count, len(plan.tasks))
+  num_bytes = sum(data_set.num_bytes for data_set in plan.data_sets)
+  fastest = engines.choose_num_workers(num_bytes, len(plan.tasks))
+  count = min(FLAGS.num_workers or fastest, len(plan.tasks))
   print(f'workers: {count}')
   if count == 1 and len(plan.tasks) <= processes.TASKS_PER_WORKER:
     return engines.InProcessEngine()

@@ -2,7 +2,12 @@
 
 import abc
 import functools
+import os
 from typing import Any, Callable, Iterable, Iterator, Tuple
+
+# The least number of bytes for each of several workers: about as much as is
+# converted while they build their first graphs.
+_BYTES_PER_WORKER = 32 << 20
 
 
 class WorkerDiedError(RuntimeError):
@@ -46,3 +51,17 @@ class InProcessEngine(Engine):
   def map(self, attempt, numbers, report):
     for number in numbers:
       yield number, attempt(number, functools.partial(report, number))
+
+
+def choose_num_workers(num_bytes: int, num_tasks: int) -> int:
+  """Returns the fastest number of workers for a job on this machine.
+
+  That is at most one for each processor and each task, and not so many that
+  another one would take longer to start than it saves.
+
+  Args:
+    num_bytes: how many bytes of files the job reads.
+    num_tasks: how many tasks it has.
+  """
+  worth = max(num_bytes // _BYTES_PER_WORKER, 1)
+  return min(len(os.sched_getaffinity(0)), num_tasks, worth)

@@ -29,30 +29,15 @@ import signal
 from typing import Any, Dict
 
 from rlds2reverb.jobs import engines
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import tasks as tasks_lib
 
 # TensorFlow keeps a third of a MiB of every task, so a process does no more.
 TASKS_PER_WORKER = 64
-# The least number of bytes for each of several workers: about as much as is
-# converted while they build their first graphs.
-_BYTES_PER_WORKER = 32 << 20
 # From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 # From malloc.h.
 _M_MMAP_THRESHOLD = -3
-
-
-def choose_num_workers(plan: plan_lib.Plan) -> int:
-  """Returns the fastest number of workers for a job here.
-
-  That is at most one for each processor and each task, and not so many that
-  another one would take longer to start than it saves.
-  """
-  num_bytes = sum(data.num_bytes for data in plan.data_sets)
-  worth = max(num_bytes // _BYTES_PER_WORKER, 1)
-  return min(len(os.sched_getaffinity(0)), len(plan.tasks), worth)
 
 
 class Processes(engines.Engine):

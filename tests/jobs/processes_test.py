@@ -1,6 +1,5 @@
 """Tests of jobs in several processes, which are killed, and of progress."""
 
-import dataclasses
 import gc
 import io
 import os
@@ -85,7 +84,6 @@ class InProcessEngineTest(job_testing.JobTestCase):
     self.assertEqual(graphs[1:], graphs[:1] * 2)
 
   def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
-    plan = self.plan(episodes_per_task=2)
     for num_processors, num_mib, count in (
         (3, 1000, 3),
         (8, 1000, 4),  # There are four tasks.
@@ -93,12 +91,11 @@ class InProcessEngineTest(job_testing.JobTestCase):
         (8, 63, 1),
         (8, 0, 1),
     ):
-      data = dataclasses.replace(plan.data_sets[0], num_bytes=num_mib << 20)
-      sized = dataclasses.replace(plan, data_sets=(data,))
       with mock.patch.object(
           os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
       ):
-        self.assertEqual(processes.choose_num_workers(sized), count)
+        found = engines.choose_num_workers(num_mib << 20, 4)
+        self.assertEqual(found, count)
     with self.assertRaisesRegex(ValueError, 'num_workers must be positive'):
       processes.Processes(0)
 
