@@ -76,9 +76,7 @@ def _validate(config):
       continue
     checked.add(repr(spec))
     try:
-      # AutoGraph takes most of the time. Only functions of a user need it.
-      own = FLAGS.config is not None
-      tf.function(treat, autograph=own).get_concrete_function(spec)
+      tf.function(treat).get_concrete_function(spec)
     except ValueError as e:
       raise ValueError(f'{name}: {e}') from e
   if not known:

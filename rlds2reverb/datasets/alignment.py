@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -92,7 +91,7 @@ def align(
         )
       return Mixed(filled, *facts)
 
-    return dataset.map(graphs.no_autograph(fill))
+    return dataset.map(fill)
 
   return {
       name: aligned(source, dataset)

@@ -12,7 +12,6 @@ from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import other_formats
 from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -103,8 +102,6 @@ def load_episodes(
       read_config=read_config,
   )
   decode_episode = episode_decoder(features, decoders)
-  if not decoders:  # The user's own decoders may need AutoGraph.
-    decode_episode = graphs.no_autograph(decode_episode)
   return private.WrappedDataset(
       episodes.map(decode_episode, num_parallel_calls=tf.data.AUTOTUNE)
   )

@@ -94,7 +94,7 @@ def record_batches(
   sizes = _sizes(builder, parts, read_config, max_bytes, has_order)
   alone = records.batch(1)
   batches = alone.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
-  cut = graphs.no_autograph(lambda batch: _cut(batch, max_bytes))
+  cut = lambda batch: _cut(batch, max_bytes)
   if not has_order:
     return batches.flat_map(cut)
   num_records = sum(part.take for part in parts)
@@ -198,9 +198,7 @@ def _parts_until_an_error(
     return (number + 1, stop), (is_next, start, batch)
 
   def read_again(start):
-    failing = tf.data.Dataset.from_tensors(nothing).map(
-        graphs.no_autograph(_fail)
-    )
+    failing = tf.data.Dataset.from_tensors(nothing).map(_fail)
     ones = checked.skip(start).concatenate(failing)
     bounds = tf.data.Dataset.from_tensors(np.array([0, 1])).repeat()
     return tf.data.Dataset.zip((bounds, ones))
@@ -210,9 +208,7 @@ def _parts_until_an_error(
 
   zero = tf.constant(0, tf.int64)
   return (
-      numbered.concatenate(end)
-      .scan((zero, zero), graphs.no_autograph(find_missing))
-      .flat_map(graphs.no_autograph(parts))
+      numbered.concatenate(end).scan((zero, zero), find_missing).flat_map(parts)
   )
 
 

@@ -28,10 +28,8 @@ def attempt(
 
   def attempted(*element):
     one = tf.data.Dataset.from_tensors(element)
-    made = one.map(graphs.no_autograph(function))
-    instead = one.map(
-        graphs.no_autograph(lambda *one: otherwise(made.element_spec, *one))
-    )
+    made = one.map(function)
+    instead = one.map(lambda *one: otherwise(made.element_spec, *one))
     # After an error, the first data set has no element.
     return made.ignore_errors().concatenate(instead).take(1)
 

@@ -44,10 +44,9 @@ def episode_spec(batch: episode_batches.EpisodeBatch) -> Any:
   return {**fields, rlds.STEPS: steps}
 
 
-@graphs.no_autograph
 def _episodes_of(batch: episode_batches.EpisodeBatch) -> tf.data.Dataset:
   return tf.data.Dataset.range(episode_batches.num_episodes(batch)).map(
-      graphs.no_autograph(lambda index: episode_at(index, batch))
+      lambda index: episode_at(index, batch)
   )
 
 
@@ -112,10 +111,10 @@ def map_episodes(
     nonlocal row_bytes
     first = tf.reduce_sum(batch.episode[:1])
     made = function(first, _episodes_of(batch))
-    made = made.map(graphs.no_autograph(episode_batches.separate))
+    made = made.map(episode_batches.separate)
     row_bytes = _row_bytes(made.element_spec)
     if not row_bytes:
-      return made.map(graphs.no_autograph(episode_batches.of_one))
+      return made.map(episode_batches.of_one)
     # TensorFlow allocates the largest size of a batch.
     count = tf.maximum(episode_batches.num_episodes(batch), 1)
     return _put_together(made, count)
@@ -188,6 +187,4 @@ def numbered(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 def not_empty(batches: tf.data.Dataset) -> tf.data.Dataset:
   """Leaves out batches of no episodes."""
-  return batches.filter(
-      graphs.no_autograph(lambda batch: episode_batches.num_episodes(batch) > 0)
-  )
+  return batches.filter(lambda batch: episode_batches.num_episodes(batch) > 0)

@@ -71,9 +71,7 @@ class Episodes(private.WrappedDataset):
     is_among = lambda batch: (batch.episode < limit) | (limit < 0)
     # The first episode tells; a batch may have none.
     begins_among = lambda batch: tf.reduce_all(is_among(batch)[:1])
-    batches = batching.numbered(self.batches).take_while(
-        graphs.no_autograph(begins_among)
-    )
+    batches = batching.numbered(self.batches).take_while(begins_among)
     return self._kept(batches, is_among, 'take', count)
 
   def skip(self, count, name=None):

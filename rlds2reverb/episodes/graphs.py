@@ -6,13 +6,11 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.episodes import private
 from rlds2reverb.episodes import steps as steps_lib
 
-# AutoGraph rewrites the `if` and `for` of a function that depend on tensors. In
-# a function that calls many others, it takes most of a second to find that
-# there are none, and it changes the errors. So every traced function of this
-# library that calls others has this decorator.
-no_autograph = tf.autograph.experimental.do_not_convert
+# A decorator for functions of the user.
+as_user_code = private.as_user_code
 
 # A decorator for functions that a graph uses in several places, and that take
 # long to build.
@@ -53,7 +51,7 @@ def map_elements(
   """Returns what `data.map` does."""
   traced, spec = _trace(function, data.element_spec)
   if not _are_plain((data.element_spec, spec)):
-    return data.map(no_autograph(function), num_parallel_calls)
+    return data.map(function, num_parallel_calls)
   arguments = dict(f=traced, preserve_cardinality=True)
   op = tf.raw_ops.MapDataset
   if num_parallel_calls is not None:
@@ -78,7 +76,7 @@ def flat_map(
   traced, spec = _trace(function, data.element_spec)
   spec = spec.element_spec
   if not _are_plain((data.element_spec, spec)):
-    return data.flat_map(no_autograph(function))
+    return data.flat_map(function)
   arguments = dict(f=traced)
   if num_parallel_calls is None:
     return _made(tf.raw_ops.FlatMapDataset, data, spec, arguments)
@@ -114,7 +112,7 @@ def scan(
     state = tf.nest.map_structure(tf.type_spec_from_value, initial)
   traced, (_, spec) = _trace(function, (state, data.element_spec))
   if not _are_plain((state, data.element_spec, spec)):
-    return data.scan(initial, no_autograph(function))
+    return data.scan(initial, function)
   arguments = dict(
       initial_state=tf.nest.flatten(initial), f=traced, use_default_device=True
   )
@@ -146,7 +144,7 @@ def with_next(
       element of zeros.
   """
   nothing = steps_lib.zeros(data.element_spec)
-  with_end = data.filter(no_autograph(predicate)).concatenate(
+  with_end = data.filter(predicate).concatenate(
       tf.data.Dataset.from_tensors(nothing)
   )
   # `scan` returns the element before, so `nothing` comes out first.

@@ -12,6 +12,9 @@ from typing import Any, Callable, Iterator, List, Optional
 import tensorflow as tf
 
 # pylint: disable=g-direct-tensorflow-import
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.core import config as autograph_config
+from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
@@ -25,6 +28,14 @@ from tensorflow_datasets.core.utils import read_config as read_config_lib
 from rlds2reverb.episodes import tf_errors
 
 # pylint: disable=protected-access
+
+# AutoGraph rewrites each `if` and `for` that depends on a tensor, in a function
+# and in all that it calls. It takes seconds, changes the errors, and finds none
+# in this library, so it leaves this library out.
+autograph_config.CONVERSION_RULES = (
+    autograph_config.DoNotConvert('rlds2reverb'),
+    *autograph_config.CONVERSION_RULES,
+)
 
 # `iter(dataset)` returns this type. AutoGraph accepts no other as an iterator.
 OwnedIterator: Any = iterator_ops.OwnedIterator
@@ -62,6 +73,13 @@ def own_default_graph() -> Iterator[None]:
   """
   with tf.Graph().as_default(), context.eager_mode():
     yield
+
+
+def as_user_code(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a user's function, which AutoGraph rewrites in a graph."""
+  if tf.executing_eagerly():
+    return function
+  return autograph.tf_convert(function, ag_ctx.control_status_ctx())
 
 
 class WrappedDataset(tf.data.Dataset):

@@ -60,7 +60,6 @@ def stacked_fields(steps: Any, fields: Iterable[str]) -> Dict[str, Any]:
   stacked already are not checked.
   """
 
-  @graphs.no_autograph
   def select(step):
     return {field: step[field] for field in fields}
 
@@ -192,7 +191,6 @@ def rows_of(nest: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes with their `steps` stacked; see `stack_steps`."""
 
-  @graphs.no_autograph
   def stack(episode):
     return {**episode, rlds.STEPS: stack_steps(episode[rlds.STEPS])}
 

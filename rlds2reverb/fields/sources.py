@@ -22,6 +22,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -239,7 +240,7 @@ def kind_of(stacked: Any) -> str:
 
 def _called(function, rows, name):
   """Returns the tensors of a source that is a function of the episode."""
-  made = function(rows.episode)
+  made = graphs.as_user_code(function)(rows.episode)
   made = tf.nest.map_structure(tf.convert_to_tensor, made)
   checked = {rlds.STEPS: rows.first, name: made}
   return stacked_steps.with_equal_lengths(checked)[name]

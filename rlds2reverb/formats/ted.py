@@ -18,7 +18,6 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -131,7 +130,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     return {**episode, rlds.STEPS: stacked_steps.with_equal_lengths(steps)}
 
   steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
-  return rlds_data.map(graphs.no_autograph(stack))
+  return rlds_data.map(stack)
 
 
 def to_columns(

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import sources as sources_lib
@@ -30,7 +29,6 @@ class StatisticsOutput(outputs.FolderOutput):
   def write(self, number, episodes):
     accumulation = _accumulation(episodes.read(), number)
 
-    @graphs.no_autograph
     def to_part(block):
       batch = episode_batches.EpisodeBatch(block.steps, block.row_splits, ())
       return block, accumulation.rows(batch)

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -213,6 +212,6 @@ def _checked(rlds_data, rules, limit) -> tf.data.Dataset:
     index = episode.get(opened_lib.EPISODE_INDEX, tf.constant(-1, tf.int64))
     return index, tf.size(columns[0]), *(one[:limit] for one in columns)
 
-  return rlds_data.map(
-      graphs.no_autograph(check), num_parallel_calls=tf.data.AUTOTUNE
-  ).prefetch(tf.data.AUTOTUNE)
+  return rlds_data.map(check, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+      tf.data.AUTOTUNE
+  )

@@ -15,7 +15,6 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import private
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -155,7 +154,6 @@ def _in_place(builder, split, num_processes) -> _Data:
   decode = loading.episode_decoder(features, decoders)
   stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
 
-  @graphs.no_autograph
   def parse(record):
     return decode(
         features.deserialize_example(record, decoders=stored_decoders)
@@ -200,9 +198,7 @@ def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
   spec = episodes.element_spec
   steps_lib.check_has_steps('An element of a data set to index', spec)
   steps = stacked_steps.stack_episodes(episodes).map(
-      graphs.no_autograph(
-          lambda episode: stacked_steps.with_equal_lengths(episode[rlds.STEPS])
-      )
+      lambda episode: stacked_steps.with_equal_lengths(episode[rlds.STEPS])
   )
   layout = layout_lib.RowLayout.of_spec(
       tree.map_structure(

@@ -14,7 +14,6 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
@@ -131,13 +130,12 @@ class Accumulation:
     Args:
       rlds_data: see `compute_statistics`.
     """
-    rows, part = map(graphs.no_autograph, (self.rows, self.part))
     blocks = (
         data_sets.batches_of(rlds_data, fields=self.used)
-        .map(rows, tf.data.AUTOTUNE)
+        .map(self.rows, tf.data.AUTOTUNE)
         .rebatch(self.block_length)
     )
-    parts = blocks.map(part, tf.data.AUTOTUNE)
+    parts = blocks.map(self.part, tf.data.AUTOTUNE)
     return parts.reduce(self.empty(), self.add)
 
   def rows(self, batch: episode_batches.EpisodeBatch) -> Rows:

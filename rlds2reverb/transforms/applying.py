@@ -66,12 +66,12 @@ class Compose(base.EpisodeTransform):
 
   def transform(self, steps):
     for part in self._transforms():
-      steps = part.transform(steps)
+      steps = graphs.as_user_code(part.transform)(steps)
     return steps
 
   def invert(self, steps):
     for part in reversed(self._transforms()):
-      steps = part.invert(steps)
+      steps = graphs.as_user_code(part.invert)(steps)
     return steps
 
   def _transforms(self):

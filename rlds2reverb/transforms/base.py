@@ -28,6 +28,7 @@ from rlds2reverb.datasets import identity
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -202,7 +203,8 @@ class EpisodeTransform(EpisodeOperation):
       ValueError: if the index is missing; and as the method of the class does.
     """
     if type(self).transform is not EpisodeTransform.transform:
-      return batch._replace(steps=self.transform(batch.steps))
+      made = graphs.as_user_code(self.transform)(batch.steps)
+      return batch._replace(steps=made)
     if self.draws and not tf.is_tensor(batch.episode):
       raise ValueError(
           f'{type(self).__name__} draws other numbers for each episode, but'
@@ -211,7 +213,7 @@ class EpisodeTransform(EpisodeOperation):
           ' transform(episode, index)).'
       )
     rows = episode_rows.EpisodeRows.of(batch)
-    made = self.transform_rows(batch.steps, rows)
+    made = graphs.as_user_code(self.transform_rows)(batch.steps, rows)
     if not isinstance(made, tuple):
       return batch._replace(steps=made)
     steps, keep = made
@@ -267,7 +269,8 @@ class EpisodeFilter(EpisodeOperation):
       ValueError: if `episode` is no episode, or if `keep` returns something
         else than one bool; and as `keep` does.
     """
-    return one_bool(self.keep(_stacked(episode)), f'{type(self).__name__}.keep')
+    kept = graphs.as_user_code(self.keep)(_stacked(episode))
+    return one_bool(kept, f'{type(self).__name__}.keep')
 
   def keep(self, episode: Dict[str, Any]) -> tf.Tensor:
     """Decides on one episode.

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import outcomes
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -56,7 +57,9 @@ class KeepEpisodes(base.EpisodeFilter):
     keep = self._meets(episode_batches.of_episode(episode))[0]
     if self.predicate is None:
       return keep
-    return keep & base.one_bool(self.predicate(episode), 'predicate')
+    return keep & base.one_bool(
+        graphs.as_user_code(self.predicate)(episode), 'predicate'
+    )
 
   def keep_each(self, batch: episode_batches.EpisodeBatch) -> tf.Tensor:
     if self.predicate is None and type(self).keep is KeepEpisodes.keep:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rlds2reverb.arrays import constants
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import last_steps
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -96,7 +97,7 @@ class DropNoOps(base.EpisodeTransform):
     return merge_steps(steps, rows, ~is_no_op)
 
   def _predicted(self, steps):
-    is_no_op = tf.convert_to_tensor(self.predicate(steps))
+    is_no_op = tf.convert_to_tensor(graphs.as_user_code(self.predicate)(steps))
     if is_no_op.dtype != tf.bool or is_no_op.shape.rank != 1:
       raise ValueError(
           'predicate must return a bool for every step, but returned'

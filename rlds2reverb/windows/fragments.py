@@ -7,6 +7,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import gathering
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -227,7 +228,7 @@ def _count_agents(element) -> tf.Tensor:
 def _apply(fragment_fn, rows) -> transitions.TransitionRows:
   if fragment_fn is None:
     return rows
-  made = fragment_fn(rows)
+  made = graphs.as_user_code(fragment_fn)(rows)
   if not isinstance(made, transitions.TransitionRows):
     raise ValueError(
         'fragment_fn must return TransitionRows, for example'

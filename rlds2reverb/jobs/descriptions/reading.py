@@ -14,7 +14,6 @@ import tree
 
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
@@ -171,8 +170,7 @@ class Reading:
     one, records = self._accumulation, [np.zeros(0, _EPISODE)]
     state, add, held = one.empty(), one.adder(), []
     # One at a time: the images of a long episode may take much memory.
-    facts_of = graphs.no_autograph(self._facts_of)
-    for facts in batching.numbered(batches).map(facts_of).prefetch(1):
+    for facts in batching.numbered(batches).map(self._facts_of).prefetch(1):
       batch, rows, are_valid = tf.nest.map_structure(np.asarray, facts)
       records.append(self._add(batch, rows, are_valid))
       held.append(rows)

@@ -141,7 +141,7 @@ def make_dataset(
       groups = groups.prefetch(1)
     # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
     of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
-    return groups.flat_map(graphs.no_autograph(of_group)) if lead else groups
+    return groups.flat_map(of_group) if lead else groups
 
   def count(stream, position, *leaves):
     streams.count(stream, position)
@@ -149,7 +149,7 @@ def make_dataset(
 
   dataset = tf.data.Dataset.from_generator(
       _weak_method(streams, 'new_run'), output_signature=number
-  ).flat_map(graphs.no_autograph(batches_of))
+  ).flat_map(batches_of)
   options = tf.data.Options()
   options.deterministic = True
   # A batch counts as taken when it is asked for, and not before.
@@ -160,10 +160,15 @@ def make_dataset(
   dataset.must_live = streams
   if sequence_fn is None:
     return dataset
-  if batches.element_spec[1].key.shape.rank == 2:
-    item_fn = sequence_fn
-    sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
-  return dataset.map(lambda frames, info: (sequence_fn(frames), info))
+  are_batches = batches.element_spec[1].key.shape.rank == 2
+
+  def apply(frames, info):
+    function = graphs.as_user_code(sequence_fn)
+    if are_batches:
+      return tf.vectorized_map(function, frames), info
+    return function(frames), info
+
+  return dataset.map(apply)
 
 
 def _map_here(

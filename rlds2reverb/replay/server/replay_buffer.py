@@ -9,6 +9,7 @@ import weakref
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.replay import importance
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import priority_updates
@@ -164,9 +165,8 @@ class ServerReplayBuffer(
     # A server of its own lives as long as its data sets.
     dataset.replay_buffer = self
     if sequence_preprocess_fn:
-      dataset = dataset.map(
-          lambda frames, info: (sequence_preprocess_fn(frames), info)
-      )
+      apply = lambda frames: graphs.as_user_code(sequence_preprocess_fn)(frames)
+      dataset = dataset.map(lambda frames, info: (apply(frames), info))
       if sample_batch_size is not None:
         dataset = dataset.batch(sample_batch_size, drop_remainder=True)
     return dataset
