@@ -1,7 +1,7 @@
 """Each config, on data of just the features that its data sets have.
 
-The data is mapped and converted, and compared with what numpy makes of the same
-arrays. That of some configs is written to disk by TFDS, and read, before.
+The data is mapped, and compared with what numpy makes of the same arrays. That
+of the most used configs is written to disk by TFDS, read, mapped and converted.
 """
 
 from absl.testing import parameterized
@@ -70,7 +70,7 @@ def _data_of(name):
   return features, episodes
 
 
-# Every day some of the most used, and the rest with the long tests.
+# Those that are read from disk.
 _CASES = {
     **config_cases.OTHERS,
     **{
@@ -78,7 +78,7 @@ _CASES = {
         for name in ('kuka', 'language_table', 'libero', 'taco_play')
     },
 }
-_LONG_CASES = {
+_IN_MEMORY = {
     name: case
     for name, case in {
         **config_cases.OPEN_X,
@@ -135,7 +135,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   def test_there_is_a_case_for_each_config(self):
     self.assertCountEqual(
         configs.config_names(),
-        {*map(_config_of, {**_CASES, **_LONG_CASES}), *_UNKNOWN_FEATURES},
+        {*map(_config_of, {**_CASES, **_IN_MEMORY}), *_UNKNOWN_FEATURES},
     )
     for config in _UNKNOWN_FEATURES:
       self.assertEmpty(known_features.known_features(config))
@@ -169,20 +169,27 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
     self._check(name, _CASES[name], data, episodes)
 
   @parameterized.named_parameters(
-      (name.replace('/', '_'), name) for name in _LONG_CASES
+      (name.replace('/', '_'), name) for name in _IN_MEMORY
   )
-  @pytest.mark.long
-  def test_from_memory_to_trajectories(self, name):
-    features, episodes = _data_of(name)
-    spec = dict(features.get_tensor_spec())
-    spec['steps'] = tf.nest.map_structure(
-        lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype),
-        spec['steps'],
-    )
-    data = tf.data.Dataset.from_generator(
-        lambda: iter(episodes), output_signature=spec
-    )
-    self._check(name, _LONG_CASES[name], data, episodes)
+  def test_from_memory_to_steps(self, name):
+    _, episodes = _data_of(name)
+    config = _config_of(name)
+    mapping = configs.load_mapping(config)
+    for episode in episodes:
+      found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
+      expected = self._expected(config, episode, _IN_MEMORY[name])
+      is_end = found['is_last'] & found['is_terminal']
+      types = tf.where(found['is_first'], 0, tf.where(found['is_last'], 2, 1))
+      made = {
+          'step_type': types,
+          'next_step_type': tf.roll(types, -1, 0),
+          'policy_info': found.get('policy_info', ()),
+          'discount': tf.where(is_end, 0.0, found['discount']),
+      }
+      self._assert_same(
+          {key: made[key] if key in made else found[key] for key in expected},
+          expected,
+      )
 
   def _check(self, name, case, data, episodes):
     config = _config_of(name)
