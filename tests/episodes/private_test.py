@@ -5,6 +5,7 @@ import os
 from absl.testing import absltest
 from absl.testing import parameterized
 import tensorflow as tf
+from tensorflow.python.autograph.impl import conversion
 import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
 
@@ -25,6 +26,10 @@ _OWN = {
     'pad_end_of_episodes': 1,
     'tile_end_of_episodes': 1,
 }
+
+
+def _a_function_of_a_user():
+  pass
 
 
 class PrivateTest(parameterized.TestCase):
@@ -62,6 +67,10 @@ class PrivateTest(parameterized.TestCase):
     spec = {'a': tf.TensorSpec([2], tf.int32)}
     proto = private.encode_structure(spec)
     self.assertEqual(private.decode_structure(proto), spec)
+
+  def test_autograph_leaves_out_the_library_alone(self):
+    self.assertTrue(conversion.is_allowlisted(private.inputs_of))
+    self.assertFalse(conversion.is_allowlisted(_a_function_of_a_user))
 
   def test_iterators_and_graphs(self):
     self.assertIsInstance(iter(tf.data.Dataset.range(1)), private.OwnedIterator)
