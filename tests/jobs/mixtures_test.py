@@ -2,6 +2,7 @@
 
 import collections
 import os
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -28,15 +29,15 @@ _LARGE = """
 
 class MixturesTest(parameterized.TestCase):
 
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
+    for name, size in ('small', 10), ('large', 40):
+      data_sets.numbered(os.path.join(cls.folder, name), [3] * size, per_file=5)
+
   def setUp(self):
     super().setUp()
-    self.folder = self.create_tempdir().full_path
-    for name, size in ('small', 10), ('large', 40):
-      data_sets.write(
-          os.path.join(self.folder, name),
-          [data_sets.episode(index, 3) for index in range(size)],
-          per_file=5,
-      )
     config = self.create_tempfile('large.gin', _LARGE).full_path
     self.mixture = self.create_tempfile('mine.gin', _MIXTURE % config).full_path
 
