@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import tempfile
 
 from absl.testing import absltest
 import tensorflow_datasets as tfds
@@ -13,8 +14,8 @@ from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import normalization
+from tests import recordings
 from tests.jobs import data_sets
-from tests.jobs import job_testing
 
 _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
 
@@ -25,9 +26,11 @@ def _indices(episodes):
 
 class _SourcesTestCase(absltest.TestCase):
 
-  def setUp(self):
-    super().setUp()
-    self.directory = self._write(_LENGTHS)
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = cls.enter_context(tempfile.TemporaryDirectory())
+    cls.directory = data_sets.numbered(f'{folder}/numbered', _LENGTHS)
 
   def _write(self, lengths, **kwargs):
     directory = os.path.join(self.create_tempdir().full_path, 'numbered')
@@ -165,7 +168,7 @@ class EstimatesTest(_SourcesTestCase):
 
   def test_a_sample(self):
     # One that has all is exact.
-    breakout = os.path.join(job_testing.RECORDED, 'breakout')
+    breakout = os.path.join(recordings.FOLDER, 'breakout')
     opened = self._open(directory=breakout)
     episodes = opened.read().as_numpy_iterator()
     lengths = [len(episode['steps']['reward']) for episode in episodes]

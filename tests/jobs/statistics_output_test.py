@@ -16,10 +16,7 @@ class StatisticsOutputTest(job_testing.JobTestCase):
 
   @pytest.mark.long
   def test_statistics_of_the_valid_episodes(self):
-    episodes = [
-        data_sets.episode(index, length)
-        for index, length in enumerate(job_testing.LENGTHS)
-    ]
+    episodes = data_sets.episodes_of(job_testing.LENGTHS)
     episodes[3]['steps'][1]['discount'] = 1.5
     directory = data_sets.write(self.new('data'), episodes)
     plan = self.plan(plan_lib.STATISTICS, self.new(), directory=directory)
