@@ -19,7 +19,9 @@ class StatisticsOutputTest(job_testing.JobTestCase):
     episodes = data_sets.episodes_of(job_testing.LENGTHS)
     episodes[3]['steps'][1]['discount'] = 1.5
     directory = data_sets.write(self.new('data'), episodes)
-    plan = self.plan(plan_lib.STATISTICS, self.new(), directory=directory)
+    plan = self.plan(
+        plan_lib.STATISTICS, directory=directory, episodes_per_task=4
+    )
     summary = self.convert(plan)
     self.assertEqual((summary['episodes'], summary['skipped']), (7, 1))
     found = statistics.load_statistics(
