@@ -48,8 +48,8 @@ class ServerTest(job_testing.JobTestCase):
     self.assertIn(f'2 {message}', self.said)
     self.assertIn(f'3 {message}', self.said)
     self.check(plan)
-    # Another job of the same data finds them.
-    again = self.convert(self._plan(server, episodes_per_task=8))
+    # As if the folder of the first job had been removed.
+    again = self.convert(plan, folder=self.new('job'))
     self.assertEqual(again['there_before'], 26)
     self.assertIn('Items whose keys a server has already stay', self.said[-1])
 
