@@ -86,7 +86,9 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     with zipfile.ZipFile(_ARCHIVE) as archive:
       archive.extractall(cls.folder)
 
-  @parameterized.product(name=_STORAGES, below=('', 'storage'))
+  @parameterized.parameters(
+      *((name, '') for name in _STORAGES), ('flat', 'storage')
+  )
   def test_as_torchrl_reads_it(self, name, below):
     path = os.path.join(self.folder, name)
     with np.load(os.path.join(path, 'expected.npz')) as arrays:
