@@ -3,7 +3,7 @@
 What a function returns is compared with plain numpy loops on `transitions`.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -161,36 +161,41 @@ def window(
 
 def check_everywhere(
     test: tf.test.TestCase,
-    function: Callable[[Any], Any],
-    expected: Callable[[golden.Episode], Sequence[Any]],
+    cases: Dict[str, Tuple[Callable[[Any], Any], Callable[[Any], Any]]],
     episodes: List[golden.Episode],
     form: Callable[..., tf.data.Dataset] = golden.stacked,
     *,
     tolerance: float = 0,
 ) -> None:
-  """Compares a function of steps with numpy, in `map` and eagerly.
+  """Compares functions of steps with numpy, in one `map` and eagerly.
 
   Args:
     test: what fails.
-    function: takes the steps of an episode, and returns a nest of tensors
-      `[N, ...]`, whose other dimensions must be known in `map`.
-    expected: takes the same steps in numpy, and returns the `N` rows.
-    episodes: the steps to call them on, all of the same spec. The function is
+    cases: by their names, functions that take the steps of an episode, and
+      return a nest of tensors `[N, ...]`, whose other dimensions must be known
+      in `map`; each with one that takes the same steps in numpy, and returns
+      the `N` rows.
+    episodes: the steps to call them on, all of the same spec. The functions are
       called eagerly on the last of them.
     form: the form of the steps in `map`.
     tolerance: by how much floats may differ.
   """
-  mapped = form(episodes).map(lambda episode: function(episode['steps']))
+
+  def call_all(steps):
+    return {name: function(steps) for name, (function, _) in cases.items()}
+
+  mapped = form(episodes).map(lambda episode: call_all(episode['steps']))
   for spec in tf.nest.flatten(mapped.element_spec):
     test.assertTrue(spec.shape[1:].is_fully_defined(), spec)
   eagerly = tf.nest.map_structure(
       lambda leaf: leaf.numpy(),
-      function(tf.nest.map_structure(tf.constant, episodes[-1])),
+      call_all(tf.nest.map_structure(tf.constant, episodes[-1])),
   )
   found = [*mapped.as_numpy_iterator(), eagerly]
-  test.assertLen(found, len(episodes) + 1)
-  for steps, result in zip([*episodes, episodes[-1]], found):
-    assert_rows(test, result, expected(steps), tolerance)
+  for results, steps in zip(found, [*episodes, episodes[-1]], strict=True):
+    for name, (_, expected) in cases.items():
+      with test.subTest(name):
+        assert_rows(test, results[name], expected(steps), tolerance)
 
 
 def assert_equal(test: tf.test.TestCase, actual: Any, expected: Any) -> None:

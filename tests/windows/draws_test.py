@@ -117,17 +117,17 @@ class DrawStepsTest(tf.test.TestCase):
 
 class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.parameters(
-      ({'lengths': [3, 0, 2]}, [3, 0, 2]),
-      ({'lengths': np.int32([5])}, [5]),
-      ({'episode_ids': [7, 7, 7, 9, 9]}, [3, 2]),
-      ({'episode_ids': ['x', 'y', 'y', 'x', 'x']}, [1, 2, 2]),
-      ({'episode_ids': [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]]}, [1, 2, 2]),
-      ({'is_last': np.array([0, 0, 1, 0, 1], bool)}, [3, 2]),
-      ({'is_last': np.array([1, 0, 0, 0, 0], bool)}, [1, 4]),
-      ({'is_last': np.zeros(5, bool)}, [5]),
-  )
-  def test_where_trajectories_end(self, ends, expected):
+  def test_where_trajectories_end(self):
+    cases = (
+        ({'lengths': [3, 0, 2]}, [3, 0, 2]),
+        ({'lengths': np.int32([5])}, [5]),
+        ({'episode_ids': [7, 7, 7, 9, 9]}, [3, 2]),
+        ({'episode_ids': ['x', 'y', 'y', 'x', 'x']}, [1, 2, 2]),
+        ({'episode_ids': [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]]}, [1, 2, 2]),
+        ({'is_last': np.array([0, 0, 1, 0, 1], bool)}, [3, 2]),
+        ({'is_last': np.array([1, 0, 0, 0, 0], bool)}, [1, 4]),
+        ({'is_last': np.zeros(5, bool)}, [5]),
+    )
     # Lists of numbers and of strings are leaves.
     rows = {
         'a': [1, 2, 3, 4, 5],
@@ -135,9 +135,13 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
         'c': range(5),
         'd': [[1.5, 2.0]] * 5,
     }
-    of = lambda _: windows.FlatRows.of(rows, states=tf.range(5), **ends)
+    of = lambda _: tuple(
+        windows.FlatRows.of(rows, states=tf.range(5), **ends)
+        for ends, _ in cases
+    )
     in_map = tf.data.Dataset.range(1).map(of).get_single_element()
-    for flat in (of(0), in_map):
+    for index, flat in enumerate(of(0) + in_map):
+      expected = cases[index % len(cases)][1]
       self.assertEqual(flat.lengths.dtype, tf.int64)
       self.assertAllEqual(flat.lengths, expected)
       self.assertAllEqual(flat.rows['b'][0], [b'v', b'w', b'x', b'y', b'z'])

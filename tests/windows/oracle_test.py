@@ -251,16 +251,11 @@ _CASES = {
 
 class OracleTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.named_parameters(
-      (name, *case, form)
-      for (name, case), form in zip(
-          _CASES.items(), itertools.cycle(golden.FORMS.values())
-      )
-  )
-  def test_equals_numpy(self, call, expected, form):
-    contract.check_everywhere(
-        self, call, expected, _EPISODES, form, tolerance=2e-6
-    )
+  @parameterized.parameters(*enumerate(golden.FORMS.values()))
+  def test_equals_numpy(self, index, form):
+    # One pipeline has every other case.
+    cases = dict(itertools.islice(_CASES.items(), index, None, 2))
+    contract.check_everywhere(self, cases, _EPISODES, form, tolerance=2e-6)
 
   @parameterized.product(soft=[False, True], no_done_at_end=[False, True])
   def test_horizons(self, soft, no_done_at_end):
