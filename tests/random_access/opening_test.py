@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from unittest import mock
 
 from absl.testing import absltest
@@ -42,13 +43,15 @@ def without_camera(episodes):
 
 class OpenBatchesTest(tf.test.TestCase):
 
-  def setUp(self):
-    super().setUp()
-    self.folder = self.create_tempdir().full_path
-    self.directories = {}
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    # Tests share the indexes that the first of them builds.
+    cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
+    cls.directories = {}
     for name, lengths in {'one': [4, 1, 7], 'other': [6, 2]}.items():
-      self.directories[name] = os.path.join(self.folder, name, '1.0.0')
-      data.write(self.directories[name], lengths, seed=len(name))
+      cls.directories[name] = os.path.join(cls.folder, name, '1.0.0')
+      data.write(cls.directories[name], lengths, seed=len(name))
 
   def open(self, other=without_camera, item_weights=None, **kwargs):
     sources = {
