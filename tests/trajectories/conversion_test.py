@@ -212,6 +212,8 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     for index, read in enumerate(_READ_RETURN):
       info = specs.PolicyInfo(lambda step, _, read=read: read(step), spec)
       self.assertIn('return', info.fields, index)
+    listed = specs.PolicyInfo(lambda step, _: len(list(step)), spec)
+    self.assertEqual(listed.fields, set(spec))
     frames = golden.frames_of(
         _convert(
             data,
