@@ -92,14 +92,11 @@ class PolicyInfo:
   def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: Dict[str, Any]):
     self.fields = set()
 
-    def recorded(current, following):
-      return tf.nest.map_structure(
-          tf.convert_to_tensor,
-          policy_info_fn(
-              _ReadFields(current, self.fields),
-              _ReadFields(following, self.fields),
-          ),
-      )
+    def made(current, following):
+      return tree.traverse(_to_tensors, policy_info_fn(current, following))
+
+    def recorded(*steps):
+      return made(*(_ReadFields(step, self.fields) for step in steps))
 
     outputs = (
         tf.function(recorded)
@@ -109,7 +106,7 @@ class PolicyInfo:
     self.spec = tf.nest.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
     )
-    self._fn = tf.function(policy_info_fn)
+    self._fn = tf.function(made)
 
   def __call__(self, rows: Dict[str, Any]) -> Any:
     """Calls the function on each step of a block and the step that follows.
@@ -131,6 +128,20 @@ class PolicyInfo:
         info,
         self.spec,
     )
+
+
+def _to_tensors(part: Any) -> Any:
+  """Returns a tensor of a leaf, or of a list, as tf.data does; else None."""
+  if not isinstance(part, list):
+    # `tree` descends into nodes for which this returns None.
+    return None if tree.is_nested(part) else tf.convert_to_tensor(part)
+  try:
+    return tf.convert_to_tensor(part)
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+        'policy_info_fn returned a list, which tf.data makes one tensor of, but'
+        f' its parts cannot be one: {part}. Return a tuple.'
+    ) from e
 
 
 # The methods of `Mapping` read fields by `__getitem__` and `__iter__`.

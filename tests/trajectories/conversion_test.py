@@ -226,6 +226,16 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
       )
     self.assertDTypeEqual(frames[0].policy_info[0][0], np.float64)
 
+  def test_a_list_is_one_tensor_as_in_tf_data(self):
+    info_fn = lambda step, following: {'x': [step['reward'], 2.0]}
+    data = golden.stacked([golden.COMPLETE])
+    spec = specs.create_trajectory_data_spec(data, info_fn).policy_info
+    self.assertEqual(spec, {'x': tf.TensorSpec([2], tf.float32)})
+    for frame in golden.frames_of(_convert(data, info_fn)):
+      self.assertAllEqual(frame.policy_info['x'], [frame.reward, 2])
+    with self.assertRaisesRegex(ValueError, 'cannot be one.*Return a tuple'):
+      _convert(data, lambda step, _: [step['reward'], step['is_last']])
+
   def test_images_of_unknown_size_and_squeezed_values(self):
     episode = dict(golden.COMPLETE)
     episode['observation'] = np.arange(120, dtype=np.uint8).reshape(4, 2, 5, 3)
