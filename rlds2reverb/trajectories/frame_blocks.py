@@ -8,20 +8,18 @@ import tensorflow as tf
 class FrameBlock(NamedTuple):
   """Frames of one episode, or of several whole ones, with their places.
 
-  A conversion makes blocks of tensors. Sinks, such as Reverb, take blocks of
-  arrays, whose episodes have the identifiers that the user chose.
+  A conversion makes blocks of tensors, and sinks, such as Reverb, take them as
+  arrays.
 
   Attributes:
     frames: a `Trajectory` of `[B, ...]`: consecutive frames of one episode; or
-      several whole episodes, one after the other; or whole sequences, one after
-      the other.
-    episode_ids: what identifies each of the `E` episodes: its index in the data
-      set, int64 `[E]`; or a list of JSON values, which is `[None]` if the block
-      consists of sequences.
+      several whole episodes, one after the other.
+    episode_ids: int64 `[E]`: the index of each of the `E` episodes in the data
+      set.
     row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
       to `row_splits[e + 1]`.
     step: int64 `[]`: the index of the first frame in its episode, which is 0 if
-      there are several episodes; of sequences, its index in the data.
+      there are several episodes.
     fields: a dict of fields of the episodes, every leaf `[E, ...]`: the one
       that identifies them, if one was asked for, or all.
     steps: the steps of the frames with all their fields, `[B, ...]`, if they

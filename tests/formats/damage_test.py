@@ -27,9 +27,15 @@ _OTHER = dict(observations=None, actions=None, rewards=None, x=[1])
 
 
 class _Evil:
+  """Code in a file, which would make a folder of that name beside it."""
+
+  folder = 'made_by_a_file'
+
+  def __init__(self, path):
+    self._path = path
 
   def __reduce__(self):
-    return os.mkdir, ('/tmp/rlds2reverb_calvin_test_evil',)
+    return os.mkdir, (os.path.join(self._path, self.folder),)
 
 
 def _cut(name, length):
@@ -132,7 +138,7 @@ def _array_of_zarr(name, **metadata):
 
 
 def _dead_end(path):
-  np.save(os.path.join(path, _TEXTS), {'language': _Evil()})
+  np.save(os.path.join(path, _TEXTS), {'language': _Evil(path)})
 
 
 # What is not there, or is of another format: what the error says.
@@ -436,7 +442,7 @@ class DamageTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(errors, message) as raised:
       list(formats.load(path, form, **(options or {})))
     self.assertNotIn('{{', str(raised.exception))
-    self.assertFalse(os.path.exists('/tmp/rlds2reverb_calvin_test_evil'))
+    self.assertFalse(os.path.exists(os.path.join(path, _Evil.folder)))
 
 
 if __name__ == '__main__':
