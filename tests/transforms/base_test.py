@@ -140,9 +140,8 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
               _nested_again,
               _AddReward(1.0),
               _KeepLongWithReward(min_length=1),
-              _KeepFirst(0.0),
           ],
-          1,
+          2,
       ),
       (
           'composed',

@@ -41,4 +41,7 @@ def make(has_action):
   """Returns nine episodes, whose last actions count or not."""
   rng = np.random.default_rng(8)
   lengths = [4, 1, 2, 12, 1, 3, 7, 2, 5]
-  return [_episode(rng, length, has_action) for length in lengths]
+  made = [_episode(rng, length, has_action) for length in lengths]
+  # The first row of a batch opens the gripper, which is nothing to the others.
+  made[3]['action'][0, 2] = made[3]['x'][0] = -1
+  return made
