@@ -138,7 +138,8 @@ class KeptCheckpoints:
   def restart(self, port: Optional[int] = None) -> Optional[reverb.Server]:
     """Starts a server from the newest checkpoint, if there is any.
 
-    One that is damaged is put aside, and the one before it is taken.
+    One that is damaged is put aside, and the one before it is taken. What a
+    server was keeping when it was killed is removed.
 
     Args:
       port: see `restore_reverb_server`.
@@ -147,6 +148,11 @@ class KeptCheckpoints:
       CheckpointError: if all are damaged.
       OSError, ValueError: as `restore_reverb_server` does.
     """
+    for name in files.names_in(self._kept):
+      if name.startswith('.') and not name.startswith(_DAMAGED):
+        path = os.path.join(self._kept, name)
+        files.remove_folder(path)
+        files.remove(path)
     paths = self.paths()
     for path in paths:
       try:

@@ -1,6 +1,7 @@
 """Tests of serving a data set, and of the checkpoints that a server keeps."""
 
 import os
+import pathlib
 import socket
 import time
 
@@ -163,7 +164,12 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     self.assertEqual(self._size(kept), 4)
     path = os.path.join(kept.paths()[0], records.CHUNKS)
     os.truncate(path, os.path.getsize(path) // 2)
+    # One that is killed while it keeps a checkpoint leaves these.
+    os.makedirs(f'{kept.root}.kept/.2026.unfinished/files')
+    pathlib.Path(f'{kept.root}.kept', '.2026.lock').touch()
     self.assertEqual(self._size(kept), 3)
+    left = os.listdir(f'{kept.root}.kept')
+    self.assertEmpty([name for name in left if name.startswith('.2026')])
 
   def test_old_ones_are_removed(self):
     kept = serve.KeptCheckpoints(self.new('root'), count=5, max_hours=1.0)

@@ -130,7 +130,8 @@ class ServeTest(absltest.TestCase):
     self.assertIn(f'port {port} of all interfaces, without', printed)
     (name,) = os.listdir(f'{self._folder}/root')
     self.assertIn(f'Checkpoint: {self._folder}/root/{name}', printed)
-    self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
+    # It may have been killed before it removed the fourth.
+    self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 4)
 
   @pytest.mark.long
   def test_a_trainer_while_the_server_is_away(self):
