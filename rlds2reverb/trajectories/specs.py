@@ -10,6 +10,7 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
+from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -93,7 +94,8 @@ class PolicyInfo:
     self.fields = set()
 
     def made(current, following):
-      return tree.traverse(_to_tensors, policy_info_fn(current, following))
+      info = graphs.as_user_code(policy_info_fn)(current, following)
+      return tree.traverse(_to_tensors, info)
 
     def recorded(*steps):
       return made(*(_ReadFields(step, self.fields) for step in steps))
