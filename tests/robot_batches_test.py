@@ -5,11 +5,9 @@ the wrist, is in tests/data/robot_batches.npz; see `write_robot_batches`.
 """
 
 import os
-import tempfile
 
 from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import rlds2reverb
@@ -35,36 +33,6 @@ _STATES = {
     'jaco_copy': 'observation/end_effector_cartesian_pos',
 }
 _STATE = 'observation/state'
-# Where we have what both pipelines call so.
-_FIELDS = {
-    'observation/image_primary': 'observation/image',
-    'observation/proprio': _STATE,
-    'observation/timestep': 'observation/timestep',
-    'observation/pad_mask_dict/image_primary': (
-        'observation/pad_mask_dict/image'
-    ),
-    'observation/pad_mask_dict/proprio': 'observation/pad_mask_dict/state',
-    'task/language_instruction': 'observation/instruction',
-    'task/pad_mask_dict/language_instruction': (
-        'observation/pad_mask_dict/instruction'
-    ),
-}
-_OCTO_FIELDS = {
-    **_FIELDS,
-    'action': 'action',
-    'observation/image_wrist': 'observation/wrist_image',
-    'observation/pad_mask_dict/image_wrist': (
-        'observation/pad_mask_dict/wrist_image'
-    ),
-    'observation/timestep_pad_mask': 'observation_mask',
-}
-_OPENVLA_FIELDS = {**_FIELDS, 'observation/pad_mask': 'observation_mask'}
-
-
-def _get(steps, path):
-  for name in path.split('/'):
-    steps = steps[name]
-  return steps
 
 
 class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
@@ -74,14 +42,15 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
     super().setUpClass()
     with np.load(theirs.PATH) as arrays:
       cls.expected = dict(arrays)
-    cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
-    theirs.write_data(cls.folder)
 
-  def _normalized(self, name, state, kind, before=()):
-    """Returns the episodes with the actions of the config, normalized."""
+  def _load(self, name, state, before=()):
+    """Returns the episodes with the actions of the config."""
+    folder = self.create_tempdir().full_path
+    theirs.write_data(folder)
     config = _CONFIGS[name]
+    episodes = rlds2reverb.load_episodes(os.path.join(folder, name, '1.0.0'))
     mapped = rlds2reverb.map_fields(
-        rlds2reverb.load_episodes(os.path.join(self.folder, name, '1.0.0')),
+        episodes,
         config,
         observation={
             **_IMAGES[name],
@@ -91,31 +60,26 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
         policy_info=None,
         last_action=True,
     )
-    episodes = transforms.transform_episodes(
+    return transforms.transform_episodes(
         mapped,
         [*before, *transforms.load_transforms(config), transforms.DropEnd()],
     )
-    found = statistics.compute_statistics(
-        episodes, ['action', _STATE], acting_only=True
-    )
-    return transforms.transform_episodes(
-        episodes,
-        [
-            transforms.normalize_by_statistics(
-                found, 'action', kind, mask=theirs.MASK
-            ),
-            transforms.normalize_by_statistics(found, _STATE, kind),
-        ],
-    )
 
-  def _steps(self, episodes, sizes, *args, **kwargs):
+  def _steps(self, episodes, sizes, normalizers, *args, **kwargs):
     """Yields the numbers of the frames of each episode."""
-    paths = {'primary': 'image', 'wrist': 'wrist_image'}
-    sizes = {f'observation/{paths[name]}': sizes[name] for name in sizes}
     episodes = transforms.transform_episodes(
         episodes,
         [
-            transforms.FitImages(sizes, method='lanczos3'),
+            *normalizers,
+            transforms.FitImages(
+                {
+                    {'primary': 'observation/image'}.get(
+                        name, 'observation/wrist_image'
+                    ): size
+                    for name, size in sizes.items()
+                },
+                method='lanczos3',
+            ),
             transforms.MarkPadding(),
             transforms.AddTimestep(),
         ],
@@ -124,24 +88,19 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
       steps = windows.stack_and_chunk(episode['steps'], *args, **kwargs)
       yield tf.nest.map_structure(lambda leaf: leaf.numpy(), steps)
 
-  def _check(self, where, steps, paths, **others):
-    """Compares all fields of an episode with theirs."""
-    where = f'{where}/{len(steps["action"])}/'
-    fields = {name: _get(steps, path) for name, path in paths.items()} | others
-    for name, field in fields.items():
-      if name.startswith('task/'):
-        fields[name] = field[:, -1]
+  def _check(self, where, fields):
+    """Compares fields with theirs, each of which is named."""
     names = {
-        name.removeprefix(where)
+        name[len(where) + 1 :]
         for name in self.expected
-        if name.startswith(where)
+        if name.startswith(f'{where}/')
     }
     # The time steps are never padding; the name is that of the data set.
     left_out = {'dataset_name', 'observation/pad_mask_dict/timestep'}
     self.assertEqual(names - left_out, set(fields))
     for name, found in fields.items():
-      with self.subTest(where + name):
-        expected = self.expected[where + name]
+      with self.subTest(f'{where}/{name}'):
+        expected = self.expected[f'{where}/{name}']
         self.assertEqual(found.shape, expected.shape)
         if found.dtype == np.float32:
           self.assertEqual(expected.dtype, np.float32)
@@ -150,43 +109,91 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
           self.assertAllEqual(found, expected)
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
-  @pytest.mark.few(1)
   def test_octo(self, name):
-    for steps in self._steps(
-        self._normalized(name, _STATES[name], 'mean_std'),
+    episodes = self._load(name, _STATES[name])
+    found = statistics.compute_statistics(
+        episodes, ['action', _STATE], acting_only=True
+    )
+    normalizers = [
+        transforms.normalize_by_statistics(found, 'action', mask=theirs.MASK),
+        transforms.normalize_by_statistics(found, _STATE),
+    ]
+    all_steps = self._steps(
+        episodes,
         theirs.SIZES,
+        normalizers,
         theirs.NUM_FRAMES,
         theirs.NUM_ACTIONS,
         mask_rule='octo',
-    ):
-      mask = steps['action_mask']
+    )
+    for steps in all_steps:
+      observation, mask = steps['observation'], steps['action_mask']
+      padding = observation['pad_mask_dict']
       self._check(
-          f'octo/{name}',
-          steps,
-          _OCTO_FIELDS,
-          action_pad_mask=np.repeat(mask[..., np.newaxis], 7, -1),
-          **{'observation/task_completed': ~mask},
+          f'octo/{name}/{len(steps["action"])}',
+          {
+              'action': steps['action'],
+              'action_pad_mask': np.repeat(mask[..., np.newaxis], 7, -1),
+              'observation/image_primary': observation['image'],
+              'observation/image_wrist': observation['wrist_image'],
+              'observation/proprio': observation['state'],
+              'observation/timestep': observation['timestep'],
+              'observation/timestep_pad_mask': steps['observation_mask'],
+              'observation/task_completed': ~mask,
+              'observation/pad_mask_dict/image_primary': padding['image'],
+              'observation/pad_mask_dict/image_wrist': padding['wrist_image'],
+              'observation/pad_mask_dict/proprio': padding['state'],
+              'task/language_instruction': observation['instruction'][:, -1],
+              'task/pad_mask_dict/language_instruction': (
+                  padding['instruction'][:, -1]
+              ),
+          },
       )
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
-  @pytest.mark.few(1)
   def test_openvla(self, name):
     state = _STATES[name]
     is_bridge = name == 'bridge_dataset'
-    before = [transforms.DropNoOps(only_first=True)] if is_bridge else []
-    state = [f'{state}[:6]', 0.0, f'{state}[-1:]']
-    for steps in self._steps(
-        self._normalized(name, state, 'quantiles', before),
+    episodes = self._load(
+        name,
+        [f'{state}[:6]', 0.0, f'{state}[-1:]'],
+        [transforms.DropNoOps(only_first=True)] if is_bridge else [],
+    )
+    found = statistics.compute_statistics(
+        episodes, ['action', _STATE], acting_only=True
+    )
+    normalizers = [
+        transforms.normalize_by_statistics(
+            found, 'action', 'quantiles', mask=theirs.MASK
+        ),
+        transforms.normalize_by_statistics(found, _STATE, 'quantiles'),
+    ]
+    all_steps = self._steps(
+        episodes,
         {'primary': theirs.SIZES['primary']},
+        normalizers,
         1,
         theirs.NUM_ACTIONS,
         fill='zeros',
-    ):
+    )
+    for steps in all_steps:
+      observation = steps['observation']
+      padding = observation['pad_mask_dict']
       self._check(
-          f'openvla/{name}',
-          steps,
-          _OPENVLA_FIELDS,
-          action=steps['action'][:, 0],
+          f'openvla/{name}/{len(steps["action"])}',
+          {
+              'action': steps['action'][:, 0],
+              'observation/image_primary': observation['image'],
+              'observation/proprio': observation['state'],
+              'observation/timestep': observation['timestep'],
+              'observation/pad_mask': steps['observation_mask'],
+              'observation/pad_mask_dict/image_primary': padding['image'],
+              'observation/pad_mask_dict/proprio': padding['state'],
+              'task/language_instruction': observation['instruction'][:, -1],
+              'task/pad_mask_dict/language_instruction': (
+                  padding['instruction'][:, -1]
+              ),
+          },
       )
 
 

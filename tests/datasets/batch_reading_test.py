@@ -147,11 +147,11 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
     with mock.patch.object(blocks, 'step_bytes', return_value=fifth):
-      batches = loading.load_episodes(self._directory).batches
+      batches = self._assert_same(self._directory)
     # A batch has the episodes that begin within the same 5 steps, or a longer
     # one.
     self.assertEqual(
-        [list(np.diff(b.row_splits)) for b in batches.as_numpy_iterator()],
+        [list(np.diff(batch.row_splits)) for batch in batches],
         [[3, 1, 0], [7], [2, 1, 5]],
     )
 

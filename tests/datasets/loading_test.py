@@ -108,6 +108,21 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       self.assertEqual(spec['observation'][name], wanted)
 
+  def test_decoders_leave_images_encoded(self):
+    loaded = loading.load_episodes(
+        self._directory,
+        decoders={
+            'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}
+        },
+    )
+    for episode, written in zip(loaded, self._episodes):
+      encoded = episode['steps']['observation']['image']
+      self.assertEqual(encoded.dtype, tf.string)
+      for t, step in enumerate(written['steps']):
+        self.assertAllEqual(
+            tf.io.decode_png(encoded[t]), step['observation']['image']
+        )
+
   @parameterized.parameters(
       (None,), ({'steps': {'action': tfds.decode.SkipDecoding()}},)
   )
@@ -139,7 +154,8 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual([int(e['episode_id']) for e in loaded], ids)
 
   @parameterized.named_parameters(
-      ('episodes', lambda episodes: episodes.map(lambda episode: episode)),
+      ('episodes', lambda episodes: episodes),
+      ('mapped', lambda episodes: episodes.map(lambda episode: episode)),
       ('frames', trajectories.convert_rlds_to_trajectories),
   )
   def test_an_iterator_can_be_saved(self, make):

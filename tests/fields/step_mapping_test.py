@@ -145,6 +145,7 @@ def _expected(episode):
 class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
+      ('stacked', True),
       ('nested', True),
       ('stacked', False),
       ('nested', False),
@@ -240,7 +241,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_what_a_field_becomes(self, field, source, dtype, expected):
     mapping = dataclasses.replace(_HARD, **{field: source})
-    (steps,) = _mapped(mapping, episodes=_EPISODES[:1], eagerly=True)
+    (steps,) = _mapped(mapping, episodes=_EPISODES[:1])
     if field == 'cast':  # Without one, dtypes stay.
       self.assertEqual(steps['observation']['robot'].dtype, np.float64)
       self.assertEqual(steps['discount'].dtype, np.float32)

@@ -122,7 +122,14 @@ def _steps(source, **kwargs):
 # Arrays whose steps are those of the loop.
 _CASES = {
     'two_episodes': _ARRAYS,
+    'without_next': _with('next_observations'),
+    'a_tail': _with(timeouts=np.zeros(5)),
     'flags_are_columns': _with(terminals=np.array([[0], [0], [1], [0], [0]])),
+    'one_transition_each_without_next': _with(
+        'next_observations',
+        timeouts=np.ones(5),
+        terminals=np.array([0, 0, 0, 0, 1]),
+    ),
     'nested': _with(
         observations={'a': _OBSERVATIONS, 'b': {'c': _OBSERVATIONS + 100}},
         next_observations={'a': _NEXT, 'b': {'c': _NEXT + 100}},
@@ -141,7 +148,7 @@ _CASES = {
         goal=np.arange(5, dtype=np.int8),
         metadata={'weight': np.ones((5, 3))},  # Five rows by chance.
     ),
-    'big_endian': _with(infos={'x': _ARRAYS['rewards'].astype('>f8')}),
+    'big_endian': _with(rewards=_ARRAYS['rewards'].astype('>f8')),
     'random': _random(0, has_next=False),
     'random_with_next': _random(1, has_next=True),
 }
@@ -158,13 +165,13 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     return path
 
   def _check(self, arrays, episodes, **kwargs):
-    """Checks arrays in memory and, nested ones, by paths and in files."""
-    sources = {'nest': arrays}
-    if any(isinstance(one, (dict, tuple)) for one in arrays.values()):
-      sources.update(paths=_flatten(arrays), hdf5=self._write(arrays))
-    if len(sources) > 1 and not any(
-        a.dtype == object for a in _flatten(arrays).values()
-    ):
+    """Checks arrays in memory, by their paths, and in files."""
+    sources = {
+        'nest': arrays,
+        'paths': _flatten(arrays),
+        'hdf5': self._write(arrays),
+    }
+    if not any(a.dtype == object for a in _flatten(arrays).values()):
       sources['npz'] = os.path.join(self.create_tempdir().full_path, 'a.npz')
       np.savez_compressed(sources['npz'], **_flatten(arrays))
     for name, source in sources.items():

@@ -86,9 +86,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     with zipfile.ZipFile(_ARCHIVE) as archive:
       archive.extractall(cls.folder)
 
-  @parameterized.parameters(
-      *((name, '') for name in _STORAGES), ('flat', 'storage')
-  )
+  @parameterized.product(name=_STORAGES, below=('', 'storage'))
   def test_as_torchrl_reads_it(self, name, below):
     path = os.path.join(self.folder, name)
     with np.load(os.path.join(path, 'expected.npz')) as arrays:

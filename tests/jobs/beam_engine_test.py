@@ -10,6 +10,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import pytest
+import reverb
 
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import job as job_lib
@@ -78,7 +79,8 @@ class BeamEngineTest(job_testing.JobTestCase):
       summary = self.run_on_beam(plan, _BUNDLE_BASED)
     self.assertGreater(sum(failed), 0)
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
-    self.check(plan)
+    found = job_testing.items_in(reverb.Client(place))
+    self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
 
   def test_a_job_that_fails_goes_on_where_it_was(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
@@ -94,7 +96,8 @@ class BeamEngineTest(job_testing.JobTestCase):
     os.rename(f'{path}.away', path)
     self.run_on_beam(plan, _FN_API)
     self.assertEqual({**self.receipts_of(plan), **kept}, self.receipts_of(plan))
-    self.check(plan)
+    found = job_testing.items_of(plan.output.place)
+    self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
 
   def test_runners_that_are_not_there(self):
     for name, message in (

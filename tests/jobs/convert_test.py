@@ -1,6 +1,7 @@
 """Tests of whole jobs, in this process, into every kind of output."""
 
 import itertools
+import json
 import os
 import shutil
 from unittest import mock
@@ -9,36 +10,126 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import pytest
+import reverb
 from reverb.cc import schema_pb2
 
+from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import counts
 from rlds2reverb.jobs import engines
+from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.jobs import server_output
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
-from tests import recordings
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
+_NUMBERS = list(range(len(job_testing.LENGTHS)))
+# Episode 3 breaks a rule at its step 1, and episode 6 has no first step.
+_BAD = {3: 'Discount must lie in [0, 1].', 6: 'An episode must begin'}
+_FOLDERS = plan_lib.CHECKPOINT, plan_lib.RLDS
 
-class ConvertTest(job_testing.JobTestCase):
 
-  @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
+def _episodes(base=0.0, bad=()):
+  """Returns the numbered episodes, of other rewards or with the bad ones."""
+  episodes = [
+      data_sets.episode(index, length)
+      for index, length in enumerate(job_testing.LENGTHS)
+  ]
+  for step in itertools.chain(*(episode['steps'] for episode in episodes)):
+    step['reward'] += np.float32(base)
+  if bad:
+    episodes[3]['steps'][1]['discount'] = 1.5
+    episodes[6]['steps'][0]['is_first'] = False
+  return episodes
+
+
+class _Interrupted(BaseException):
+  """Stops a job where nothing expects it."""
+
+
+def _before_task(count, action):
+  """Lets something happen when `count` tasks are done."""
+  run_task = tasks.run_task
+  calls = itertools.count()
+
+  def run(*args):
+    if next(calls) == count:
+      action()
+    return run_task(*args)
+
+  return mock.patch.object(tasks, 'run_task', run)
+
+
+def _stop_before(count):
+  """Lets only `count` tasks be done."""
+  return _before_task(count, mock.Mock(side_effect=_Interrupted))
+
+
+class _ConvertTestCase(job_testing.JobTestCase):
+
+  def _content(self, plan):
+    """Returns everything that an output holds."""
+    place = plan.output.place
+    if plan.output.kind == plan_lib.CHECKPOINT:
+      return job_testing.items_of(place)
+    if plan.output.kind == plan_lib.SERVER:
+      return job_testing.items_in(reverb.Client(place))
+    return [
+        episode['steps']['reward'].tolist()
+        for episode in loading.load_episodes(place).as_numpy_iterator()
+    ]
+
+  def interrupt(self, plan, count):
+    """Does `count` tasks of a plan."""
+    with _stop_before(count), self.assertRaises(_Interrupted):
+      self.convert(plan)
+
+  def _check(self, plan, indices=_NUMBERS, base=0.0):
+    """Checks that an output has these numbered episodes and no others."""
+    numbered = [(index, job_testing.LENGTHS[index]) for index in indices]
+    expected = job_testing.pairs(numbered)
+    content = self._content(plan)
+    if plan.tables:
+      content = job_testing.rewards_of(content)
+    else:
+      expected = [[100 * i + t for t in range(n)] for i, n in numbered]
+    self.assertEqual(
+        content, [[each + base for each in row] for row in expected]
+    )
+
+  def _place(self, kind):
+    if kind == plan_lib.SERVER:
+      return f'localhost:{self.start_server().port}'
+    return self.new()
+
+  def _bad(self):
+    return data_sets.write(self.new('data'), _episodes(bad=_BAD))
+
+
+class ConvertTest(_ConvertTestCase):
+
+  @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.few(1)
   def test_a_job_that_is_interrupted_ends_like_one_that_is_not(self, kind):
-    plan = self.plan(kind, episodes_per_task=4)
-    self.assertLen(plan.tasks, 2)
+    plan = self.plan(kind, self._place(kind))
+    self.assertLen(plan.tasks, 4)
     self.interrupt(plan, 1)
-    self.assertLen(self.receipts_of(plan), 1)
+    self.interrupt(plan, 2)
+    self.assertLen(self.receipts_of(plan), 3)
     # It is done, and killed while it ends.
-    self.interrupt(plan, 'remove_parts')
-    with job_testing.stop_before(0):
+    for name in 'write_quarantine', 'remove_parts':
+      with mock.patch.object(job_lib.Job, name, side_effect=_Interrupted):
+        with self.assertRaises(_Interrupted):
+          self.convert(plan)
+    with _stop_before(0):
       summary = self.convert(plan)
-    self.assertIn('tasks: 2, done already: 2 (8 of 8 episodes)', self.said[0])
+    self.assertIn('tasks: 4, done already: 4 (8 of 8 episodes)', self.said[0])
     steps = sum(job_testing.LENGTHS)
     self.assertEqual((summary['episodes'], summary['steps']), (8, steps))
     statistics = summary['statistics']
@@ -48,36 +139,39 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(statistics['return']['max'], sum(range(700, 706)))
     # All are terminal, and their last discounts are 1.
     self.assertEqual(statistics['bootstrapped_terminals'], 8)
-    self.check(plan)
-    self.assertEqual(
-        sorted(os.listdir(self.job_folder(plan))),
-        ['plan.json', 'quarantine.jsonl', 'receipts', 'summary.json'],
-    )
-    # An output that was removed is made again. Neither the order of the tasks
-    # nor the way in which the work is cut nor interruptions change a key.
-    content = self.content(plan)
-    shutil.rmtree(plan.output.place)
-    here = engines.InProcessEngine()
-    backwards = lambda attempt, numbers, report: engines.InProcessEngine.map(
-        here, attempt, reversed(numbers), report
-    )
-    with mock.patch.object(here, 'map', backwards):
-      self.convert(plan, engine=here)
-    self.assertIn('2 tasks are done again', '\n'.join(self.said))
-    self.assertEqual(self.content(plan), content)
+    content = self._content(plan)
+    self._check(plan)
     if plan.tables:
-      other = self.plan(episodes_per_task=8)
-      self.assertLen(other.tasks, 1)
-      self.convert(other)
-      self.assertEqual(self.content(other), content)
+      # Neither the way in which the work is cut, nor the interruptions, nor
+      # the kind of output changes a key.
+      other = self.plan(episodes_per_task=5)
+      self.assertLen(other.tasks, 2)
+      here = engines.InProcessEngine()
+      backwards = lambda attempt, numbers, report: engines.InProcessEngine.map(
+          here, attempt, reversed(numbers), report
+      )
+      with mock.patch.object(here, 'map', backwards):
+        self.convert(other, engine=here)
+      self.assertEqual(self._content(other), content)
       # Items come in the order of the data.
       dates = [
           schema_pb2.PrioritizedItem.FromString(item).inserted_at
-          for batch in records.read(plan.output.place, records.ITEMS)
+          for batch in records.read(other.output.place, records.ITEMS)
           for item in batch
       ]
       dates = [date.ToNanoseconds() for date in dates]
       self.assertEqual(dates, sorted(set(dates)))
+    self.convert(plan)
+    self.assertIn('nothing to do', self.said[-1])
+    self.assertEqual(
+        sorted(os.listdir(self.job_folder(plan))),
+        ['plan.json', 'quarantine.jsonl', 'receipts', 'summary.json'],
+    )
+    if kind != plan_lib.SERVER:  # An output that was removed is made again.
+      shutil.rmtree(plan.output.place)
+      self.convert(plan)
+      self.assertIn('4 tasks are done again', '\n'.join(self.said))
+      self.assertEqual(self._content(plan), content)
 
   def test_a_dry_run_reads_no_episode_and_writes_nothing(self):
     folder = self.new('data')
@@ -114,22 +208,21 @@ class ConvertTest(job_testing.JobTestCase):
     message = 'another plan:\n  tables/0/windows/length: 2 before, 3 now[.]\n'
     self.assert_fails(ValueError, message, other)
     self.convert(plan)
-    self.check(plan, range(4))
+    self._check(plan, range(4))
 
   def test_places_that_cannot_be_written_are_refused(self):
     folder, file = self.new(), self.create_tempfile(content='mine').full_path
     os.mkdir(folder)
     open(os.path.join(folder, 'mine'), 'wb').close()
-    for kind, place, error, message in (
-        (plan_lib.CHECKPOINT, folder, FileExistsError, 'not the output of'),
-        (plan_lib.RLDS, folder, FileExistsError, 'not the output of'),
-        (plan_lib.STATISTICS, folder, FileExistsError, 'not the output of'),
-        (plan_lib.CHECKPOINT, file, FileExistsError, f'{file} is a file'),
-        (plan_lib.RLDS, '/proc/output', OSError, '/proc/output.job cannot be'),
-        (plan_lib.RLDS, self.directory, FileExistsError, 'not the output of'),
-    ):
-      self.assert_fails(error, message, self.plan(kind, place))
-      self.assertFalse(os.path.exists(f'{place}.job'))
+    for kind in plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS:
+      for place, error, message in (
+          (folder, FileExistsError, 'not the output of this'),
+          (file, FileExistsError, f'{file} is a file'),
+          ('/proc/output', OSError, '/proc/output.job cannot be written'),
+          (self.directory, FileExistsError, 'not the output of this'),
+      ):
+        self.assert_fails(error, message, self.plan(kind, place))
+        self.assertFalse(os.path.exists(f'{place}.job'))
     self.assertEqual(os.listdir(folder), ['mine'])
     with self.assertRaisesRegex(ValueError, r'must lie in \[0, 1\]'):
       self.convert(self.plan(), max_invalid_fraction=1.5)
@@ -143,15 +236,13 @@ class ConvertTest(job_testing.JobTestCase):
       for folder in None, self.new('job'):
         self.assert_fails(BlockingIOError, message, plan, folder)
 
-    with job_testing.before_task(0, run_second):
+    with _before_task(0, run_second):
       self.convert(plan)
-    self.check(plan)
-    self.convert(plan)
-    self.assertIn('nothing to do', self.said[-1])
+    self._check(plan)
 
   @pytest.mark.long
   def test_an_output_without_items_is_an_error(self):
-    bad = data_sets.episodes_of(job_testing.LENGTHS)
+    bad = _episodes()
     for episode in bad:
       episode['steps'][0]['is_first'] = False
     bad = data_sets.write(self.new('bad'), bad)
@@ -187,18 +278,18 @@ class ConvertTest(job_testing.JobTestCase):
 
   def test_data_that_has_changed_or_is_damaged(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
-    plan = self.plan(directory=folder, episodes_per_task=4)
-    path, _, *others = data_sets.files_of(folder)
+    plan = self.plan(directory=folder)
+    path, *others = data_sets.files_of(folder)
     with open(path, 'rb') as f:
       whole = f.read()
-    for other in others:
+    for number, other in enumerate(others):
       os.rename(other, f'{other}.away')
+      self.assertEqual(number, others.index(other))
     os.truncate(path, len(whole) - 5)
-    message = (
-        rf'2 of 2 tasks (.|\n)*{path} is damaged after 1 whole(.|\n)*'
-        rf'No such file.*{others[0]}'
+    message = rf'4 of 4 tasks (.|\n)*{path} is damaged after 1 whole(.|\n)*'
+    self.assert_fails(
+        convert.JobError, f'{message}No such file.*{others[0]}', plan
     )
-    self.assert_fails(convert.JobError, message, plan)
     for other in others:
       os.rename(f'{other}.away', other)
     with open(path, 'wb') as f:
@@ -211,35 +302,119 @@ class ConvertTest(job_testing.JobTestCase):
       return add(*args)
 
     with mock.patch.object(counts.FrameCounter, 'add', change):
-      message = rf'1 of 2 tasks(.|\n)*{path}.* has changed while'
+      message = rf'1 of 4 tasks(.|\n)*{path} has changed while'
       self.assert_fails(convert.JobError, message, plan)
-    self.assertSameElements(self.receipts_of(plan), [1])
+    self.assertSameElements(self.receipts_of(plan), [1, 2, 3])
     self.convert(plan)
-    self.check(plan)
+    self._check(plan)
 
-  def test_data_that_was_written_anew_in_place_is_not_mixed(self):
+    plan = self.plan(directory=folder)
+    shutil.rmtree(folder)
+    data_sets.numbered(folder, [3, 5, 4])
+    self.assert_fails(convert.JobError, 'has changed since the plan', plan)
+    # Nothing was done, so a new plan can start.
+    again = self.plan(plan_lib.CHECKPOINT, plan.output.place, directory=folder)
+    self.convert(again)
+    self.assertLen(self._content(again), 2 + 4 + 3)
+
+  @parameterized.parameters(*_FOLDERS)
+  @pytest.mark.few(1)
+  def test_data_that_was_written_anew_in_place_is_not_mixed(self, kind):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     data = {'directory': folder, 'episodes_per_task': 4}
-    plan = self.plan(**data)
+    plan = self.plan(kind, self.new(), **data)
 
     def write_anew(base):
-      episodes = data_sets.episodes_of(job_testing.LENGTHS)
-      for step in itertools.chain(*(one['steps'] for one in episodes)):
-        step['reward'] += np.float32(base)
       shutil.rmtree(folder)
-      data_sets.write(folder, episodes)
+      data_sets.write(folder, _episodes(base))
 
     self.interrupt(plan, 1)
     write_anew(0.5)
-    again = self.plan(place=plan.output.place, **data)
+    again = self.plan(kind, plan.output.place, **data)
     self.assertEqual(again, plan)  # TFDS records the same of it.
     self.convert(again)
     self.assertIn('1 task is done again: files have changed since.', self.said)
-    self.check(plan, base=0.5)
+    self._check(plan, base=0.5)
     # What is finished is not what there is now, and the job says so.
     write_anew(0.25)
     message = 'files of 2 of 2 tasks have changed since'
     self.assert_fails(convert.JobError, message, plan)
+
+  def test_bad_episodes_are_listed_and_left_out(self):
+    folder = self._bad()
+    plan = self.plan(directory=folder, episodes_per_task=1)
+    message = (
+        r'2 of 8 tasks have failed; 6 are done\.\n  task 3: .*skip.*'
+        r'\n.*Discount must lie.*episode 3, .*\n  task 6: (.|\n)*episode 6, '
+    )
+    no_bad = {'max_invalid_fraction': 0.0}
+    self.assert_fails(convert.JobError, message, plan, **no_bad)
+    message = '2 episodes are invalid, and 1 of 8'
+    few_bad = {'max_invalid_fraction': 0.2}
+    self.assert_fails(tasks.InvalidEpisodesError, message, plan, **few_bad)
+    self.assertFalse(os.path.exists(plan.output.place))
+    summary = self.convert(plan, max_invalid_fraction=0.25)
+    path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
+    with open(path, encoding='utf-8') as f:
+      lines = list(map(json.loads, f))
+    self.assertEqual([line['episode'] for line in lines], list(_BAD))
+    for line, sentence in zip(lines, _BAD.values()):
+      self.assertStartsWith(line['rule'], sentence)
+      self.assertStartsWith(line['message'], line['rule'])
+      self.assertIn(f'episode {line["episode"]},', line['message'])
+      file = data_sets.files_of(folder)[line['episode'] // 2]
+      self.assertEqual((line['file'], line['split']), (file, 'train'))
+    self.assertEqual([line['step'] for line in lines], [1, 0])
+    self.assertIn('discount=1.5', lines[0]['values'])
+    self.assertEqual((summary['skipped'], summary['episodes']), (2, 6))
+    self._check(plan, [index for index in _NUMBERS if index not in _BAD])
+
+    # A filter leaves their indices as they are.
+    plan = self.plan(
+        directory=folder,
+        episodes_per_task=5,
+        bindings=[
+            'transform_episodes.transforms = [@KeepEpisodes()]',
+            'KeepEpisodes.min_length = 3',
+        ],
+    )
+    summary = self.convert(plan)
+    # Those of 3, 2 and 3 steps have fewer than 3 transitions.
+    self.assertEqual(summary['filtered'], 3)
+    skipped = [one['skipped'] for one in self.receipts_of(plan).values()]
+    self.assertEqual([bad['episode'] for bad in sum(skipped, [])], [3])
+    self._check(plan, [1, 4, 5, 7])
+
+  @parameterized.parameters(*job_testing.KINDS)
+  @pytest.mark.few(1)
+  def test_repaired_episodes_come_as_if_they_had_been_right(self, kind):
+    folder = self._bad()
+    place = self._place(kind)
+    plan = self.plan(kind, place, directory=folder)
+    self.convert(plan)
+    path = os.path.join(self.job_folder(plan), 'quarantine.jsonl')
+    shutil.rmtree(folder)
+    data_sets.numbered(folder, job_testing.LENGTHS)
+    opened = [sources.open_source(sources.make_source(folder))]
+    ranges = ranges_lib.of_quarantine(path, opened)
+    self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
+    repair = self.plan(kind, place, opened=opened, only=(path, ranges))
+    # A repair, too, may be interrupted when its items are there.
+    with mock.patch.object(
+        job_lib.Job, 'write_quarantine', side_effect=_Interrupted
+    ), self.assertRaises(_Interrupted):
+      self.convert(repair)
+    self.convert(repair)
+    with _stop_before(0):
+      self.convert(repair)
+    self.assertIn('nothing to do', self.said[-1])
+    at_once = self.plan(
+        plan_lib.RLDS if kind == plan_lib.RLDS else plan_lib.CHECKPOINT,
+        self.new(),
+        directory=folder,
+    )
+    self.convert(at_once)
+    self.assertCountEqual(self._content(repair), self._content(at_once))
 
   @pytest.mark.long
   def test_a_mixture_by_weights(self):
@@ -253,11 +428,10 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(
         [task.source for task in plan.tasks], [0, 1, 0, 0, 1, 0, 0, 1, 0]
     )
-    plan = self.plan(opened=opened, weights=[4.0, 2.0], episodes_per_task=4)
     self.convert(plan)
     self.assertIn('\n  9 episodes by their weights\n', self.said[0])
     self.assertEqual(
-        job_testing.rewards_of(self.content(plan)),
+        job_testing.rewards_of(self._content(plan)),
         sorted(
             job_testing.pairs(enumerate(job_testing.LENGTHS[:6]))
             + job_testing.pairs(enumerate([3] * 3))
@@ -265,7 +439,7 @@ class ConvertTest(job_testing.JobTestCase):
     )
     with self.assertRaisesRegex(ValueError, 'in two sources'):
       self.plan(opened=opened[:1] * 2)
-    pixels = os.path.join(recordings.FOLDER, 'cartpole_pixels')
+    pixels = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
     opened[1] = sources.open_source(sources.make_source(pixels))
     message = 'has other frames than numbered'
     self.assert_fails(ValueError, message, self.plan(opened=opened))
@@ -283,6 +457,135 @@ class ConvertTest(job_testing.JobTestCase):
       found = attempt.outcome_of(mock.Mock(side_effect=error))
       self.assertIs(type(found), kind)
       self.assertIn(message, str(found))
+
+
+@pytest.mark.long
+class ServerTest(_ConvertTestCase):
+
+  def setUp(self):
+    super().setUp()
+    # How long a server that is gone is waited for.
+    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
+
+  def _plan(self, *servers, **kwargs):
+    addresses = [f'localhost:{server.port}' for server in servers]
+    return self.plan(plan_lib.SERVER, ','.join(addresses), **kwargs)
+
+  def test_a_server_that_was_started_again_gets_everything_again(self):
+    server = self.start_server()
+    plan = self._plan(server)
+
+    def start_again():
+      servers.pop().stop()
+      servers.append(self.start_server(server.port))
+
+    servers = [server]
+    self.interrupt(plan, 2)
+    start_again()
+    with _before_task(3, start_again):  # While the job runs, too.
+      self.convert(plan)
+    message = (
+        f'tasks are done again: the server at localhost:{server.port} was'
+        ' started again since.'
+    )
+    self.assertIn(f'2 {message}', self.said)
+    self.assertIn(f'3 {message}', self.said)
+    self._check(plan)
+    # As if the folder of the first job had been removed.
+    again = self.convert(plan, folder=self.new('job'))
+    self.assertEqual(again['there_before'], 26)
+    self.assertIn('Items whose keys a server has already stay', self.said[-1])
+
+  def test_items_that_were_removed_come_again_and_old_ones_do_not_stay(self):
+    # A table keeps the first item of a key, so the old ones would stay.
+    folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
+    server = self.start_server()
+    client = server.localhost_client()
+    plan = self._plan(server, directory=folder)
+    self.convert(plan)
+    content = job_testing.items_in(client)
+    client.mutate_priorities(
+        job_testing.TABLE, deletes=[key for key, _ in content[:5]]
+    )
+    self.convert(plan)
+    message = (
+        "4 tasks are done again: table 'experience' at"
+        f' {plan.output.place} has removed 5 items since.'
+    )
+    self.assertIn(message, self.said)
+    self.assertEqual(job_testing.items_in(client), content)
+    os.utime(data_sets.files_of(folder)[0], ns=(0, 0))
+    self.assert_fails(convert.JobError, 'files of 1 of 4 tasks', plan)
+    os.unlink(os.path.join(self.job_folder(plan), 'receipts', '00001.json'))
+    self.assert_fails(ValueError, 'hold their items as the data was', plan)
+
+  def test_what_cannot_work_is_refused_before_it_starts(self):
+    limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 1, 2.0)
+    whole = items.TableItems(job_testing.TABLE, None)
+    blocking = self._plan(
+        self.start_server(rate_limiter=limiter), tables=[whole]
+    )
+    small = self._plan(self.start_server(max_size=5), tables=[whole])
+    walker = os.path.join(job_testing.RECORDED, 'walker')
+    signature = job_testing.signature_of(walker)
+    other = self._plan(self.start_server(signature=signature))
+    server = self.start_server()
+    missing = self._plan(server, tables=[items.TableItems('other')])
+    for plan, message in (
+        (blocking, 'would block'),
+        (small, 'too small: its max_size is 5, and there are 8 items'),
+        (other, 'does not fit the data:\n  action: the table expects'),
+        (missing, "no table 'other'"),
+        (self._plan(server, server), 'addresses of servers must differ'),
+    ):
+      self.assert_fails(ValueError, message, plan)
+      self.assertFalse(os.path.exists(self.job_folder(plan)))
+    # The first 8 episodes of a file are read, with 16 of its 40 items.
+    data = data_sets.numbered(self.new('data'), [3] * 20, per_file=20)
+    plan = self._plan(self.start_server(max_size=30), directory=data)
+    message = r'is too small: it has removed \d+ items'
+    self.assert_fails(convert.JobError, message, plan)
+
+  def test_of_several_servers_each_gets_its_share_once(self):
+    servers = self.start_server(), self.start_server()
+
+    def check_shares():
+      numbered = list(enumerate(job_testing.LENGTHS))
+      for number, server in enumerate(servers):
+        client = reverb.Client(f'localhost:{server.port}')
+        found = job_testing.rewards_of(job_testing.items_in(client))
+        self.assertEqual(found, job_testing.pairs(numbered[number::2]))
+
+    summary = self.convert(self._plan(*servers))
+    self.assertEqual(summary['items'], {job_testing.TABLE: 26})
+    check_shares()
+    # Another plan of the same data leaves every item where it is, and one that
+    # is stopped by a server that goes away can go on.
+    plan = self._plan(*servers, episodes_per_task=4)
+    port = servers[1].port
+    with _before_task(1, servers[1].stop):
+      message = f'localhost:{port}'
+      self.assert_fails(convert.JobError, message, plan, patience=0.0)
+    self.start_server(port)
+    self.convert(plan)
+    self.assertIn('was started again since', '\n'.join(self.said))
+    check_shares()
+
+  def test_a_server_that_comes_back_is_waited_for(self):
+    server = self.start_server()
+    plan = self._plan(server)
+    waits = []
+
+    def wait(seconds):
+      waits.append(seconds)
+      if len(waits) == 4:
+        self.start_server(server.port)
+
+    with _before_task(1, server.stop), mock.patch.object(
+        convert.time, 'sleep', wait
+    ):
+      self.convert(plan)
+    self._check(plan)
 
 
 if __name__ == '__main__':

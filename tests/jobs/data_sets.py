@@ -64,14 +64,13 @@ def write(
   return directory
 
 
-def episodes_of(lengths: Sequence[int]) -> List[Dict[str, Any]]:
-  """Returns valid episodes of these lengths."""
-  return [episode(index, length) for index, length in enumerate(lengths)]
-
-
 def numbered(directory: str, lengths: Sequence[int], **kwargs: Any) -> str:
   """Writes valid episodes of these lengths; returns the directory."""
-  return write(directory, episodes_of(lengths), **kwargs)
+  return write(
+      directory,
+      [episode(index, length) for index, length in enumerate(lengths)],
+      **kwargs,
+  )
 
 
 def files_of(directory: str) -> List[str]:

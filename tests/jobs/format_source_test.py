@@ -12,10 +12,9 @@ from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
-from tests import recordings
 from tests.jobs import job_testing
 
-_DATA = os.path.dirname(recordings.FOLDER)
+_DATA = os.path.dirname(job_testing.RECORDED)
 
 
 _READ = []

@@ -1,11 +1,10 @@
 """Jobs on small data sets of several files, and what they leave."""
 
-import itertools
 import os
+import pathlib
 import shutil
 import tempfile
 from typing import Any, Dict, List, Optional
-from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
@@ -13,12 +12,10 @@ import reverb
 import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
-from rlds2reverb.datasets import loading
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
@@ -39,6 +36,11 @@ def pairs(indices_and_lengths) -> List[List[float]]:
   ]
 
 
+RECORDED = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+    'data',
+    'recorded',
+)
 ALL_PAIRS = pairs(enumerate(LENGTHS))
 
 
@@ -46,28 +48,6 @@ def signature_of(directory: str) -> Any:
   """Returns the signature of a table for the episodes of a directory."""
   episodes = sources.open_source(sources.make_source(directory)).read()
   return tensor_spec.add_outer_dim(specs.create_trajectory_data_spec(episodes))
-
-
-class Interrupted(BaseException):
-  """Stops a job where nothing expects it."""
-
-
-def before_task(count, action):
-  """Lets something happen when `count` tasks are done."""
-  run_task = tasks.run_task
-  calls = itertools.count()
-
-  def run(*args):
-    if next(calls) == count:
-      action()
-    return run_task(*args)
-
-  return mock.patch.object(tasks, 'run_task', run)
-
-
-def stop_before(count):
-  """Lets only `count` tasks be done."""
-  return before_task(count, mock.Mock(side_effect=Interrupted))
 
 
 class JobTestCase(parameterized.TestCase, tf.test.TestCase):
@@ -164,42 +144,6 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
   def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, job_lib.Receipt]:
     return job_lib.Job(plan, self.job_folder(plan)).receipts()
 
-  def content(self, plan):
-    """Returns everything that an output holds."""
-    place = plan.output.place
-    if plan.output.kind == plan_lib.CHECKPOINT:
-      return items_of(place)
-    if plan.output.kind == plan_lib.SERVER:
-      return items_in(reverb.Client(place))
-    return [
-        episode['steps']['reward'].tolist()
-        for episode in loading.load_episodes(place).as_numpy_iterator()
-    ]
-
-  def interrupt(self, plan, before):
-    """Does a plan until a number of tasks are done, or a method is called."""
-    if isinstance(before, int):
-      stop = stop_before(before)
-    else:
-      stop = mock.patch.object(job_lib.Job, before, side_effect=Interrupted)
-    with stop, self.assertRaises(Interrupted):
-      self.convert(plan)
-
-  def check(self, plan, indices=None, base=0.0):
-    """Checks that an output has these numbered episodes and no others."""
-    numbered = list(enumerate(LENGTHS))
-    if indices is not None:
-      numbered = [numbered[index] for index in indices]
-    expected = pairs(numbered)
-    content = self.content(plan)
-    if plan.tables:
-      content = rewards_of(content)
-    else:
-      expected = [[100 * i + t for t in range(n)] for i, n in numbered]
-    self.assertEqual(
-        content, [[each + base for each in row] for row in expected]
-    )
-
 
 def items_in(client: reverb.Client) -> List[Any]:
   """Returns what `items_of` does for the table of a server."""
@@ -236,14 +180,12 @@ def items_of(directory: str) -> List[Any]:
 
 
 def contents_of(directory: str) -> Dict[str, bytes]:
-  """Returns the bytes of all files in a folder or at a URL, by their names."""
-  contents = {}
-  for name in tf.io.gfile.listdir(directory):
-    path = os.path.join(directory, name)
-    if not tf.io.gfile.isdir(path):
-      with tf.io.gfile.GFile(path, 'rb') as f:
-        contents[name] = f.read()
-  return contents
+  """Returns the bytes of all files of a folder, by their names."""
+  return {
+      path.name: path.read_bytes()
+      for path in pathlib.Path(directory).iterdir()
+      if path.is_file()
+  }
 
 
 def rewards_of(items_and_keys: List[Any]) -> List[List[float]]:

@@ -14,7 +14,6 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
-from tests import recordings
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -147,7 +146,7 @@ class RldsOutputTest(job_testing.JobTestCase):
 
   @pytest.mark.long
   def test_the_fields_are_those_of_the_data(self):
-    directory = os.path.join(recordings.FOLDER, 'cartpole_pixels')
+    directory = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
     plan = self.plan(plan_lib.RLDS, self.new(), directory=directory)
     self.convert(plan)
     found, expected = (

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import tempfile
 
 from absl.testing import absltest
 import tensorflow_datasets as tfds
@@ -14,8 +13,8 @@ from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import normalization
-from tests import recordings
 from tests.jobs import data_sets
+from tests.jobs import job_testing
 
 _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
 
@@ -26,11 +25,9 @@ def _indices(episodes):
 
 class _SourcesTestCase(absltest.TestCase):
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    folder = cls.enter_context(tempfile.TemporaryDirectory())
-    cls.directory = data_sets.numbered(f'{folder}/numbered', _LENGTHS)
+  def setUp(self):
+    super().setUp()
+    self.directory = self._write(_LENGTHS)
 
   def _write(self, lengths, **kwargs):
     directory = os.path.join(self.create_tempdir().full_path, 'numbered')
@@ -168,7 +165,7 @@ class EstimatesTest(_SourcesTestCase):
 
   def test_a_sample(self):
     # One that has all is exact.
-    breakout = os.path.join(recordings.FOLDER, 'breakout')
+    breakout = os.path.join(job_testing.RECORDED, 'breakout')
     opened = self._open(directory=breakout)
     episodes = opened.read().as_numpy_iterator()
     lengths = [len(episode['steps']['reward']) for episode in episodes]

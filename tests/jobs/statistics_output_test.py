@@ -16,12 +16,13 @@ class StatisticsOutputTest(job_testing.JobTestCase):
 
   @pytest.mark.long
   def test_statistics_of_the_valid_episodes(self):
-    episodes = data_sets.episodes_of(job_testing.LENGTHS)
+    episodes = [
+        data_sets.episode(index, length)
+        for index, length in enumerate(job_testing.LENGTHS)
+    ]
     episodes[3]['steps'][1]['discount'] = 1.5
     directory = data_sets.write(self.new('data'), episodes)
-    plan = self.plan(
-        plan_lib.STATISTICS, directory=directory, episodes_per_task=4
-    )
+    plan = self.plan(plan_lib.STATISTICS, self.new(), directory=directory)
     summary = self.convert(plan)
     self.assertEqual((summary['episodes'], summary['skipped']), (7, 1))
     found = statistics.load_statistics(

@@ -24,6 +24,8 @@ from tests.replay.local import cuts
 _ALPHA = 0.5
 _NUM_ITEMS = 3 + 2 + 4
 _BATCH = 8
+_SERVED = ('server', 'server of a checkpoint')
+_LOCAL = ('memory', 'folder', 'appendable')
 
 
 def _data():
@@ -59,6 +61,8 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
         kwargs = {}
       if kind == 'appendable':
         return appendable.AppendableReplayBuffer(data, 100, **kwargs)
+      if kind == 'folder':
+        kwargs['directory'] = path
     buffer = opening.open_replay_buffer(data, **kwargs)
     self.addCleanup(buffer.close)
     return buffer
@@ -96,10 +100,8 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     frames, info = buffer.get_next(num_steps=2)
     self.assertEqual([frames.reward.shape, info.key.shape], [[2], [2]])
 
-  # A folder of frames gives the same batches as memory, and a server that is
-  # filled the same as one of a checkpoint: other tests say so.
   @parameterized.parameters(
-      ('memory', True), ('appendable', False), ('server of a checkpoint', True)
+      *[(kind, number % 2) for number, kind in enumerate(_LOCAL + _SERVED)]
   )
   def test_a_trainer(self, kind, in_graph):
     buffer = self.open(kind)
@@ -133,7 +135,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       chosen = np.searchsorted(names, _first(frames))
       self.assertAllClose(info.priority[:, 0], names[chosen] + 1)
       self.assertAllClose(info.probability[:, 0], expected[chosen], rtol=1e-6)
-    if kind != 'server of a checkpoint':
+    if kind in _LOCAL:
       # That of the table is 1 where the priority is the smallest, 1.
       self.assertAllClose(
           buffer.importance_weights(info, 1.0, normalization='table'),

@@ -26,7 +26,7 @@ class FramesTest(parameterized.TestCase):
 
   def test_parts_of_segments(self):
     rng = np.random.default_rng(0)
-    for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 5000):
+    for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 9000):
       episodes = [encoded.episode(rng, length, 1) for length in lengths]
       for blocks in (
           encoded.blocks(episodes, 2000),

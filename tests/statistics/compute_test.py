@@ -79,11 +79,8 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     returns = [steps['reward'][:-1].astype('f8').sum() for steps in episodes]
     self._assert_field(found.returns, np.array(returns), levels)
 
-  @parameterized.parameters(
-      (golden.stacked, False),
-      (golden.nested, True),
-      (golden.batched, False),
-      (golden.batched, True),
+  @parameterized.product(
+      form=[*golden.FORMS_AND_BATCHES.values()], acting_only=[False, True]
   )
   def test_random_episodes(self, form, acting_only):
     episodes = _random(0, 12)
@@ -176,7 +173,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     ragged = golden.with_unused_fields(golden.nested([golden.COMPLETE]))
     self.assertNotIn('points', compute.compute_statistics(ragged).fields)
 
-  @parameterized.parameters(4, 100)
+  @parameterized.parameters(1, 4, 100)
   def test_batches_give_the_same_to_the_last_bit(self, batch_size):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], _random(0, 1)[0])
     episodes = [none, none, *_random(0, 20, max_length=50), none]

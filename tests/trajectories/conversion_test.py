@@ -15,7 +15,6 @@ from tf_agents.replay_buffers import rlds_to_reverb as original
 import rlds2reverb
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.trajectories import conversion
-from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 
@@ -26,12 +25,17 @@ _EMPTY = _INVALID['empty'].episode
 _SKIP = {'invalid_episodes': 'skip', 'nan': 'invalid'}
 
 
-def _convert(data, info_fn=None, rules=(), *, report=None, **kwargs):
-  options = rlds2reverb.ConversionOptions(
-      rules=rlds2reverb.ConversionRules(**dict(rules)), report=report
+def _options(report=None, policy_info_fn=None, **rules):
+  return rlds2reverb.ConversionOptions(
+      rules=rlds2reverb.ConversionRules(**rules),
+      report=report,
+      policy_info_fn=policy_info_fn,
   )
+
+
+def _convert(data, *args, report=None, rules=None, **kwargs):
   return rlds2reverb.convert_rlds_to_trajectories(
-      data, info_fn, options=options, **kwargs
+      data, *args, options=_options(report, **(rules or {})), **kwargs
   )
 
 
@@ -68,14 +72,17 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       ('stacked', {}, None, 100),
+      ('nested', {}, None, 100),
       ('batched', {}, None, 3),
       ('batched', {'one_episode_blocks': True}, None, 1),
+      ('stacked', {'block_length': 3}, 3, None),
       ('nested', {'block_length': 1}, 1, None),
+      ('batched', {'block_length': 2}, 2, None),
   )
   def test_golden_episodes_in_blocks(self, form, arguments, *sizes):
     episodes = [golden.COMPLETE]
     data = conversion.trajectory_blocks(
-        _FORMS[form](episodes), options_lib.complete(None), **arguments
+        _FORMS[form](episodes), _options(), **arguments
     )
     for name, case in golden.CASES.items():
       with self.subTest(name):
@@ -101,17 +108,19 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
   @parameterized.named_parameters(
-      ('flat', 'stacked', {}, 3),
+      ('flat', 'nested', {}, 3),
+      ('nested_fields', 'batched', {'nested_fields': True}, None),
       (
           'float64_discount',
-          'batched',
+          'stacked',
           {'nested_fields': True, 'discount_dtype': np.float64},
-          2,
+          None,
       ),
+      ('int32_discount', 'batched', {'discount_dtype': np.int32}, 2),
       (
-          'int32_discount_of_shape_one',
+          'discount_of_shape_one',
           'nested',
-          {'discount_dtype': np.int32, 'discount_shape': (1,)},
+          {'discount_dtype': np.float64, 'discount_shape': (1,)},
           None,
       ),
   )
@@ -136,14 +145,11 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(block.dtype, leaf.dtype)
 
   def test_no_episodes(self):
-    info = lambda current, following: following['reward']
-    for form, *args in (
-        ('stacked', info),
-        ('nested', info, {'validation': 'tf_agents'}),
-        ('batched',),
-    ):
-      data = _FORMS[form]([], golden.stacked_spec(golden.COMPLETE))
-      self.assertEmpty(list(_convert(data, *args)))
+    for form in _FORMS.values():
+      data = form([], golden.stacked_spec(golden.COMPLETE))
+      info = lambda current, following: following['reward']
+      self.assertEmpty(list(_convert(data, info)))
+      self.assertEmpty(list(_convert(data, rules={'validation': 'tf_agents'})))
 
   def test_in_map_and_in_a_function(self):
     data = golden.nested([golden.TRUNCATED, golden.COMPLETE])
@@ -161,23 +167,9 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAlmostEqual(float(sum_of_discounts()), 6.9, places=5)
 
 
-# How a function of a step may read its field `return`.
-_READ_RETURN = (
-    lambda step: step['return'],
-    lambda step: step.get('return', step.get('no such')),
-    lambda step: step['return'] if 'return' in step else 0,
-    lambda step: dict(step.items())['return'],
-    lambda step: step.values() and step['return'],
-    lambda step: step[sorted(step.keys())[-2]],
-    lambda step: {**step}['return'],
-    lambda step: step.copy()['return'],
-    lambda step: tf.nest.map_structure(lambda x: x, dict(step))['return'],
-)
-
-
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.parameters(('stacked', 1), ('batched', None))
+  @parameterized.parameters(('stacked', 1), ('nested', None), ('batched', None))
   def test_of_both_steps(self, form, block_length):
     def info_fn(current, following):
       return (
@@ -202,29 +194,40 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     for block, leaf in zip(*map(tf.nest.flatten, (blocks.element_spec, spec))):
       self.assertEqual(block.shape.as_list(), [None, *leaf.shape])
 
-  def test_reads_fields_that_are_in_no_frame(self):
+  @parameterized.named_parameters(
+      ('key', lambda step: step['return']),
+      ('get', lambda step: step.get('return', step.get('no such'))),
+      ('in', lambda step: step['return'] if 'return' in step else 0),
+      ('items', lambda step: dict(step.items())['return']),
+      ('values', lambda step: step.values() and step['return']),
+      ('keys', lambda step: step[sorted(step.keys())[-2]]),
+      ('unpacking', lambda step: {**step}['return']),
+      ('copy', lambda step: step.copy()['return']),
+      (
+          'nest',
+          lambda step: tf.nest.map_structure(lambda x: x, dict(step))['return'],
+      ),
+  )
+  def test_reads_fields_that_are_in_no_frame(self, read):
     episodes = [
         {**episode, 'return': episode['reward'].astype(np.float64) * 2}
         for episode in (golden.COMPLETE, golden.SINGLE_TERMINAL)
     ]
-    data = golden.stacked(episodes)
-    spec = steps_lib.steps_spec(data.element_spec).step
-    for index, read in enumerate(_READ_RETURN):
-      info = specs.PolicyInfo(lambda step, _, read=read: read(step), spec)
-      self.assertIn('return', info.fields, index)
-    listed = specs.PolicyInfo(lambda step, _: len(list(step)), spec)
-    self.assertEqual(listed.fields, set(spec))
     frames = golden.frames_of(
         _convert(
-            data,
-            lambda *steps: tuple(tuple(map(f, steps)) for f in _READ_RETURN),
+            golden.stacked(episodes),
+            lambda current, following: (read(current), read(following)),
         )
     )
-    for infos in zip(*[frame.policy_info for frame in frames]):
-      self.assertAllEqual(
-          np.transpose(infos), [[0, 20, 40, 60, 400], [20, 40, 60, 400, 0]]
-      )
-    self.assertDTypeEqual(frames[0].policy_info[0][0], np.float64)
+    infos = np.transpose([frame.policy_info for frame in frames])
+    self.assertAllEqual(infos, [[0, 20, 40, 60, 400], [20, 40, 60, 400, 0]])
+    self.assertDTypeEqual(frames[0].policy_info[0], np.float64)
+
+  def test_fields_that_are_only_listed_are_read(self):
+    data = golden.stacked([golden.COMPLETE])
+    spec = steps_lib.steps_spec(data.element_spec).step
+    listed = specs.PolicyInfo(lambda step, _: len(list(step)), spec)
+    self.assertEqual(listed.fields, set(spec))
 
   def test_a_list_is_one_tensor_as_in_tf_data(self):
     info_fn = lambda step, following: {'x': [step['reward'], 2.0]}
@@ -263,9 +266,10 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def _lists_of_episodes(self, rng):
     """Golden invalid episodes among valid ones, and random ones."""
-    for index, case in enumerate(_INVALID.values()):
-      before = [golden.COMPLETE, golden.SINGLE_TERMINAL] * (index % 2)
+    for case in _INVALID.values():
+      before = [golden.COMPLETE, golden.SINGLE_TERMINAL]
       yield [*before, case.episode, golden.TRUNCATED]
+      yield [case.episode]
     for _ in range(12):
       episodes = [
           golden.make_episode(
@@ -371,6 +375,24 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertIn(message, error.message)
 
+  def test_fields_of_unequal_length(self):
+    short = dict(golden.COMPLETE, reward=golden.COMPLETE['reward'][:-1])
+    data = golden.stacked(
+        [golden.TRUNCATED, short, golden.COMPLETE],
+        golden.stacked_spec(golden.COMPLETE),
+    )
+    for validation in ('strict', 'tf_agents'):
+      frames, error = golden.frames_and_error(
+          _convert(data, rules={'validation': validation})
+      )
+      self.assertLen(frames, 4)
+      self.assertRegex(
+          error.message, 'have a row for every step. Found.*1.*reward: 3'
+      )
+    report = rlds2reverb.ConversionReport()
+    self.assertLen(list(_convert(data, rules=_SKIP, report=report)), 8)
+    self.assertEqual([s.episode for s in report.skipped_episodes], [1])
+
 
 class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
 
@@ -419,7 +441,7 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
         _replaced(no_last, is_first=[0] * 4, is_last=[0, 0, 1, 1]),
         golden.COMPLETE,
     ]
-    for _ in range(8):
+    for _ in range(12):
       episodes = []
       for length in rng.integers(0, 6, rng.integers(1, 5)):
         discount = rng.uniform(-1, 2, length)

@@ -60,6 +60,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       ('stacked', False, 1, 'step'),
       ('nested', True, None, 'transition'),
       ('batched', True, 2, 'step'),
+      ('batched', False, None, 'step'),
   )
   def test_what_looks_wrong(self, form, nested_fields, length, at):
     episodes = _episodes(nested_fields)
@@ -94,7 +95,9 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEmpty(report.skipped_episodes)
     self.assertLen(report.warnings, 3 if at == 'step' else 2)
 
-  @parameterized.parameters(('nested', False, 1), ('batched', True, None))
+  @parameterized.parameters(
+      ('stacked', False, 1), ('nested', True, None), ('batched', True, None)
+  )
   def test_nan_is_invalid(self, form, nested_fields, length):
     episodes = _episodes(nested_fields)
     expected = []

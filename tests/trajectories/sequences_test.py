@@ -55,22 +55,18 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_by_hand(self, end, expected):
     short = contract.make_steps([10, 11], [10], terminal=False)
-    episodes = [contract.A, short]
-    dataset = _convert(golden.stacked(episodes), 3, 2, end, with_mask=True)
-    self.assertAllEqual([one.observation for one, _ in dataset], expected)
-    episodes[:] = [
-        contract.make_steps(range(n), range(n - 1), terminal=n % 2 > 0)
-        for n in (1, 2, 3, 4, 5, 6, 9, 1, 50)
-    ]
-    golden.assert_frames_equal(
-        self, golden.frames_of(dataset), _expected(episodes, 3, 2, end)
-    )
+    dataset = _convert(golden.stacked([contract.A, short]), 3, 2, end)
+    self.assertAllEqual([one.observation for one in dataset], expected)
 
-  # With episodes of 1 to about 100 steps, in one block or several.
+  # Each end, with episodes of 1 to about 50 steps, in one block or several.
   @parameterized.parameters(
+      ('drop', 3, 1, 'batched'),
       ('drop', 40, 1, 'stacked'),
+      ('pad', 16, 1, 'nested'),
       ('tile', 2, 5, 'batched'),
-      ('overlap', 5, 3, 'nested'),
+      ('zero_pad', 4, 3, 'stacked'),
+      ('repeat_last', 5, 3, 'nested'),
+      ('overlap', 36, 2, 'batched'),
       ('cross', 2, 5, 'batched'),
       ('cross', 24, 1, 'batched'),
   )
@@ -109,7 +105,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     steps['observation'] = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     spec = golden.stacked_spec(steps)
     spec['observation'] = tf.TensorSpec([None, None, None], tf.uint8)
-    for end in ('tile', 'cross'):
+    for end in ('tile', 'repeat_last', 'cross'):
       episodes = [steps, steps]
       data = golden.stacked(episodes, spec)
       dataset = _convert(data, 2, 1, end, with_mask=True)

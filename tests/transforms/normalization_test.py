@@ -48,9 +48,10 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
           np.inf if high is None else high,
       )
       expected = np.where(is_in, plain.clip(*bounds), x)
-      found = normalize.transform(steps)
-      self.assertAllClose(found['a']['arm'], expected, 1e-2, 1e-2)
-      self.assertEqual(found['a']['arm'].dtype, dtype)
+      for change in normalize.transform, tf.function(normalize.transform):
+        found = change(steps)
+        self.assertAllClose(found['a']['arm'], expected, 1e-2, 1e-2)
+        self.assertEqual(found['a']['arm'].dtype, dtype)
       back = normalize.invert(found)
       inside = ~is_in | (plain == plain.clip(*bounds))
       self.assertAllClose(np.where(inside, back['a']['arm'], x), x, 1e-2, 1e-2)

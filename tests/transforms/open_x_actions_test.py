@@ -17,6 +17,22 @@ _LENGTH = 12
 _RLDS = '_converted_externally_to_rlds'
 
 
+def _closed_clipped(gripper):
+  return 1 - np.clip(gripper, 0, 1)
+
+
+def _closed(gripper):
+  return 1 - gripper
+
+
+def _open_clipped(gripper):
+  return np.clip(gripper, 0, 1)
+
+
+def _as_it_is(gripper):
+  return gripper
+
+
 def _euler(quaternions):
   """Roll, pitch and yaw of quaternions x, y, z, w, about fixed axes."""
   x, y, z, w = (quaternions / np.linalg.norm(quaternions, axis=1)[:, None]).T
@@ -30,67 +46,8 @@ def _euler(quaternions):
   )
 
 
-def _as_it_is(gripper):
-  return gripper
-
-
-def _closed(gripper):
-  return 1 - gripper
-
-
 def _closed_byte(gripper):
   return 1 - gripper / 255
-
-
-def _closed_clipped(gripper):
-  return 1 - np.clip(gripper, 0, 1)
-
-
-def _open_clipped(gripper):
-  return np.clip(gripper, 0, 1)
-
-
-def _gripper(change, count=-1):
-  """Changes the last number of so many actions: all that have a meaning."""
-
-  def apply(steps):
-    action = steps['action'][:count].copy()
-    action[:, -1] = change(action[:, -1])
-    return action
-
-  return apply
-
-
-def _of_states(change, size=6, kept=slice(None)):
-  """Motions between the states; all of the commands decide on the gripper."""
-
-  def apply(steps):
-    state = steps['observation']['state'][kept, :size]
-    gripper = change(steps['action'][:, -1])[kept]
-    motions = np.diff(state, axis=0)
-    return np.concatenate([motions, gripper[:-1, None]], 1)
-
-  return apply
-
-
-def _turned(change):
-  """Rolls, pitches and yaws for quaternions."""
-
-  def apply(steps):
-    action = np.float64(steps['action'])
-    parts = action[:, :3], _euler(action[:, 3:7]), change(action[:, 7:])
-    return np.concatenate(parts, 1)
-
-  return apply
-
-
-def _every_fifth(steps):
-  # Of 12 steps; the last one stays, where Octo drops it.
-  return steps['action'][[0, 5, 10, 11]]
-
-
-def _waypoints(steps):
-  return octo.waypoints({**steps, 'x': steps['reward']})['action']
 
 
 # What becomes of the gripper, which is the last number of the mapped action.
@@ -131,20 +88,18 @@ _GRIPPERS = {
     'toto': _as_it_is,
     f'ucsd_kitchen_dataset{_RLDS}': _as_it_is,
 }
-# The actions that have a meaning.
-_ACTIONS = {
-    **{config: _gripper(change) for config, change in _GRIPPERS.items()},
-    # Theirs is another rotation, or other actions altogether.
-    'aloha_mobile': _every_fifth,
-    'aloha_static_dataset': _every_fifth,
-    'bridge': _of_states(octo.binarized),
-    'bridge_open_x': _of_states(_as_it_is),
-    f'berkeley_rpt{_RLDS}': _of_states(_closed, 7, [0, 3, 6, 9, 11]),
-    'gnm_dataset': _waypoints,
-    'tdroid': _gripper(octo.binarized, None),
-    'cmu_playing_with_food': _turned(_as_it_is),
-    f'furniture_bench_dataset{_RLDS}': _turned(_closed_clipped),
-    f'iamlab_cmu_pickup_insert{_RLDS}': _turned(_as_it_is),
+# Theirs is another rotation, or other actions altogether.
+_OTHERS = {
+    'aloha_mobile': _as_it_is,
+    'aloha_static_dataset': _as_it_is,
+    'bridge': octo.binarized,
+    'bridge_open_x': _as_it_is,
+    f'berkeley_rpt{_RLDS}': _closed,
+    'gnm_dataset': _as_it_is,
+    'tdroid': octo.binarized,
+    'cmu_playing_with_food': _as_it_is,
+    f'furniture_bench_dataset{_RLDS}': _closed_clipped,
+    f'iamlab_cmu_pickup_insert{_RLDS}': _as_it_is,
 }
 
 
@@ -161,8 +116,8 @@ def _random_leaf(rng, info):
 
 class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.parameters(*_ACTIONS)
-  def test_as_octo_and_openvla(self, config):
+  def _treat(self, config):
+    """Returns a random episode's steps, mapped; and transformed as well."""
     rng = np.random.default_rng(len(config))
     features, *_ = known_features.known_features(config).values()
     spec = features.get_tensor_spec()
@@ -172,17 +127,82 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     metadata = tf.nest.map_structure(
         lambda info: tf.constant(_random_leaf(rng, info)[0]), spec
     )
-    mapped = configs.load_mapping(config)({**metadata, 'steps': steps})
-    transform = applying.Compose(configs.load_transforms(config))
-    found = transform(mapped)['steps']['action'].numpy()
-    steps = tf.nest.map_structure(np.asarray, mapped['steps'])
-    expected = _ACTIONS[config](steps)
-    self.assertBetween(len(found) - len(expected), 0, 1)
-    self.assertAllClose(found[: len(expected)], expected, 1e-5, 1e-5)
+    mapping = configs.load_mapping(config)
+    mapped = mapping({**metadata, 'steps': steps})
+    data = tf.data.Dataset.from_tensors(mapped)
+    transforms = configs.load_transforms(config)
+    (treated,) = applying.transform_episodes(data, transforms)
+    return mapped['steps'], treated['steps']['action'].numpy()
+
+  @parameterized.named_parameters(
+      (config, config, gripper) for config, gripper in _GRIPPERS.items()
+  )
+  def test_gripper(self, config, gripper):
+    mapped, found = self._treat(config)
+    expected = mapped['action'].numpy()
+    expected[:-1, -1] = gripper(expected[:-1, -1])
+    self.assertAllClose(found[:-1], expected[:-1], rtol=0, atol=1e-6)
+
+  @parameterized.parameters('bridge', 'bridge_open_x')
+  def test_actions_of_states(self, config):
+    mapped, found = self._treat(config)
+    state = mapped['observation']['state'].numpy()
+    # All commands decide; the last one has no state that it leads to.
+    command = mapped['action'].numpy()[:, -1]
+    gripper = _OTHERS[config](command)[:-1]
+    expected = np.concatenate(
+        [np.diff(state[:, :6], axis=0), gripper[:, None]], 1
+    )
+    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
+
+  def test_a_binary_gripper(self):
+    mapped, found = self._treat('tdroid')
+    expected = mapped['action'].numpy()
+    expected[:, -1] = octo.binarized(expected[:, -1])
+    self.assertAllEqual(found, expected)
+
+  @parameterized.parameters('aloha_mobile', 'aloha_static_dataset')
+  def test_every_fifth_step(self, config):
+    mapped, found = self._treat(config)
+    # Of 12 steps; the last one stays, where Octo drops it.
+    self.assertAllEqual(found, mapped['action'].numpy()[[0, 5, 10, 11]])
+
+  def test_every_third_step(self):
+    mapped, found = self._treat(f'berkeley_rpt{_RLDS}')
+    kept = [0, 3, 6, 9, 11]
+    joints = mapped['observation']['state'].numpy()[kept, :7]
+    gripper = 1 - mapped['action'].numpy()[kept, 7:]
+    expected = np.concatenate([np.diff(joints, axis=0), gripper[:-1]], axis=1)
+    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
+
+  def test_waypoints(self):
+    mapped, found = self._treat('gnm_dataset')
+    steps = tf.nest.map_structure(np.asarray, mapped)
+    steps['x'] = steps['reward']
+    expected = octo.waypoints(steps)['action']
+    self.assertAllClose(found, expected, rtol=1e-5, atol=1e-6)
+
+  @parameterized.parameters(
+      'cmu_playing_with_food',
+      f'furniture_bench_dataset{_RLDS}',
+      f'iamlab_cmu_pickup_insert{_RLDS}',
+  )
+  def test_rotations(self, config):
+    mapped, found = self._treat(config)
+    action = mapped['action'].numpy().astype(np.float64)
+    expected = np.concatenate(
+        [
+            action[:, :3],
+            _euler(action[:, 3:7]),
+            _OTHERS[config](action[:, 7:]),
+        ],
+        axis=1,
+    )
+    self.assertAllClose(found, expected, rtol=0, atol=1e-5)
 
   def test_no_other_config_has_transforms(self):
     for config in configs.config_names():
-      if config not in _ACTIONS:
+      if config not in (_GRIPPERS | _OTHERS):
         with self.subTest(config):
           self.assertEmpty(configs.load_transforms(config))
 

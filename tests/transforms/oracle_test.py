@@ -1,8 +1,8 @@
 """Holds transforms to loops in numpy over the steps of one episode.
 
 Every transform of the table meets random episodes of 1 to 12 steps, many at
-once, eagerly and in a graph. In half of the data sets the last action counts,
-in some episodes.
+once, and one by one in a graph. In half of the data sets the last action
+counts, in some episodes.
 """
 
 import functools
@@ -13,10 +13,52 @@ import tensorflow as tf
 
 from rlds2reverb import transforms
 from rlds2reverb.episodes import data_sets
-from rlds2reverb.transforms import rotations
 from tests import golden
-from tests.transforms import episodes
+from tests import ways
 from tests.transforms import octo
+
+_COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.05, 0.05])
+
+
+def _episode(rng, length, has_action):
+  """Returns random steps; `x` is an action of one number."""
+  step = np.arange(length)
+  action = rng.normal(size=(length, 3)).astype(np.float32)
+  action[:, 2] = rng.choice(_COMMANDS, length)
+  action[rng.random(length) < 0.3] = 0
+  state = rng.normal(size=(length, 9))
+  state[rng.random(length) < 0.3] = state[0]
+  image = rng.integers(0, 256, (length, 2, 2, 3)).astype(np.uint8)
+  image[rng.random(length) < 0.4] = 0
+  steps = {
+      'observation': {
+          'state': state,
+          'image': image,
+          'words': np.array([b'', b'a', b'bc'], object)[
+              rng.integers(0, 3, length)
+          ],
+          'both': {'a': image, 'b': image[::-1].copy()},
+      },
+      'action': action,
+      'x': action[:, 2].astype(np.float64),
+      'reward': rng.normal(size=length).astype(np.float32),
+      'discount': rng.choice([1, 0.5], length).astype(np.float32),
+      'is_first': step == 0,
+      'is_last': step == length - 1,
+      'is_terminal': (step == length - 1) & (rng.random() < 0.5),
+  }
+  if has_action:
+    steps['has_action'] = (step < length - 1) | (rng.random() < 0.5)
+  return steps
+
+
+def _episodes(has_action):
+  rng = np.random.default_rng(8)
+  lengths = [4, 1, 2, 12, 1, 3, 7, 2, 5]
+  made = [_episode(rng, length, has_action) for length in lengths]
+  # The first row of a batch opens the gripper, which is nothing to the others.
+  made[3]['action'][0, 2] = made[3]['x'][0] = -1
+  return made
 
 
 def _assert_near(test, found, expected):
@@ -142,9 +184,25 @@ def _excluded(steps):
 
 
 def _turned(steps):
-  # rotations_test compares it with SciPy's.
-  found = rotations.convert(steps['action'], 'euler_xyz', 'quaternion_wxyz')
-  return {**steps, 'action': found.numpy()}
+  a, b, c = np.float64(steps['action']).T / 2
+  x = [np.cos(a), np.sin(a), 0 * a, 0 * a]
+  y = [np.cos(b), 0 * b, np.sin(b), 0 * b]
+  z = [np.cos(c), 0 * c, 0 * c, np.sin(c)]
+  found = functools.reduce(_product, (z, y, x))
+  found = np.stack(found, 1) * np.where(found[0] < 0, -1, 1)[:, None]
+  return {**steps, 'action': found.astype(np.float32)}
+
+
+def _product(p, q):
+  """Returns the product of quaternions w, x, y, z."""
+  a, b, c, d = p
+  e, f, g, h = q
+  return (
+      a * e - b * f - c * g - d * h,
+      a * f + b * e + c * h - d * g,
+      a * g - b * h + c * e + d * f,
+      a * h + b * g - c * f + d * e,
+  )
 
 
 def _with_wrist(steps):
@@ -262,16 +320,21 @@ _TABLE = {
     'composed': (
         transforms.Compose(
             [
-                _SCALE(0.5, 1.0),
-                transforms.Compose([_SCALE(2.0)]),
+                _SCALE(2.0),
+                transforms.Compose([_SCALE(shift=1.0)]),
                 transforms.RenameFields({'x': 'y'}),
             ]
         ),
         lambda steps: {
             **{name: steps[name] for name in steps if name != 'x'},
-            'reward': steps['reward'] + 2,
+            'reward': 2 * steps['reward'] + 1,
             'y': steps['x'],
         },
+        True,
+    ),
+    'scaled_reward': (
+        _SCALE(0.5, 1.0),
+        _change(lambda r: 0.5 * r + 1, 'reward'),
         True,
     ),
     'clipped_reward': (
@@ -301,49 +364,272 @@ def _steps_of(batch):
 
 class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.batches = {
-        has: list(data_sets.batches_of(golden.batched(episodes.make(has))))
-        for has in (False, True)
-    }
-
   @parameterized.parameters(*_TABLE)
   def test_as_a_loop_does(self, name):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
-      made = map(transform.transform_batch, self.batches[has_action])
+      batches = data_sets.batches_of(golden.batched(_episodes(has_action)))
+      made = map(transform.transform_batch, batches)
       found = [steps for batch in made for steps in _steps_of(batch)]
-      for steps, given in zip(found, episodes.make(has_action), strict=True):
+      for steps, given in zip(found, _episodes(has_action), strict=True):
         _assert_near(self, steps, oracle(given))
         if undoes:
           _assert_near(self, transform.invert(steps), given)
           self.assertEqual(transform.invert({}), {})
       # The steps of one episode, as arrays.
-      given = episodes.make(has_action)[0]
+      given = _episodes(has_action)[0]
       _assert_near(self, transform.transform(given), oracle(given))
 
   def test_in_a_graph_with_known_dtypes_and_shapes(self):
-    given = episodes.make(False)
-    data = data_sets.batches_of(golden.batched(given)).map(
-        lambda batch: {
-            name: one[0].transform_batch(batch) for name, one in _TABLE.items()
-        }
+    transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
+    data = golden.nested(_episodes(False)).map(transform)
+    for found, given in zip(data, _episodes(False), strict=True):
+      for name, (_, oracle, *_) in _TABLE.items():
+        with self.subTest(name):
+          made = found[name]['steps']
+          expected = oracle(given)
+          _assert_near(self, made, expected)
+          tf.nest.map_structure(
+              lambda spec, leaf: self.assertEqual(
+                  spec.shape.as_list(), [None, *leaf.shape[1:]]
+              ),
+              data.element_spec[name]['steps'],
+              expected,
+          )
+
+
+_CASE = {
+    **_episodes(True)[3],
+    'chunks': np.ones([12, 4, 3], np.float32),
+    'count': np.arange(12, dtype=np.int32),
+}
+# A transform, its arguments, and the ValueError when it is made, or when it
+# meets `_CASE`.
+_ERRORS = (
+    ('FrameSkip', [0], 'skip must be a positive'),
+    ('DropNoOps', ['observation/words'], 'must be numbers, but is string'),
+    ('DropNoOps', dict(no_op=[0, 0]), '^(?s:.*)action has the shape'),
+    ('DropNoOps', dict(predicate=lambda _: True), 'a bool for every step'),
+    ('DropNoOps', ['actoin'], 'Did you mean action'),
+    ('RelativeToAbsoluteGripper', dict(threshold=-1), 'threshold must be 0'),
+    ('BinarizeGripper', ['count'], 'must be floats.*int32'),
+    ('BinarizeGripper', dict(index=3), '3 numbers, but 1 are'),
+    ('BinarizeGripper', dict(index=-4), '3 numbers, but 1 are'),
+    ('BinarizeGripper', ['x'], 'must be one number a step'),
+    ('BinarizeGripper', ['chunks'], 'Cut chunks later'),
+    ('BinarizeGripper', ['observation/both'], 'one leaf, but has .*a.*b'),
+    ('ActionsFromWaypoints', dict(state=_STATE, every=0), 'every must be'),
+    ('MarkPadding', ['reward'], 'reward must be a dict'),
+    ('ActionsFromStates', ['a'], 'no field a'),
+    ('ActionsFromStates', dict(state='a', kind='delta'), "'delta'"),
+    (
+        'ActionsFromStates',
+        dict(state=_STATE, start=6, size=4),
+        'has 9 numbers, but 4 are needed from number 6',
+    ),
+    ('ActionsFromStates', dict(state=_STATE, kept=[3]), r'numbers \[3\]'),
+    ('ActionsFromStates', [_STATE, 'chunks'], 'Both must be vectors'),
+    (
+        'MotionsFromPoses',
+        dict(pose=_STATE, rotation='euler_xyz', frame='tool'),
+        "frame must be one of.*'tool'",
+    ),
+    ('MotionsFromPoses', [_STATE, 'euler'], "one of.*'euler'"),
+    ('MotionsFromPoses', [_STATE, 'matrix'], 'but 12 are needed from number 0'),
+    ('ConvertRotation', ['x', 3, 'euler', 'matrix'], "'euler'"),
+    ('ConvertRotation', ['action', -1, 'euler_xyz', 'matrix'], 'number -1 on'),
+    ('PadField', ['action', 2, 4], 'must have 2 numbers, but'),
+    ('PadField', ['action', 3, 2], 'from size=3 to width=2'),
+    ('PadField', dict(field='action', width=2), '2 numbers at most'),
+    ('SelectFields', [['observation/imag']], 'ation/image'),
+    ('SelectFields', dict(exclude=['acton']), 'Did you mean action'),
+    ('SelectFields', ['action'], r"Write \['action'\]"),
+    ('SelectFields', dict(exclude='x'), r"Write \['x'\]"),
+    ('RenameFields', [{'rewards': 'y'}], 'Did you mean reward'),
+    ('RenameFields', [{'x': 'action'}], "'action' already"),
+    ('ClipField', ['action', 0, 1, 3], 'from number 3 on'),
+    ('ClipField', ['action', [0, 1]], 'do not fit'),
+    ('ClipField', ['x', np.zeros([1, 1])], 'do not fit'),
+    ('ClipField', ['observation/words', 0, 1, 0], 'must be floats'),
+    ('RelabelGoals', ['future'], "strategy must be one of.*'future'"),
+    ('RelabelGoals', ['geometric'], 'needs a discount between'),
+    ('RelabelGoals', ['geometric', 1.0], 'needs a discount between'),
+    ('RelabelGoals', dict(discount=0.9), 'needs a discount between'),
+    (
+        'RelabelGoals',
+        dict(strategy='last', include_current=1),
+        'include_current is for',
+    ),
+    ('RelabelGoals', dict(max_distance=0), 'max_distance must be a positive'),
+    (
+        'RelabelGoals',
+        dict(current_probability=2),
+        'current_probability must be',
+    ),
+    ('RelabelGoals', dict(field='camera'), 'no field camera'),
+    ('RelabelGoals', dict(goal='action'), "a field 'action' already"),
+    ('DropConditioning', dict(keep_goal=1.5), 'keep_goal must be'),
+    ('DropConditioning', dict(instruction='reward'), 'a string'),
+    ('DrawInstruction', ['a', 'y'], r"Write \['a'\]"),
+    ('DrawInstruction', [[], 'y'], 'There are no fields'),
+    ('DrawInstruction', [['a'], 'y', 'frame'], "'frame'"),
+    ('DrawInstruction', [['reward'], 'y'], 'be a string'),
+    ('DrawInstruction', [['observation/wrods'], 'y'], 'Did you mean observ'),
+    ('NormalizeField', dict(field='action', mask=[True, False]), 'do not fit'),
+    ('NormalizeField', ['count'], 'count is int32. Only floats'),
+)
+
+
+class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
+
+  @parameterized.parameters(*_ERRORS)
+  def test_errors(self, name, arguments, message):
+    make = getattr(transforms, name)
+    with self.assertRaisesRegex(ValueError, message):
+      by_name = isinstance(arguments, dict)
+      made = make(**arguments) if by_name else make(*arguments)
+      made({'steps': _CASE}, 0)
+
+  def test_only_whole_episodes_are_thinned(self):
+    without = {name: _CASE[name] for name in _CASE if name != 'discount'}
+    step = golden.step_of(_CASE, 0)
+    for transform in (transforms.FrameSkip(2), _NO_OP()):
+      for steps, message in (
+          (without, 'There is no field discount'),
+          (step, 'leading time dimension'),
+      ):
+        with self.assertRaisesRegex(ValueError, message):
+          transform.transform(steps)
+    with self.assertRaisesRegex(ValueError, 'must be numbers, but is string'):
+      _SCALE(2).transform({'reward': tf.constant('a')})
+
+  def test_a_flag_that_is_missing(self):
+    without = {name: _CASE[name] for name in _CASE if name != 'is_first'}
+    for transform in (
+        transforms.FitImages({'observation/side': (2, 2)}),
+        _NO_OP(predicate=lambda steps: steps['x'] > 0),
+    ):
+      with self.assertRaisesRegex(ValueError, 'There is no field is_first'):
+        transform.transform(without)
+
+  def test_fields_of_unequal_lengths(self):
+    # Which a transform before it can make of them, in one Compose.
+    short = {**_CASE, 'action': _CASE['action'][1:]}
+    drop = _NO_OP(predicate=lambda steps: steps['x'][1:] > 0)
+    for transform, steps in (
+        (transforms.FrameSkip(2), short),
+        (_NO_OP(), short),
+        (drop, _CASE),
+    ):
+      with self.assertRaisesRegex(
+          tf.errors.InvalidArgumentError, 'must have a row for every step'
+      ):
+        transform.transform(steps)
+
+  @parameterized.parameters(
+      *((tf.uint8, bound) for bound in (-1, 300, 0.5)),
+      *((tf.int64, 2.0**63), (tf.uint64, -1)),
+      *((tf.int32, np.nan), (tf.int32, np.inf)),
+      *((tf.float16, 1e5), (tf.float16, -1e5), (tf.float32, [0.0, 1e39])),
+  )
+  def test_bounds_that_the_dtype_cannot_hold(self, dtype, bound):
+    for clip in (
+        transforms.ClipField('x', low=bound),
+        transforms.ClipField('x', high=bound),
+    ):
+      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which can'):
+        clip.transform({'x': tf.zeros([3, 2], dtype)})
+
+
+class MoreTest(tf.test.TestCase):
+  """What is said of single transforms besides."""
+
+  def test_thinning_of_no_steps_and_of_a_cut_episode(self):
+    for transform in (transforms.FrameSkip(2), _NO_OP()):
+      empty = tf.nest.map_structure(lambda leaf: leaf[:0], ways.FIVE)
+      steps = transform({'steps': empty})['steps']
+      tf.nest.map_structure(self.assertAllEqual, steps, empty)
+    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)
+    steps = transforms.FrameSkip(2)({'steps': cut})['steps']
+    self.assertAllEqual(steps['is_first'] | steps['is_last'], [False, False])
+    self.assertAllEqual(steps['reward'], [5, 4])
+
+  def test_relative_commands_undo_absolute_ones(self):
+    relative = np.float32([0, 1, 0, 0, -1, 0, 1, 0])
+    gripper = transforms.RelativeToAbsoluteGripper(index=None)
+    absolute = gripper.transform({'action': relative})['action']
+    previous = np.float32([1, *absolute[:-1]])
+    self.assertAllEqual(gripper.relative(absolute, previous), relative)
+    with self.assertRaisesRegex(ValueError, 'previous must be floats.*int'):
+      gripper.relative([1.0], [1])
+
+  def test_states_are_reached(self):
+    state = _CASE['observation']['state']
+    motions = functools.partial(
+        transforms.MotionsFromPoses, 'state', 'rotation_6d'
     )
-    made = list(data)
-    for name, (_, oracle, *_) in _TABLE.items():
-      with self.subTest(name):
-        found = [steps for row in made for steps in _steps_of(row[name])]
-        for steps, one in zip(found, given, strict=True):
-          _assert_near(self, steps, oracle(one))
-        tf.nest.map_structure(
-            lambda spec, leaf: self.assertEqual(
-                spec.shape.as_list(), [None, *leaf.shape[1:]]
-            ),
-            data.element_spec[name].steps,
-            oracle(given[0]),
-        )
+    for transform in (
+        transforms.ActionsFromStates('state'),
+        transforms.ActionsFromStates('state', kind='absolute'),
+        motions(),
+        motions(motion_rotation='matrix', frame='end_effector'),
+    ):
+      first = transforms.ConvertRotation('state', 3, 'rotation_6d', 'matrix')
+      steps = {'state': state, 'action': np.zeros([12, 1], np.float32)}
+      steps = first.invert(first.transform(steps))  # of unit length
+      made = transform.transform(steps)
+      reached = transform.target(made)[:-1]
+      self.assertAllClose(reached, steps['state'][1:], 1e-5, 1e-5)
+
+  def test_a_rotation_is_turned_back(self):
+    convert, _ = _TABLE['rotation']
+    steps = {'action': np.float32([0.5, -1.0, 2.0])}
+    self.assertAllClose(convert.invert(convert.transform(steps)), steps)
+    self.assertEqual(convert.invert({}), {})
+
+  def test_common_width_of_a_mixture(self):
+    pad = transforms.PadField
+    data = {'one': golden.stacked([_CASE]), 'two': golden.nested([_CASE])}
+    data['two'] = data['two'].map(pad('action', 3, 5))
+    pads = pad.to_common_width(data)
+    expected = {'one': pad('action', 3, 5), 'two': pad('action', 5, 5)}
+    self.assertEqual(pads, expected)
+    wide = pad.to_common_width(data, width=8)
+    self.assertEqual(wide['one'], pad('action', 3, 8))
+    with self.assertRaisesRegex(ValueError, 'reward of the data set one must'):
+      pad.to_common_width(data, 'reward')
+    with self.assertRaisesRegex(ValueError, 'it was padded is not known'):
+      pad('action', width=5).invert({'action': np.zeros(5)})
+
+  def test_an_inverse_of_some_fields_and_nan(self):
+    rename = transforms.RenameFields({'observation/a': 'action', 'x': 'y'})
+    self.assertEqual(rename.invert({'action': 1}), {'observation': {'a': 1}})
+    clip = transforms.ClipField('x', -1, 1)
+    clipped = clip.transform({'x': tf.constant([np.nan, 5.0])})['x']
+    self.assertAllEqual(clipped, [np.nan, 1.0])
+
+  def test_integer_reward(self):
+    clip = functools.partial(_SCALE, 2, minimum=0)
+    for dtype in (tf.int8, tf.uint8, tf.int32):
+      reward = tf.constant([0, 1, dtype.max], dtype)
+      for wrap in (lambda fn: fn, tf.function):
+        scale = wrap(_SCALE(2).transform)
+        steps = {'reward': reward}
+        found = wrap(clip(maximum=dtype.max).transform)(steps)['reward']
+        self.assertAllEqual(found, [0, 2, dtype.max])
+        self.assertEqual(found.dtype, dtype)
+        for steps in steps, {'reward': reward[2], 'is_last': False}:
+          with self.assertRaisesRegex(
+              tf.errors.InvalidArgumentError,
+              f'(?s)reward must fit {dtype.name}.*{2 * dtype.max}',
+          ):
+            scale(steps)
+        # The reward of a last step has no meaning, whatever it is.
+        for is_last in ([False, False, True], [[False], [False], [True]]):
+          found = scale({'reward': reward, 'is_last': is_last})['reward']
+          self.assertAllEqual(found[:2], [0, 2])
+    with self.assertRaisesRegex(ValueError, 'reward is int32.*Cast'):
+      _SCALE(0.5).transform({'reward': reward})
 
 
 if __name__ == '__main__':

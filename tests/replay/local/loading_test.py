@@ -51,13 +51,13 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertTrue(np.isnan(found.undiscounted_return).all())
 
   def test_an_episode_of_several_blocks(self):
-    lengths = [5000, 2, 4200]
+    lengths = [10000, 2, 9000]
     episodes = cuts.episodes_of(lengths)
     items = _items(windows_lib.Windows(3, 2, 'tile'))
     for form in golden.FORMS.values():
       found = loading.load_frames(form(episodes), items)
       self.assertEqual(found.episodes.num_rows.tolist(), lengths)
-      self.assertEqual(found.episodes.num_items.tolist(), [2500, 1, 2100])
+      self.assertEqual(found.episodes.num_items.tolist(), [5000, 1, 4500])
       for first, episode in zip(found.episodes.first_row, episodes):
         shown = _observations(found, first, len(episode['reward']))
         self.assertAllEqual(shown, episode['observation'])

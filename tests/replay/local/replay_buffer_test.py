@@ -117,7 +117,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
         yield buffer, (way() for way in ways)
       elif kind == 'in tf.data':
         dataset = buffer.as_dataset(batch_size)
-        yield buffer, dataset.take(20).as_numpy_iterator()
+        yield buffer, dataset.take(40).as_numpy_iterator()
       else:
         iterator = iter(buffer.as_dataset(batch_size))
         take = lambda iterator=iterator: next(iterator)
@@ -130,7 +130,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     expected = None
     for buffer, batches in self.batches(sampler, batch_size):
       found = []
-      for frames, info in itertools.islice(batches, 20):
+      for frames, info in itertools.islice(batches, 40):
         found.append(tf.nest.map_structure(np.asarray, (frames, info)))
         if sampler == 'prioritized' and batch_size:
           errors = np.asarray(info.key)[:, 0] % 7 + len(found) % 3

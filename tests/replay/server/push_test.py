@@ -90,6 +90,38 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(report.inserted_items, {testing.TABLE: len(expected)})
       _check_items(self, client, expected)
 
+  @parameterized.named_parameters(
+      ('pairs', _ADD, {}, [4, 0, 4], 2),
+      ('single_steps', _ADD, {'sequence_length': 1}, [4, 1, 4], 1),
+      ('crossing', _SEQUENCES, {}, [9], 2),
+      ('episodes', _EPISODES, {'max_sequence_length': 4}, [4, 1, 4], None),
+      (
+          'bypassed',
+          _EPISODES,
+          {'max_sequence_length': 3, 'bypass_partial_episodes': True},
+          [0, 1, 0],
+          None,
+      ),
+      ('padded', _ADD, {'pad_end_of_episodes': True}, [4, 2, 4], 2),
+  )
+  def test_items_of_observers(self, observer_class, settings, runs, length):
+    # What an item is cut from: runs of the 9 frames of truncated(4), single(1)
+    # and complete(4); the single one may be padded.
+    data = golden.stacked(_ROW_OF_THREE)
+    frames = _frames_of(_ROW_OF_THREE)
+    if runs == [9]:
+      frames = [sum(frames, [])]
+    if runs[1:2] == [2]:
+      zeros = tf.nest.map_structure(np.zeros_like, frames[1][0])
+      frames[1].append(zeros._replace(step_type=np.int32(2)))
+    expected = []
+    for run, of_run in zip(runs, frames):
+      if run:
+        expected += _windows(of_run, length or run)
+    with _observed(data, observer_class, **settings) as (client, observer):
+      self.assertEqual(self.push(data, observer), 9)
+      _check_items(self, client, expected)
+
   @parameterized.parameters(
       (
           _ADD,
@@ -159,40 +191,7 @@ class PushFrameByFrameTest(PushTest):
   method = 'observer'
 
 
-class ObserversTest(parameterized.TestCase, tf.test.TestCase):
-
-  # Frame by frame, it is TF-Agents that makes the items.
-  @parameterized.named_parameters(
-      ('pairs', _ADD, {}, [4, 0, 4], 2),
-      ('single_steps', _ADD, {'sequence_length': 1}, [4, 1, 4], 1),
-      ('crossing', _SEQUENCES, {}, [9], 2),
-      ('episodes', _EPISODES, {'max_sequence_length': 4}, [4, 1, 4], None),
-      (
-          'bypassed',
-          _EPISODES,
-          {'max_sequence_length': 3, 'bypass_partial_episodes': True},
-          [0, 1, 0],
-          None,
-      ),
-      ('padded', _ADD, {'pad_end_of_episodes': True}, [4, 2, 4], 2),
-  )
-  def test_items_of_observers(self, observer_class, settings, runs, length):
-    # What an item is cut from: runs of the 9 frames of truncated(4), single(1)
-    # and complete(4); the single one may be padded.
-    data = golden.stacked(_ROW_OF_THREE)
-    frames = _frames_of(_ROW_OF_THREE)
-    if runs == [9]:
-      frames = [sum(frames, [])]
-    if runs[1:2] == [2]:
-      zeros = tf.nest.map_structure(np.zeros_like, frames[1][0])
-      frames[1].append(zeros._replace(step_type=np.int32(2)))
-    expected = []
-    for run, of_run in zip(runs, frames):
-      if run:
-        expected += _windows(of_run, length or run)
-    with _observed(data, observer_class, **settings) as (client, observer):
-      self.assertEqual(push.push_rlds_to_reverb(data, observer), 9)
-      _check_items(self, client, expected)
+class OtherObserversTest(tf.test.TestCase):
 
   def test_any_callable_with_the_interface(self):
     episodes = [golden.TRUNCATED, golden.COMPLETE]
