@@ -22,6 +22,7 @@ loses both; they leave what it wrote; and nothing is synced to the disk first.
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import tempfile
 from typing import Iterator, Sequence
@@ -109,6 +110,20 @@ def recover_interrupted_write(directory: str) -> None:
   with contextlib.suppress(BlockingIOError):
     with locks.locked(_beside(target, 'lock'), target) as is_locked:
       _recover(target, is_locked)
+
+
+def remove_unfinished(parent: str) -> None:
+  """Removes what writers that died have left of new folders in a local folder.
+
+  Args:
+    parent: the folder, in which nobody may write now.
+  """
+  for name in files.names_in(parent):
+    path = os.path.join(parent, name)
+    if re.fullmatch(r'\..+\.unfinished', name):
+      files.remove_folder(path)
+    elif re.fullmatch(r'\..+\.lock', name):
+      files.remove(path)
 
 
 def is_unfinished(directory: str, marker: str) -> bool:

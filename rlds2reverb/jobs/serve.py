@@ -148,11 +148,7 @@ class KeptCheckpoints:
       CheckpointError: if all are damaged.
       OSError, ValueError: as `restore_reverb_server` does.
     """
-    for name in files.names_in(self._kept):
-      if name.startswith('.') and not name.startswith(_DAMAGED):
-        path = os.path.join(self._kept, name)
-        files.remove_folder(path)
-        files.remove(path)
+    whole.remove_unfinished(self._kept)
     paths = self.paths()
     for path in paths:
       try:
