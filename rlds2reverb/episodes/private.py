@@ -76,10 +76,15 @@ def own_default_graph() -> Iterator[None]:
 
 
 def as_user_code(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a user's function, which AutoGraph rewrites in a graph."""
-  if tf.executing_eagerly():
-    return function
-  return autograph.tf_convert(function, ag_ctx.control_status_ctx())
+  """Decorates a function of the user, which AutoGraph rewrites in a graph."""
+
+  def call(*args, **kwargs):
+    if tf.executing_eagerly():
+      return function(*args, **kwargs)
+    rewritten = autograph.tf_convert(function, ag_ctx.control_status_ctx())
+    return rewritten(*args, **kwargs)
+
+  return call
 
 
 class WrappedDataset(tf.data.Dataset):

@@ -160,15 +160,10 @@ def make_dataset(
   dataset.must_live = streams
   if sequence_fn is None:
     return dataset
-  are_batches = batches.element_spec[1].key.shape.rank == 2
-
-  def apply(frames, info):
-    function = graphs.as_user_code(sequence_fn)
-    if are_batches:
-      return tf.vectorized_map(function, frames), info
-    return function(frames), info
-
-  return dataset.map(apply)
+  sequence_fn = item_fn = graphs.as_user_code(sequence_fn)
+  if batches.element_spec[1].key.shape.rank == 2:
+    sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
+  return dataset.map(lambda frames, info: (sequence_fn(frames), info))
 
 
 def _map_here(

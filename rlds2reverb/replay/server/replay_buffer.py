@@ -165,8 +165,8 @@ class ServerReplayBuffer(
     # A server of its own lives as long as its data sets.
     dataset.replay_buffer = self
     if sequence_preprocess_fn:
-      apply = lambda frames: graphs.as_user_code(sequence_preprocess_fn)(frames)
-      dataset = dataset.map(lambda frames, info: (apply(frames), info))
+      preprocess = graphs.as_user_code(sequence_preprocess_fn)
+      dataset = dataset.map(lambda frames, info: (preprocess(frames), info))
       if sample_batch_size is not None:
         dataset = dataset.batch(sample_batch_size, drop_remainder=True)
     return dataset
