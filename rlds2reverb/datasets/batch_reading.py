@@ -5,8 +5,8 @@ short. Here `tf.io.parse_example` parses many at once. It returns the values of
 a field for all their steps, one after the other, as in a batch.
 """
 
-import functools
-import os
+import dataclasses
+import json
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
@@ -15,7 +15,6 @@ import tree
 
 from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import record_parsing
-from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import attempts
 from rlds2reverb.episodes import blocks
@@ -23,6 +22,7 @@ from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import pipeline_cache
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -86,29 +86,63 @@ def read_batches(
   features, decoders = builder.info.features, decoders or {}
   if not _can_be_batched(features, decoders):
     return None
-  batches = records_lib.record_batches(
+  records = records_lib.record_batches(
       builder,
       split,
       shuffle_files=shuffle_files,
       read_config=read_config,
       max_bytes=grouping.GROUP_BYTES,
   )
-  if batches is None:
+  if records is None:
     return None
-  describe = lambda unused_index: ''
-  if records_lib.is_repeatable(read_config, shuffle_files):
-    describe = _place_finder(builder, split, read_config)
-  reader = _Reader(features, decoders, decode_steps, describe)
+  skipped = [
+      path for path, one in tree.flatten_with_path(decoders) if one is not None
+  ]
+  settings = _Settings(
+      json.dumps([features.to_json(), skipped], sort_keys=True),
+      read_config.num_parallel_calls_for_decode,
+      features,
+      decoders,
+      decode_steps,
+  )
+  batches = _parse_and_decode(records, settings)
+  return batches if read_config.skip_prefetch else batches.prefetch(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+  """Everything besides the records that the pipeline depends on.
+
+  Attributes:
+    text: the features, and the paths of those that are left encoded, as JSON.
+    num_parallel_calls: how many batches are parsed and decoded at a time.
+    features: the features.
+    decoders: the TFDS decoders, nested as the features are.
+    decode_steps: a function that decodes stored steps, stacked.
+  """
+
+  text: str
+  num_parallel_calls: int
+  features: tfds.features.FeaturesDict = dataclasses.field(compare=False)
+  decoders: Mapping[str, Any] = dataclasses.field(compare=False)
+  decode_steps: Callable[[Any], Any] = dataclasses.field(compare=False)
+
+
+@pipeline_cache.cache_pipeline
+def _parse_and_decode(records, settings, unused_function=None):
+  """Returns the `EpisodeBatch`s of `records.RecordBatches`."""
+  reader = _Reader(settings, records.order)
 
   def with_index(index, read):
     return index + _num_records(read.records), (index, read)
 
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
-  parallel = read_config.num_parallel_calls_for_decode
+  parallel = settings.num_parallel_calls
+  batches = records_lib.cut(records, grouping.GROUP_BYTES)
   parsed = attempts.attempt(batches, reader.parse, reader.bad_parsed, parallel)
   parts = graphs.flat_map(parsed, reader.parts)
-  if _is_stored_plainly(features[rlds.STEPS].feature):
+  if _is_stored_plainly(settings.features[rlds.STEPS].feature):
     # A guard against errors takes milliseconds, and nothing can fail here.
     decoded = graphs.map_elements(parts, reader.decode, parallel)
   else:
@@ -116,35 +150,19 @@ def read_batches(
         parts, reader.decode, reader.bad_decoded, parallel
     )
   numbered = graphs.scan(decoded, tf.constant(0, tf.int64), with_index)
-  read = graphs.flat_map(numbered, reader.to_batches)
-  return read if read_config.skip_prefetch else read.prefetch(1)
-
-
-def _place_finder(builder, split, read_config) -> Callable[[int], str]:
-  """Returns a function that names the place of a record by its index."""
-  parts = builder.info.splits[split].file_instructions
-  order_of = functools.lru_cache(1)(
-      lambda: record_places.order_of(parts, read_config, builder)
-  )
-
-  def find(index: int) -> str:
-    found, order = order_of()
-    part = parts[found[index]]
-    number = order[index] - sum(one.take for one in parts[: found[index]])
-    return f'record {part.skip + number} of {os.fspath(part.filename)}'
-
-  return find
+  return graphs.flat_map(numbered, reader.to_batches)
 
 
 class _Reader:
   """Parses and decodes the records of one data set, in graph mode."""
 
-  def __init__(self, features, decoders, decode_steps, describe):
+  def __init__(self, settings, order):
+    features = settings.features
     parser = record_parsing.Parser(features)
     steps = features[rlds.STEPS].feature
     self._parser = parser
-    self._describe = describe
-    self._decode_fields = _field_decoder(features, decoders)
+    self._order = order
+    self._decode_fields = _field_decoder(features, settings.decoders)
     numbers = [
         spec
         for spec in tf.nest.flatten(steps.get_tensor_spec())
@@ -154,7 +172,7 @@ class _Reader:
     # Each is used twice, and building it takes long.
     self._parse_fn = graphs.built_once(self._parse)
     self._decode_fn = graphs.built_once(
-        lambda columns: decode_steps(parser.nest_steps(columns))
+        lambda columns: settings.decode_steps(parser.nest_steps(columns))
     )
 
   def parse(self, bounds, records) -> _Read:
@@ -206,7 +224,7 @@ class _Reader:
 
     def without_steps(spec, index):
       record = read.records[records_lib.RECORD][index : index + 1]
-      fault = self._parser.find_fault(record, first + index, self._describe)
+      fault = self._parser.find_fault(record, first + index, self._order)
       return steps_lib.zeros(spec)._replace(fault=fault)
 
     to_variant = tf.data.experimental.to_variant

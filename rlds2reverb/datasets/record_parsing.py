@@ -4,8 +4,9 @@
 records, one after the other.
 """
 
+import json
 import math
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from google.protobuf import message
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import grouping
 from rlds2reverb.episodes import rlds
@@ -82,24 +84,26 @@ class Parser:
       self,
       record: tf.Tensor,
       index: tf.Tensor,
-      describe: Callable[[int], str],
+      order: tf.Tensor,
   ) -> faults.Fault:
     """Finds out why a record cannot be parsed or decoded.
 
     Args:
       record: string `[1]`.
       index: int64 `[]`, its index.
-      describe: a function of the index, which names the place of the record.
+      order: string `[]`: the `record_places.Order` of the records, as JSON;
+        empty if it is not known.
     """
 
-    def look(record, index):
-      return *self._look_at(record), describe(index)
+    def look(record, index, order):
+      place = order and record_places.Order(*json.loads(order)).describe(index)
+      return *self._look_at(record), place
 
     # Bad records are rare, and building a graph that looks at them takes longer
     # than reading a small data set.
     found = tf.numpy_function(
         look,
-        [record, index],
+        [record, index, order],
         [tf.string] * 4,
         stateful=False,
         name=FIND_FAULT,

@@ -54,30 +54,29 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
   Raises:
     OSError: if a file has fewer records than it should have.
   """
-  parts = builder.info.splits[split].file_instructions
-  paths = [os.fspath(part.filename) for part in parts]
+  order = order_of(builder, split, tfds.ReadConfig())
   lengths = [
-      read_lengths(path, part.skip + part.take)
-      for path, part in zip(paths, parts)
+      read_lengths(path, skip + count) for path, skip, count in order.parts
   ]
-  for path, part, found in zip(paths, parts, lengths):
-    if len(found) < part.skip + part.take:
+  for (path, skip, count), found in zip(order.parts, lengths):
+    if len(found) < skip + count:
       raise OSError(
           f'{path} is damaged, or compressed: it has {len(found)} whole'
-          f' records, but should have at least {part.skip + part.take}. If it'
-          ' is compressed, unpack it first, as TFDS does not read it either.'
+          f' records, but should have at least {skip + count}. If it is'
+          ' compressed, unpack it first, as TFDS does not read it either.'
       )
   sizes = [found + FRAME_BYTES for found in lengths]
   begins = [np.cumsum(one) - one for one in sizes]
-  file, place = order_of(parts, tfds.ReadConfig(), builder)
+  file, place = order.find()
   join = lambda columns: np.concatenate(
       [np.zeros(0, np.int64)]
-      + [column[part.skip :] for column, part in zip(columns, parts)]
+      + [column[skip:] for column, (_, skip, _) in zip(columns, order.parts)]
   )
   folder = os.fspath(builder.data_path)
   # Several parts of a split may be in one file.
   names, numbers = np.unique(
-      [os.path.relpath(path, folder) for path in paths], return_inverse=True
+      [os.path.relpath(path, folder) for path, _, _ in order.parts],
+      return_inverse=True,
   )
   return Records(
       folder,
@@ -119,37 +118,67 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
   return np.array(lengths, np.int64)
 
 
-def order_of(
-    parts: Sequence[Any],
-    read_config: tfds.ReadConfig,
-    builder: tfds.core.DatasetBuilder,
-) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns where each record is, in the order in which TFDS gives them.
+class Order(NamedTuple):
+  """What tells the order in which TFDS gives the records of a split.
 
-  Args:
-    parts: the file instructions of a split.
-    read_config: the options of TFDS.
-    builder: the builder of the data set.
-
-  Returns:
-    int64 `[R]`, twice: the part of each record, and its place among the records
-    of all parts, one part after the other.
+  Attributes:
+    parts: of each part of a file that is read: its path, the number of records
+      that are skipped, and the number of those that are read.
+    cycle_length: how many files are read at a time; less than 1 for TensorFlow's
+      choice.
+    block_length: how many records of a file come in turn.
   """
+
+  parts: Sequence[Tuple[str, int, int]]
+  cycle_length: int
+  block_length: int
+
+  def find(self) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns where each record is.
+
+    Returns:
+      int64 `[R]`, twice: the part of each record, and its place among the
+      records of all parts, one part after the other.
+    """
+    cycle = self.cycle_length
+    if cycle < 1:
+      cycle = len(os.sched_getaffinity(0))
+    # The files that are open have a turn each, of a block. If a file ends
+    # within its turn, the next one takes its place.
+    free = [(0, place) for place in range(min(cycle, len(self.parts)))]
+    opened = []
+    for _, _, count in self.parts:
+      turn, place = heapq.heappop(free)
+      opened.append((turn, place))
+      heapq.heappush(free, (turn + count // self.block_length + 1, place))
+    counts = np.array([count for _, _, count in self.parts], np.int64)
+    part = np.repeat(np.arange(len(counts)), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    number = np.arange(len(part)) - first
+    turns, places = np.array(opened, np.int64).reshape(-1, 2)[part].T
+    order = np.lexsort([places, turns + number // self.block_length])
+    return part[order], order
+
+  def describe(self, index: int) -> str:
+    """Returns the place of a record, by its index, in words."""
+    found, order = self.find()
+    path, skip, _ = self.parts[found[index]]
+    before = sum(count for _, _, count in self.parts[: found[index]])
+    return f'record {skip + order[index] - before} of {path}'
+
+
+def order_of(
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    read_config: tfds.ReadConfig,
+) -> Order:
+  """Returns what tells the order of the records of a split."""
   cycle = private.cycle_length_of(read_config, builder.info.disable_shuffling)
-  if not cycle or cycle < 0:  # TensorFlow's choice.
-    cycle = len(os.sched_getaffinity(0))
-  block = read_config.interleave_block_length or 1
-  # The files that are open have a turn each, of a block. If a file ends within
-  # its turn, the next one takes its place.
-  free = [(0, place) for place in range(min(cycle, len(parts)))]
-  opened = []
-  counts = np.array([part.take for part in parts], np.int64)
-  for count in counts.tolist():
-    turn, place = heapq.heappop(free)
-    opened.append((turn, place))
-    heapq.heappush(free, (turn + count // block + 1, place))
-  part = np.repeat(np.arange(len(parts)), counts)
-  number = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts, counts)
-  turns, places = np.array(opened, np.int64).reshape(-1, 2)[part].T
-  order = np.lexsort([places, turns + number // block])
-  return part[order], order
+  return Order(
+      [
+          (os.fspath(part.filename), part.skip, part.take)
+          for part in builder.info.splits[split].file_instructions
+      ],
+      cycle or 0,
+      read_config.interleave_block_length or 1,
+  )

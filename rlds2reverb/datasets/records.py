@@ -7,8 +7,8 @@ order in which TFDS gives the episodes.
 
 from concurrent import futures
 import dataclasses
-import os
-from typing import Any, Callable, Dict, Optional
+import json
+from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +43,25 @@ _MAX_STATS = 16
 _END = np.int64(-1)
 
 
+class RecordBatches(NamedTuple):
+  """Batches of records that are to be cut.
+
+  Attributes:
+    batches: a data set of dicts `[R]`: `RECORD`, string, and `tfds_id`, string,
+      if the options of TFDS ask for it. If the order of the records is known,
+      of pairs of the number of each batch that can be read, and the dict.
+    alone: a data set of the same records, each in a batch of its own, which
+      raises the errors; `()` if the order is not known.
+    num_records: int64 `[]`: how many there must be; `()` likewise.
+    order: string `[]`: the `record_places.Order`, as JSON; empty likewise.
+  """
+
+  batches: tf.data.Dataset
+  alone: Any
+  num_records: Any
+  order: Any
+
+
 def record_batches(
     builder: tfds.core.DatasetBuilder,
     split: Any,
@@ -50,31 +69,25 @@ def record_batches(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
     max_bytes: int,
-) -> Optional[tf.data.Dataset]:
-  """Reads the records of a split in batches, in the order of TFDS.
-
-  If a file cannot be read to its end, the records before come out first, and
-  then the error of TFDS. If the order is random, or the number of episodes is
-  not known, some of the last records before it may be missing.
+) -> Optional[RecordBatches]:
+  """Reads the records of a split in batches, in the order of TFDS; see `cut`.
 
   Args:
     builder: the builder of a data set on disk.
     split: one TFDS split.
     shuffle_files: whether the files are read in a random order.
     read_config: the options of TFDS.
-    max_bytes: how many bytes of records a batch should have at most; see
-      `grouping.bounds_of_parts`. Up to 2048 are read before they are cut
-      into batches. These have at most `4 * max_bytes` bytes, or `max_bytes`
-      more than the largest record. For this, the lengths of all records are
-      looked up first. For files that are remote, not in TFRecord format, or
-      larger than 4 GiB in all, they are not, and for a random order they do not
-      help; then at most 16 records are read together.
+    max_bytes: how many bytes of records a batch that is cut should have at
+      most. Up to 2048 are read before they are cut into batches. These have at
+      most `4 * max_bytes` bytes, or `max_bytes` more than the largest record.
+      For this, the lengths of all records are looked up first. For files that
+      are remote, not in TFRecord format, or larger than 4 GiB in all, they are
+      not, and for a random order they do not help; then at most 16 records are
+      read together.
 
   Returns:
-    A data set of pairs: the bounds of a batch, int64 `[2]`; and what it is cut
-    from, a dict of `[R]`, of `RECORD`, string, and of `tfds_id`, string, if the
-    options of TFDS ask for it. None if TFDS does not read the data set from
-    files, or if the options have an order that may be another each time.
+    The batches. None if TFDS does not read the data set from files, or if the
+    options have an order that may be another each time.
   """
   if (
       not private.reads_files(builder)
@@ -83,26 +96,32 @@ def record_batches(
     return None
   has_order = is_repeatable(read_config, shuffle_files)
   if has_order:
-    # The number of records is checked below.
+    # The number of records is checked when they are cut.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
   records = private.read_records(
       builder, split, shuffle_files=shuffle_files, read_config=read_config
   )
   if records is None:
     return None
-  parts = builder.info.splits[split].file_instructions
-  sizes = _sizes(builder, parts, read_config, max_bytes, has_order)
+  order = record_places.order_of(builder, split, read_config)
+  sizes = _sizes(builder, split, order, read_config, max_bytes, has_order)
   alone = records.batch(1)
   batches = alone.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
-  cut = lambda batch: _cut(batch, max_bytes)
   if not has_order:
-    return batches.flat_map(cut)
-  num_records = sum(part.take for part in parts)
+    return RecordBatches(batches, (), (), '')
+  num_records = sum(count for _, _, count in order.parts)
   # There is one more for each file that cannot be read, and for the end.
-  most = max(len(sizes), num_records // sizes[0] + 1) + len(parts) + 3
+  most = max(len(sizes), num_records // sizes[0] + 1) + len(order.parts) + 3
+  # A data set of batches loses the records of a batch in which an error occurs.
+  # A file that cannot be opened would fail for ever, so the numbers have an
+  # end.
   numbers = tf.data.Dataset.range(most)
-  numbered = tf.data.Dataset.zip((numbers, batches)).ignore_errors()
-  return _parts_until_an_error(alone, num_records, numbered, cut)
+  return RecordBatches(
+      tf.data.Dataset.zip((numbers, batches)).ignore_errors(),
+      alone.apply(tf.data.experimental.assert_cardinality(num_records)),
+      tf.constant(num_records, tf.int64),
+      tf.constant(json.dumps(order)),
+  )
 
 
 def is_repeatable(read_config, shuffle_files: bool) -> bool:
@@ -117,12 +136,13 @@ def is_repeatable(read_config, shuffle_files: bool) -> bool:
 
 
 def _sizes(
-    builder, parts, read_config, max_bytes: int, has_order: bool
+    builder, split, order, read_config, max_bytes: int, has_order: bool
 ) -> np.ndarray:
   """Returns how many records the batches have in turn, or all of them."""
-  paths = [os.fspath(part.filename) for part in parts]
+  paths = [path for path, _, _ in order.parts]
   with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
     num_bytes = sum(executor.map(_file_bytes, paths))
+  parts = builder.info.splits[split].file_instructions
   in_files = sum(part.examples_in_shard for part in parts)
   size = min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
   alike = np.array([size], np.int64)
@@ -137,17 +157,17 @@ def _sizes(
     return few
   try:
     found = [
-        record_places.read_lengths(path, part.skip + part.take)[part.skip :]
-        for path, part in zip(paths, parts)
+        record_places.read_lengths(path, skip + count)[skip:]
+        for path, skip, count in order.parts
     ]
   except OSError:
     return alike  # That the file cannot be read is told when it is read.
   lengths = np.concatenate(found)
   if size * lengths.max(initial=0) <= _MANY_BATCHES * max_bytes:
     return alike
-  if not has_order or len(lengths) < sum(part.take for part in parts):
+  if not has_order or len(lengths) < sum(count for _, _, count in order.parts):
     return few
-  lengths = lengths[record_places.order_of(parts, read_config, builder)[1]]
+  lengths = lengths[order.find()[1]]
   # Those that begin within the same `max_bytes` are read together.
   part = (np.cumsum(lengths) - lengths) // max_bytes
   is_cut = np.diff(part, append=-1) != 0
@@ -162,28 +182,30 @@ def _file_bytes(path: str) -> int:
     return 0  # That the file cannot be read is told when it is read.
 
 
-def _parts_until_an_error(
-    alone: tf.data.Dataset,
-    num_records: int,
-    numbered: tf.data.Dataset,
-    cut: Callable[[Dict[str, tf.Tensor]], tf.data.Dataset],
-) -> tf.data.Dataset:
-  """Reads the parts of batches, so that no record before an error is lost.
+def cut(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
+  """Cuts batches of records into smaller ones, and finds those not read.
 
-  A data set of batches loses the records of the batch in which an error occurs.
-  Therefore batches are numbered, and those with an error are left out. If a
-  number is missing, the records from there on are read again, one by one.
+  If a file cannot be read to its end, the records before come out first, and
+  then the error of TFDS. If the order is random, or the number of episodes is
+  not known, some of the last records before it may be missing.
 
   Args:
-    alone: the records, each in a batch of its own.
-    num_records: how many there must be.
-    numbered: the numbers and batches of the same records. A file that cannot be
-      opened would fail for ever, so the numbers have an end.
-    cut: a function that returns the data set of the parts of a batch.
+    read: the batches. In those with an order, those with an error are left out.
+      If a number is missing, the records from there on are read again, one by
+      one.
+    max_bytes: how many bytes a batch should have at most; see
+      `grouping.bounds_of_parts`.
+
+  Returns:
+    A data set of pairs: the bounds of a batch, int64 `[2]`; and the dict of
+    `[R]` that it is cut from.
   """
+  cut_one = lambda batch: _cut(batch, max_bytes)
+  if read.alone == ():
+    return graphs.flat_map(read.batches, cut_one)
+  num_records, alone = read.num_records, read.alone
   nothing = {name: tf.constant([], tf.string) for name in alone.element_spec}
   end = tf.data.Dataset.from_tensors((_END, nothing))
-  checked = alone.apply(tf.data.experimental.assert_cardinality(num_records))
 
   def find_missing(state, numbered):
     number, start = state
@@ -199,17 +221,16 @@ def _parts_until_an_error(
 
   def read_again(start):
     failing = tf.data.Dataset.from_tensors(nothing).map(_fail)
-    ones = checked.skip(start).concatenate(failing)
+    ones = alone.skip(start).concatenate(failing)
     bounds = tf.data.Dataset.from_tensors(np.array([0, 1])).repeat()
     return tf.data.Dataset.zip((bounds, ones))
 
   def parts(is_next, start, batch):
-    return tf.cond(is_next, lambda: cut(batch), lambda: read_again(start))
+    return tf.cond(is_next, lambda: cut_one(batch), lambda: read_again(start))
 
   zero = tf.constant(0, tf.int64)
-  return (
-      numbered.concatenate(end).scan((zero, zero), find_missing).flat_map(parts)
-  )
+  numbered = read.batches.concatenate(end).scan((zero, zero), find_missing)
+  return numbered.flat_map(parts)
 
 
 def _fail(nothing):

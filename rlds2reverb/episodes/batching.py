@@ -9,6 +9,7 @@ from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import pipeline_cache
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
@@ -19,7 +20,8 @@ _MAX_TOGETHER = 8
 _MANY_STEPS = 64
 
 
-def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
+@pipeline_cache.cache_pipeline
+def unbatch(batches, unused_settings=None, unused_function=None):
   """Returns the episodes in batches, one by one, with stacked `steps`."""
 
   def separate(batch):

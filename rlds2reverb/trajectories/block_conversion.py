@@ -17,12 +17,12 @@ from rlds2reverb.episodes import data_sets
 from rlds2reverb.episodes import episode_batches
 from rlds2reverb.episodes import faults
 from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import pipeline_cache
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows
 from rlds2reverb.trajectories import frame_blocks
-from rlds2reverb.trajectories import pipeline_cache
 from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import validation
 
@@ -85,12 +85,12 @@ class _Checked(NamedTuple):
 
 
 @pipeline_cache.cache_pipeline
-def convert_blocks(data, report, settings, policy_info=None):
+def convert_blocks(inputs, settings, policy_info=None):
   """Converts episodes to `FrameBlock`s.
 
   Args:
-    data: an RLDS data set, or a data set of batches.
-    report: the `ReportTables` to fill, or None.
+    inputs: an RLDS data set, or a data set of batches; and the `ReportTables`
+      to fill, or `()`.
     settings: the `Settings`.
     policy_info: a `specs.PolicyInfo`, or None.
 
@@ -99,6 +99,7 @@ def convert_blocks(data, report, settings, policy_info=None):
     InvalidArgumentError: while iterating, if an episode is invalid. The
       episodes before it come out first.
   """
+  data, report = inputs
   batches = data_sets.batches_of(
       data,
       fields={*validation.FIELDS, *settings.all_fields},
@@ -127,7 +128,7 @@ def convert_blocks(data, report, settings, policy_info=None):
 
 
 @pipeline_cache.cache_pipeline
-def frames_alone(blocks, unused_tables, unused_settings, unused_function=None):
+def frames_alone(blocks, unused_settings=None, unused_function=None):
   """Returns the frames of `FrameBlock`s."""
   return graphs.map_elements(blocks, lambda block: block.frames)
 

@@ -82,7 +82,7 @@ def convert_rlds_to_trajectories(
       block_length=block_length,
       one_episode_blocks=one_episode_blocks,
   )
-  frames = block_conversion.frames_alone(frame_blocks, None, None)
+  frames = block_conversion.frames_alone(frame_blocks)
   return frames if batched else frames.unbatch()
 
 
@@ -154,5 +154,5 @@ def trajectory_blocks(
       by_episode=by_episode,
       with_steps=with_episodes,
   )
-  tables = report.attach(steps_lib.float_fields(used_spec)) if report else None
-  return block_conversion.convert_blocks(data, tables, settings, policy_info)
+  tables = report.attach(steps_lib.float_fields(used_spec)) if report else ()
+  return block_conversion.convert_blocks((data, tables), settings, policy_info)

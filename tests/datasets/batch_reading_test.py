@@ -13,6 +13,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import pipeline_cache
 from rlds2reverb.episodes import stacked_steps
 from tests import golden
 from tests import tfds_files
@@ -146,7 +147,13 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_are_cut_by_their_decoded_bytes(self):
     fifth = grouping.GROUP_BYTES // 5
-    with mock.patch.object(blocks, 'step_bytes', return_value=fifth):
+    with (
+        mock.patch.object(blocks, 'step_bytes', return_value=fifth),
+        # What is built so must not be kept.
+        mock.patch.object(
+            pipeline_cache, '_pipeline', pipeline_cache._pipeline.__wrapped__
+        ),
+    ):
       batches = self._assert_same(self._directory)
     # A batch has the episodes that begin within the same 5 steps, or a longer
     # one.

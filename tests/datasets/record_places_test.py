@@ -1,11 +1,9 @@
 """Tests of finding the records of TFRecord files, and their order."""
 
 import os
-import types
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import record_places
 
@@ -53,16 +51,9 @@ class RecordPlacesTest(tf.test.TestCase):
       starts = np.cumsum(counts) - counts
       files = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
       order = files.interleave(tf.data.Dataset.range, cycle, block)
-      builder = types.SimpleNamespace(
-          info=types.SimpleNamespace(disable_shuffling=False)
-      )
-      part, found = record_places.order_of(
-          [types.SimpleNamespace(take=count) for count in counts],
-          tfds.ReadConfig(
-              interleave_cycle_length=cycle, interleave_block_length=block
-          ),
-          builder,
-      )
+      part, found = record_places.Order(
+          [('', 0, count) for count in counts.tolist()], cycle, block
+      ).find()
       self.assertEqual(found.tolist(), list(order.as_numpy_iterator()))
       self.assertAllEqual(
           part, np.repeat(np.arange(len(counts)), counts)[found]

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
+from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import records
 from rlds2reverb.episodes import batching
 from rlds2reverb.episodes import data_sets
@@ -38,13 +39,14 @@ def _read_until_an_error(dataset):
 
 
 def _batches(directory, max_bytes, **kwargs):
-  return records.record_batches(
+  batches = records.record_batches(
       tfds.builder_from_directory(directory),
       'train',
       shuffle_files=False,
       read_config=tfds.ReadConfig(**kwargs),
       max_bytes=max_bytes,
-  ).map(
+  )
+  return records.cut(batches, max_bytes).map(
       lambda bounds, batch: stacked_steps.rows_of(batch, bounds[0], bounds[1])
   )
 
@@ -171,7 +173,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
           read_config=tfds.ReadConfig(),
           max_bytes=max_bytes,
       )
-      list(batches)
+      list(records.cut(batches, max_bytes))
     total = sum(len(record) for file in files for record in file)
     if case == 'sub_split':
       total -= 20 * 220
@@ -191,7 +193,8 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       builder = tfds.builder_from_directory(directory)
       find = lambda: records._sizes(
           builder,
-          builder.info.splits['train'].file_instructions,
+          'train',
+          record_places.order_of(builder, 'train', tfds.ReadConfig()),
           tfds.ReadConfig(),
           10_000,
           in_order,

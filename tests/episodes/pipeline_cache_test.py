@@ -4,18 +4,19 @@ import gc
 
 import tensorflow as tf
 
-from rlds2reverb.trajectories import pipeline_cache
+from rlds2reverb.episodes import pipeline_cache
 
 _built = []
 
 
 @pipeline_cache.cache_pipeline
-def _add(dataset, tables, number, function=None):
-  _built.append((dataset.element_spec, tables is not None, number))
+def _add(inputs, number, function=None):
+  dataset, tables = inputs
+  _built.append((dataset.element_spec, tables != (), number))
   return dataset.map(
       lambda x: (x if function is None else function(x))
       + number
-      + (0 if tables is None else tables['sum'])
+      + (0 if tables == () else tables['sum'])
   )
 
 
@@ -31,19 +32,19 @@ class KeptTest(tf.test.TestCase):
       dataset = tf.data.Dataset.range(first, first + 2)
       for number in (1, 2):
         self.assertAllEqual(
-            list(_add(dataset, None, number)),
+            list(_add((dataset, ()), number)),
             [first + number, first + 1 + number],
         )
     self.assertLen(_built, 2)
     floats = tf.data.Dataset.from_tensors(0.5)
-    self.assertAllEqual(list(_add(floats, None, 1)), [1.5])
+    self.assertAllEqual(list(_add((floats, ()), 1)), [1.5])
     self.assertLen(_built, 3)
 
   def test_tables_are_those_of_the_call(self):
     for total in (100, 200):
       tables = {'sum': tf.constant(total, tf.int64)}
       self.assertAllEqual(
-          list(_add(tf.data.Dataset.range(2), tables, 1)),
+          list(_add((tf.data.Dataset.range(2), tables), 1)),
           [total + 1, total + 2],
       )
     self.assertLen(_built, 1)
@@ -55,10 +56,12 @@ class KeptTest(tf.test.TestCase):
       yield 5
 
     kept = _add(
-        tf.data.Dataset.from_generator(
-            numbers, output_signature=tf.TensorSpec([], tf.int32)
+        (
+            tf.data.Dataset.from_generator(
+                numbers, output_signature=tf.TensorSpec([], tf.int32)
+            ),
+            (),
         ),
-        None,
         1,
     ).map(lambda x: 2 * x)
     gc.collect()
@@ -68,7 +71,7 @@ class KeptTest(tf.test.TestCase):
 
     @tf.function
     def total(end):
-      dataset = _add(tf.data.Dataset.range(end), None, 1)
+      dataset = _add((tf.data.Dataset.range(end), ()), 1)
       return dataset.reduce(tf.constant(0, tf.int64), lambda x, y: x + y)
 
     self.assertEqual(total(tf.constant(3, tf.int64)), 6)
@@ -76,13 +79,13 @@ class KeptTest(tf.test.TestCase):
   def test_an_error_while_building_is_that_of_the_function(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
       pipeline_cache.cache_pipeline(lambda *_: 1 / 0)(
-          tf.data.Dataset.range(2), None, None
+          tf.data.Dataset.range(2), None
       )
 
   def test_with_a_function_of_the_users_it_is_not_kept(self):
     for factor in (2, 3):
       found = _add(
-          tf.data.Dataset.range(2), None, 1, lambda x, by=factor: by * x
+          (tf.data.Dataset.range(2), ()), 1, lambda x, by=factor: by * x
       )
       self.assertAllEqual(list(found), [1, 1 + factor])
     self.assertLen(_built, 2)
