@@ -20,7 +20,6 @@ If a process is killed, those below it are, too, at that moment.
 import collections
 import contextlib
 import ctypes
-import gc
 import multiprocessing
 from multiprocessing import connection as connections
 import os
@@ -192,9 +191,6 @@ def _keep_memory_flat() -> None:
   """
   with contextlib.suppress(AttributeError):  # Another C library has none.
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 256 << 10)
-  # Objects that exist now live on, so later garbage collections skip them.
-  gc.collect()
-  gc.freeze()
 
 
 def _end_with_parent() -> None:

@@ -90,6 +90,7 @@ class Attempt(NamedTuple):
 
   def outcome_of(self, work: Callable[[], Any]) -> Any:
     """Returns what a function returns, or its error as that of a task."""
+    gc.freeze()  # Objects that exist now are not looked at after the task.
     try:
       with private.own_default_graph():
         return work()
@@ -111,6 +112,7 @@ class Attempt(NamedTuple):
       # The graphs of a task refer to each other, and hold memory that Python
       # does not count, so it would collect them too late.
       gc.collect()
+      gc.unfreeze()
 
 
 def run_task(

@@ -5,6 +5,7 @@ import gc
 import tensorflow as tf
 
 from rlds2reverb.episodes import pipeline_cache
+from rlds2reverb.episodes import private
 
 _built = []
 
@@ -66,6 +67,18 @@ class KeptTest(tf.test.TestCase):
     ).map(lambda x: 2 * x)
     gc.collect()
     self.assertAllEqual(list(kept), [12])
+
+  def test_a_python_function_in_it_lives_on(self):
+
+    @pipeline_cache.cache_pipeline
+    def double(dataset, unused_settings, unused_function=None):
+      twice = lambda x: tf.numpy_function(lambda x: 2 * x, [x], tf.int64)
+      return dataset.map(twice)
+
+    for _ in range(2):
+      with private.own_default_graph():
+        self.assertAllEqual(list(double(tf.data.Dataset.range(2))), [0, 2])
+      gc.collect()
 
   def test_in_a_function(self):
 

@@ -6,6 +6,7 @@ content (RFC 1950 and 1951). The last block of what a `RecordFile` writes is
 empty.
 """
 
+from concurrent import futures
 import os
 from typing import BinaryIO, Iterator, Sequence, Tuple
 import zlib
@@ -41,9 +42,13 @@ def join_checkpoints(directories: Sequence[str], directory: str) -> None:
       for name in tables[0]
   }
   with records_lib.new_checkpoint(directory) as path:
-    for file in (records_lib.CHUNKS, records_lib.ITEMS):
+
+    def join(file):
       parts = [os.path.join(part, file) for part in directories]
       join_files(parts, os.path.join(path, file))
+
+    with futures.ThreadPoolExecutor() as executor:
+      list(executor.map(join, (records_lib.CHUNKS, records_lib.ITEMS)))
     merge.write_tables(path, tables, counts)
 
 
