@@ -66,10 +66,10 @@ def read_batches(
   """Reads the episodes of a split as batches, in the order of TFDS.
 
   A batch has up to about 2 MiB, or one episode. `records.record_batches` says
-  how many records are in memory together, and what becomes of files that cannot
-  be read to their end. An episode that cannot be parsed or decoded, or whose
-  fields differ in length, comes in a batch of its own, without its steps and
-  with its fault.
+  how many records are in memory together, and `records.cut` what becomes of
+  files that cannot be read to their end. An episode that cannot be parsed or
+  decoded, or whose fields differ in length, comes in a batch of its own,
+  without its steps and with its fault.
 
   Args:
     builder: the builder of an RLDS data set on disk.

@@ -124,8 +124,8 @@ class Order(NamedTuple):
   Attributes:
     parts: of each part of a file that is read: its path, the number of records
       that are skipped, and the number of those that are read.
-    cycle_length: how many files are read at a time; less than 1 for TensorFlow's
-      choice.
+    cycle_length: how many files are read at a time; less than 1 if TensorFlow
+      chooses.
     block_length: how many records of a file come in turn.
   """
 

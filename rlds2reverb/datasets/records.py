@@ -108,7 +108,7 @@ def record_batches(
   alone = records.batch(1)
   batches = alone.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
   if not has_order:
-    return RecordBatches(batches, (), (), '')
+    return RecordBatches(batches, (), (), tf.constant(''))
   num_records = sum(count for _, _, count in order.parts)
   # There is one more for each file that cannot be read, and for the end.
   most = max(len(sizes), num_records // sizes[0] + 1) + len(order.parts) + 3
