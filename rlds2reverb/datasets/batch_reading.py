@@ -129,7 +129,7 @@ class _Settings:
 
 
 @pipeline_cache.cache_pipeline
-def _parse_and_decode(records, settings, unused_function=None):
+def _parse_and_decode(records, settings):
   """Returns the `EpisodeBatch`s of `records.RecordBatches`."""
   reader = _Reader(settings, records.order)
 

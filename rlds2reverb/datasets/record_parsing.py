@@ -4,7 +4,6 @@
 records, one after the other.
 """
 
-import json
 import math
 from typing import Any, List, Sequence, Tuple
 
@@ -96,7 +95,7 @@ class Parser:
     """
 
     def look(record, index, order):
-      place = order and record_places.Order(*json.loads(order)).describe(index)
+      place = order and record_places.describe(order, index)
       return *self._look_at(record), place
 
     # Bad records are rare, and building a graph that looks at them takes longer

@@ -6,7 +6,9 @@ are found by going from header to header, in about 0.3 microseconds a record.
 """
 
 import array
+import functools
 import heapq
+import json
 import mmap
 import os
 import struct
@@ -159,12 +161,24 @@ class Order(NamedTuple):
     order = np.lexsort([places, turns + number // self.block_length])
     return part[order], order
 
-  def describe(self, index: int) -> str:
-    """Returns the place of a record, by its index, in words."""
-    found, order = self.find()
-    path, skip, _ = self.parts[found[index]]
-    before = sum(count for _, _, count in self.parts[: found[index]])
-    return f'record {skip + order[index] - before} of {path}'
+
+def describe(order: bytes, index: int) -> str:
+  """Returns the place of a record, by its index, in words.
+
+  Args:
+    order: the `Order` of the records, as JSON.
+    index: the index of the record.
+  """
+  parts, found, places = _find(order)
+  path, skip, _ = parts[found[index]]
+  before = sum(count for _, _, count in parts[: found[index]])
+  return f'record {skip + places[index] - before} of {path}'
+
+
+@functools.lru_cache(maxsize=1)  # Many records of one data set may be bad.
+def _find(text: bytes):
+  order = Order(*json.loads(text))
+  return order.parts, *order.find()
 
 
 def order_of(

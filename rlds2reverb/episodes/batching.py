@@ -21,7 +21,7 @@ _MANY_STEPS = 64
 
 
 @pipeline_cache.cache_pipeline
-def unbatch(batches, unused_settings=None, unused_function=None):
+def unbatch(batches: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes in batches, one by one, with stacked `steps`."""
 
   def separate(batch):

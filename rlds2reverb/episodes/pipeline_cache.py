@@ -26,22 +26,20 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
   """Decorates a function so that the pipelines that it builds are kept.
 
   Args:
-    build: a function `(inputs, settings, function=None)` that builds a pipeline
+    build: a function `(inputs, *settings, **functions)` that builds a pipeline
       of a nest of data sets and tensors, and of other settings, which must be
       hashable. The pipeline must depend on the specs of the inputs and on the
-      settings alone. If it calls a `function`, it is not kept.
+      settings alone. With a function that is not None, it is not kept.
 
   Returns:
     The decorated function.
   """
 
   @functools.wraps(build)
-  def call(
-      inputs: Any, settings: Hashable = None, function=None
-  ) -> tf.data.Dataset:
+  def call(inputs: Any, *settings: Hashable, **functions) -> tf.data.Dataset:
     # A data set in the graph of a function must not leave it.
-    if function is not None or not tf.executing_eagerly():
-      return build(inputs, settings, function)
+    if any(functions.values()) or not tf.executing_eagerly():
+      return build(inputs, *settings, **functions)
     spec = tf.nest.map_structure(tf.type_spec_from_value, inputs)
     pipeline = _pipeline(build, settings, repr(spec))
     pipeline = pipeline.get_concrete_function(spec)
@@ -56,8 +54,8 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
     result = tf.data.experimental.from_variant(
         variant, pipeline.structured_outputs.element_spec
     )
-    # What a data set reads, such as a generator, lives as long as its Python
-    # object; and a pipeline as long as it is kept.
+    # What a data set reads or calls, such as a generator, lives as long as its
+    # Python object.
     result._sources = inputs, pipeline  # pylint: disable=protected-access
     return result
 
@@ -67,4 +65,4 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=_MAX_PIPELINES)
 def _pipeline(build, settings, unused_spec):
   """Returns a graph function of inputs of one spec."""
-  return tf.function(lambda inputs: build(inputs, settings), autograph=False)
+  return tf.function(lambda inputs: build(inputs, *settings), autograph=False)

@@ -90,7 +90,10 @@ class Attempt(NamedTuple):
 
   def outcome_of(self, work: Callable[[], Any]) -> Any:
     """Returns what a function returns, or its error as that of a task."""
-    gc.freeze()  # Objects that exist now are not looked at after the task.
+    # Objects that exist now are not looked at after the task. What the program
+    # has frozen itself stays so.
+    is_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
     try:
       with private.own_default_graph():
         return work()
@@ -112,7 +115,8 @@ class Attempt(NamedTuple):
       # The graphs of a task refer to each other, and hold memory that Python
       # does not count, so it would collect them too late.
       gc.collect()
-      gc.unfreeze()
+      if not is_frozen:
+        gc.unfreeze()
 
 
 def run_task(

@@ -128,7 +128,7 @@ def convert_blocks(inputs, settings, policy_info=None):
 
 
 @pipeline_cache.cache_pipeline
-def frames_alone(blocks, unused_settings=None, unused_function=None):
+def frames_alone(blocks: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the frames of `FrameBlock`s."""
   return graphs.map_elements(blocks, lambda block: block.frames)
 

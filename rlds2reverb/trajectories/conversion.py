@@ -155,4 +155,6 @@ def trajectory_blocks(
       with_steps=with_episodes,
   )
   tables = report.attach(steps_lib.float_fields(used_spec)) if report else ()
-  return block_conversion.convert_blocks((data, tables), settings, policy_info)
+  return block_conversion.convert_blocks(
+      (data, tables), settings, policy_info=policy_info
+  )

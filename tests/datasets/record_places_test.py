@@ -1,6 +1,8 @@
 """Tests of finding the records of TFRecord files, and their order."""
 
+import json
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -58,6 +60,28 @@ class RecordPlacesTest(tf.test.TestCase):
       self.assertAllEqual(
           part, np.repeat(np.arange(len(counts)), counts)[found]
       )
+
+  def test_places_in_words_are_found_once_for_many_records(self):
+    order = record_places.Order([('a', 5, 3), ('b', 0, 2)], 2, 1)
+    find = record_places.Order.find
+    with mock.patch.object(
+        record_places.Order, 'find', autospec=True, side_effect=find
+    ) as find:
+      found = [
+          record_places.describe(json.dumps(order).encode(), index)
+          for index in range(5)
+      ]
+    self.assertEqual(
+        found,
+        [
+            'record 5 of a',
+            'record 0 of b',
+            'record 6 of a',
+            'record 1 of b',
+            'record 7 of a',
+        ],
+    )
+    find.assert_called_once()
 
 
 if __name__ == '__main__':

@@ -71,7 +71,7 @@ class KeptTest(tf.test.TestCase):
   def test_a_python_function_in_it_lives_on(self):
 
     @pipeline_cache.cache_pipeline
-    def double(dataset, unused_settings, unused_function=None):
+    def double(dataset):
       twice = lambda x: tf.numpy_function(lambda x: 2 * x, [x], tf.int64)
       return dataset.map(twice)
 
@@ -98,7 +98,9 @@ class KeptTest(tf.test.TestCase):
   def test_with_a_function_of_the_users_it_is_not_kept(self):
     for factor in (2, 3):
       found = _add(
-          (tf.data.Dataset.range(2), ()), 1, lambda x, by=factor: by * x
+          (tf.data.Dataset.range(2), ()),
+          1,
+          function=lambda x, by=factor: by * x,
       )
       self.assertAllEqual(list(found), [1, 1 + factor])
     self.assertLen(_built, 2)

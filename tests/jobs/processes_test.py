@@ -65,6 +65,8 @@ class InProcessEngineTest(job_testing.JobTestCase):
     heard = []
     gc.disable()  # What is left to Python comes too late.
     self.addCleanup(gc.enable)
+    gc.unfreeze()
+    self.addCleanup(gc.freeze)
     with mock.patch.object(task_episodes, '_SECONDS_PER_LOOK', 0.0):
       for number, (done, outcome) in enumerate(
           engines.InProcessEngine().map(
@@ -82,6 +84,13 @@ class InProcessEngineTest(job_testing.JobTestCase):
         )
     # The first task leaves what the next ones use.
     self.assertEqual(graphs[1:], graphs[:1] * 2)
+    self.assertEqual(gc.get_freeze_count(), 0)
+
+  def test_what_the_program_has_frozen_stays_so(self):
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    self.assertEqual(tasks.Attempt(None).outcome_of(lambda: 1), 1)
+    self.assertGreaterEqual(gc.get_freeze_count(), frozen)
 
   def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
     for num_processors, num_mib, count in (
