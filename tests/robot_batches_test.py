@@ -8,6 +8,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import rlds2reverb
@@ -109,6 +110,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
           self.assertAllEqual(found, expected)
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
+  @pytest.mark.few(1)
   def test_octo(self, name):
     episodes = self._load(name, _STATES[name])
     found = statistics.compute_statistics(
@@ -151,6 +153,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
+  @pytest.mark.few(1)
   def test_openvla(self, name):
     state = _STATES[name]
     is_bridge = name == 'bridge_dataset'

@@ -49,7 +49,7 @@ def run(
     *,
     takes_more: Callable[[], bool] = lambda: False,
 ) -> None:
-  """Runs a program; errors that its user can mend become one message.
+  """Runs a program; errors that its user can fix become one message.
 
   The exit code is 2 if the command line or a config is wrong, whatever the data
   is, and 1 after any other error.

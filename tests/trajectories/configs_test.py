@@ -151,7 +151,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
       (name.replace('/', '_'), name) for name in _CASES
   )
-  @pytest.mark.few(4)
+  @pytest.mark.few(2)
   def test_from_disk_to_trajectories(self, name):
     features, episodes = _data_of(name)
     directory = self.create_tempdir().full_path
