@@ -155,7 +155,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.parameters(('stacked', 1), ('nested', None), ('batched', None))
+  @parameterized.parameters(('stacked', 1), ('batched', None))
   def test_of_both_steps(self, form, block_length):
     def info_fn(current, following):
       return (

@@ -126,24 +126,18 @@ class CheckSignatureTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(
       (
-          'dtype',
-          _table(action=tf.TensorSpec([], tf.int32)),
-          _spec(),
-          [
-              'action: the table expects int32 (None,), the data has int64'
-              ' (None,)'
-          ],
-      ),
-      (
-          'shape',
+          'dtype_and_shape',
           _table(
+              action=tf.TensorSpec([], tf.int32),
               observation={
                   'camera': tf.TensorSpec([8, 4, 3], tf.uint8),
                   'state': (tf.TensorSpec([2, 1], tf.float32),),
-              }
+              },
           ),
           _spec(),
           [
+              'action: the table expects int32 (None,), the data has int64'
+              ' (None,)',
               'observation/camera: the table expects uint8 (None, 8, 4, 3), the'
               ' data has uint8 (None, 4, 4, 3)',
               'observation/state/0: the table expects float32 (None, 2, 1), the'
