@@ -3,4 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-exec python -m scripts.quickstart "$@"
+python -m scripts.quickstart "$@"
+say 'The environment is .venv; ". .venv/bin/activate" makes it that of this shell.'

@@ -5,5 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
+say 'Running the tests; the first dots come after a minute.'
 TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=3 --dist=worksteal --quiet \
   -m 'not long' "$@" "tests${EXTRA:+/jobs/${EXTRA}_engine_test.py}"

@@ -75,9 +75,9 @@ def push_rlds_to_reverb(
     policy_info_fn: see `convert_rlds_to_trajectories`. It is left out, with a
       warning, if the table's signature has no `policy_info`.
     options: how the data is converted, and to what keys. Its `report` also says
-      how many items the server confirmed; `identity`, `episode_id`,
-      `chunk_length` and `one_episode_chunks` need the bulk method. The chunks
-      of an observer are always of one episode, unless its items cross episodes.
+      how many items the server confirmed; `identity`, `episode_id` and
+      `chunk_length` need the bulk method. The chunks of an observer are always
+      of one episode, unless its items cross episodes.
     method: how the items are written. `"bulk"` writes them in bulk.
       `"observer"` calls the observer with each frame. `"auto"` chooses bulk for
       the three TF-Agents observers, if they hold no frames of an unfinished
