@@ -11,9 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.store import prioritized
@@ -24,8 +22,7 @@ from tests.replay.local import cuts
 _ALPHA = 0.5
 _NUM_ITEMS = 3 + 2 + 4
 _BATCH = 8
-_SERVED = ('server', 'server of a checkpoint')
-_LOCAL = ('memory', 'folder', 'appendable')
+_LOCAL = ('folder', 'appendable')
 
 
 def _data():
@@ -40,29 +37,23 @@ def _first(frames):
 class ContractTest(parameterized.TestCase, tf.test.TestCase):
 
   def open(self, kind, is_prioritized=True):
-    path = os.path.join(self.create_tempdir().full_path, 'new')
-    data, kwargs = _data(), {'reverb_server': True}
-    table = table_kinds.create_reverb_table(
-        'items',
-        specs.create_trajectory_data_spec(data),
-        100,
-        'prioritized' if is_prioritized else 'uniform',
-        priority_exponent=_ALPHA,
-    )
+    data, kwargs = _data(), {}
     if kind == 'server':
-      kwargs['reverb_table'] = table
-    elif kind == 'server of a checkpoint':
-      items = items_lib.TableItems('items')
-      write.write_reverb_checkpoint(data, path, items, reverb_tables=[table])
-      data = path
-    else:
+      table = table_kinds.create_reverb_table(
+          'items',
+          specs.create_trajectory_data_spec(data),
+          100,
+          'prioritized' if is_prioritized else 'uniform',
+          priority_exponent=_ALPHA,
+      )
+      kwargs = {'reverb_server': True, 'reverb_table': table}
+    elif is_prioritized:
       kwargs = {'sampler': prioritized.Prioritized(alpha=_ALPHA)}
-      if not is_prioritized:
-        kwargs = {}
-      if kind == 'appendable':
-        return appendable.AppendableReplayBuffer(data, 100, **kwargs)
-      if kind == 'folder':
-        kwargs['directory'] = path
+    if kind == 'appendable':
+      return appendable.AppendableReplayBuffer(data, 100, **kwargs)
+    if kind == 'folder':
+      folder = self.create_tempdir().full_path
+      kwargs['directory'] = os.path.join(folder, 'new')
     buffer = opening.open_replay_buffer(data, **kwargs)
     self.addCleanup(buffer.close)
     return buffer
@@ -100,8 +91,28 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     frames, info = buffer.get_next(num_steps=2)
     self.assertEqual([frames.reward.shape, info.key.shape], [[2], [2]])
 
+  def check_what_differs(self, buffer, kind, keys):
+    _, info = buffer.get_next(_BATCH, 2)
+    unknown = np.array([1 << 60], np.uint64)
+    if kind in _LOCAL:
+      self.assertEqual(buffer.num_frames(), 12)
+      self.assertEqual(sorted(keys.values()), list(range(_NUM_ITEMS)))
+      self.assertAllEqual(info.times_sampled, np.zeros([_BATCH, 2]))
+      self.assertEqual(buffer.gather_all().reward.shape, [1, 12])
+      self.assertNotIn('DEPRECATED', buffer.gather_all.__doc__)
+      with self.assertRaises(tf.errors.InvalidArgumentError):
+        buffer.update_priorities(unknown, [1.0])
+    else:
+      self.assertEqual(buffer.num_frames(), _NUM_ITEMS)
+      self.assertGreater(info.times_sampled.numpy().max(), 0)
+      with self.assertRaises(NotImplementedError):
+        buffer.gather_all()
+      buffer.update_priorities(unknown, [1.0])
+      self.assertEqual(buffer.num_items, _NUM_ITEMS)
+
+  # A server has no trainer that runs eagerly; see `priority_updates_test`.
   @parameterized.parameters(
-      *[(kind, number % 2) for number, kind in enumerate(_LOCAL + _SERVED)]
+      ('folder', True), ('appendable', False), ('server', True)
   )
   def test_a_trainer(self, kind, in_graph):
     buffer = self.open(kind)
@@ -157,6 +168,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'normalization'):
       buffer.importance_weights(info, 1.0, normalization='mean')
     self.check_next_batches(buffer)
+    self.check_what_differs(buffer, kind, keys)
 
   @parameterized.parameters('memory', 'server')
   def test_without_priorities(self, kind):
@@ -179,27 +191,6 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(reverse, reward[..., ::-1])
     buffer.close()
     buffer.close()
-
-  @parameterized.parameters(('memory', 12), ('server', _NUM_ITEMS))
-  def test_what_differs(self, kind, num_frames):
-    buffer = self.open(kind)
-    is_local = kind == 'memory'
-    keys = self.take_all(buffer)
-    self.assertEqual(buffer.num_frames(), num_frames)
-    _, info = buffer.get_next(_BATCH, 2)
-    if is_local:
-      self.assertEqual(sorted(keys.values()), list(range(_NUM_ITEMS)))
-      self.assertAllEqual(info.times_sampled, np.zeros([_BATCH, 2]))
-      self.assertEqual(buffer.gather_all().reward.shape, [1, num_frames])
-      self.assertNotIn('DEPRECATED', buffer.gather_all.__doc__)
-      with self.assertRaises(tf.errors.InvalidArgumentError):
-        buffer.update_priorities(np.array([1 << 60], np.uint64), [1.0])
-    else:
-      self.assertGreater(info.times_sampled.numpy().max(), 0)
-      with self.assertRaises(NotImplementedError):
-        buffer.gather_all()
-      buffer.update_priorities(np.array([1 << 60], np.uint64), [1.0])
-      self.assertEqual(buffer.num_items, _NUM_ITEMS)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,5 @@
 """Tests that whatever converts a data set says what looks wrong in it."""
 
-import os
-
 from absl import logging
 from absl.testing import parameterized
 import numpy as np
@@ -10,7 +8,6 @@ from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import opening
-from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
@@ -37,12 +34,12 @@ def _data():
   return golden.stacked([with_nan, golden.COMPLETE, bad, golden.COMPLETE])
 
 
-def _push(data, options, method):
+def _push(data, options):
   with testing.reverb_server(data) as client:
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         client, testing.TABLE, sequence_length=2
     )
-    push.push_rlds_to_reverb(data, observer, options=options, method=method)
+    push.push_rlds_to_reverb(data, observer, options=options, method='observer')
     observer.close()
 
 
@@ -52,19 +49,16 @@ def _write(data, options):
 
 
 _WAYS = {
-    'push, bulk': lambda data, _, options: _push(data, options, 'bulk'),
-    'push, observer': lambda data, _, options: _push(data, options, 'observer'),
-    'write': lambda data, _, options: _write(data, options),
-    'checkpoint': lambda data, path, options: write.write_reverb_checkpoint(
-        data, path, _ITEMS, options=options
-    ),
-    'open': lambda data, _, options: opening.open_replay_buffer(
+    'push, observer': _push,
+    'write': _write,
+    'open': lambda data, options: opening.open_replay_buffer(
         data, options=options
     ),
-    'append': lambda data, _, options: appendable.AppendableReplayBuffer(
+    'append': lambda data, options: appendable.AppendableReplayBuffer(
         data, 100, options=options
     ),
-    'open, server': lambda data, _, options: opening.open_replay_buffer(
+    # It writes a checkpoint.
+    'open, server': lambda data, options: opening.open_replay_buffer(
         data, reverb_server=True, options=options
     ),
 }
@@ -74,10 +68,9 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_WAYS)
   def test_the_same_sentences(self, way):
-    path = os.path.join(self.create_tempdir().full_path, 'new')
     rules = rules_lib.ConversionRules(invalid_episodes='skip')
     with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
-      _WAYS[way](_data(), path, options_lib.ConversionOptions(rules))
+      _WAYS[way](_data(), options_lib.ConversionOptions(rules))
     self.assertLen(logs.records, len(_BEGINNINGS))
     for record, sentence in zip(logs.records, _BEGINNINGS):
       self.assertStartsWith(record.getMessage(), sentence)
@@ -87,7 +80,7 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
     rules = rules_lib.ConversionRules(terminal_discount='transition')
     with self.assertNoLogs(logging.get_absl_logger(), 'WARNING'):
       _WAYS['open'](
-          golden.stacked([episode]), '', options_lib.ConversionOptions(rules)
+          golden.stacked([episode]), options_lib.ConversionOptions(rules)
       )
 
 

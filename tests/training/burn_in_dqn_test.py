@@ -1,4 +1,4 @@
-"""Tests of the agent with burn-in, against an LSTM that is written in numpy."""
+"""Tests of the agent with burn-in, against a network without one."""
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -19,32 +19,14 @@ _GAMMA = 0.9
 _UNITS = 4
 
 
-def _sigmoid(x):
-  return 1 / (1 + np.exp(-x))
-
-
-def _numpy_values(network, observation, step_type, state):
-  """Returns the values `[B, T, A]`, from the weights of a `QRnnNetwork`."""
-  weights = [w.numpy() for w in network.trainable_weights]
-  dense_in, lstm, dense_out, last = (
-      weights[0:2],
-      weights[2:5],
-      weights[5:7],
-      weights[7:9],
-  )
-  hidden, cell = state
-  values = []
-  for t in range(observation.shape[1]):
-    resets = (step_type[:, t] == ts.StepType.FIRST)[:, np.newaxis]
-    hidden, cell = np.where(resets, 0, hidden), np.where(resets, 0, cell)
-    x = np.maximum(observation[:, t] @ dense_in[0] + dense_in[1], 0)
-    gates = x @ lstm[0] + hidden @ lstm[1] + lstm[2]
-    i, f, g, o = np.split(gates, 4, axis=1)  # The order of Keras.
-    cell = _sigmoid(f) * cell + _sigmoid(i) * np.tanh(g)
-    hidden = _sigmoid(o) * np.tanh(cell)
-    x = np.maximum(hidden @ dense_out[0] + dense_out[1], 0)
-    values.append(x @ last[0] + last[1])
-  return np.stack(values, axis=1)
+def _values_of(network, observation, step_type, state):
+  """Returns the values `[B, T, A]` of sequences that are taken as a whole."""
+  batch = len(step_type)
+  state = [
+      tf.constant(each, tf.float32, shape=[batch, _UNITS]) for each in state
+  ]
+  values, _ = network(observation, step_type=step_type, network_state=state)
+  return values.numpy()
 
 
 def _make_agent(has_memory=True, burn_in=0, **kwargs):
@@ -97,11 +79,11 @@ def _make_batch(step_types, seed=0):
   )
 
 
-def _numpy_loss(agent, batch, state, mask, cql_alpha=0.0):
+def _expected_loss(agent, batch, state, mask, cql_alpha=0.0):
   """Returns the loss of a batch, of which `mask` `[B, T-1]` counts."""
   arguments = batch.observation, batch.step_type, state
-  values = _numpy_values(agent._q_network, *arguments)
-  target = _numpy_values(agent._target_q_network, *arguments)
+  values = _values_of(agent._q_network, *arguments)
+  target = _values_of(agent._target_q_network, *arguments)
   best = values[:, 1:].argmax(-1)
 
   def at(array, index):
@@ -152,10 +134,10 @@ class BurnInDqnAgentTest(parameterized.TestCase, tf.test.TestCase):
   def test_loss(self, arguments, step_types, mask):
     agent, batch = _make_agent(**arguments), _make_batch(step_types)
     loss = agent.loss(_tensors(batch)).loss
-    zeros = np.zeros([1, _UNITS])
+    zeros = np.zeros([len(step_types), _UNITS])
     stored = [batch.policy_info['state'][i][:, 0] for i in ('0', '1')]
     expected, other = (
-        _numpy_loss(agent, batch, state, mask, arguments.get('cql_alpha', 0))
+        _expected_loss(agent, batch, state, mask, arguments.get('cql_alpha', 0))
         for state in ((zeros, zeros), stored)
     )
     if arguments.get('stored_state'):

@@ -17,11 +17,6 @@ threading.Event().wait()
 """
 
 
-def command(script, *args):
-  """Returns the command that runs a Python script with arguments."""
-  return [sys.executable, '-c', script, *map(str, args)]
-
-
 class ServerProcess:
   """A server that starts when it is told.
 
@@ -33,7 +28,7 @@ class ServerProcess:
   def __init__(self, server):
     """Starts the process; `server` is Python that makes one for a `port`."""
     self._process = subprocess.Popen(
-        command(_SCRIPT.format(server=server)),
+        [sys.executable, '-c', _SCRIPT.format(server=server)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 import collections
 import subprocess
+import sys
 import time
 
 from absl.testing import parameterized
@@ -20,7 +21,6 @@ from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
 from tests.replay.local import cuts
-from tests.replay.server import processes
 
 _TABLE = testing.TABLE
 
@@ -240,7 +240,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   def test_iterators_that_are_freed_while_they_poll(self):
     address = self.serve('uniform', range(10))
     found = subprocess.run(
-        processes.command(_FREEING, address),
+        [sys.executable, '-c', _FREEING, address],
         capture_output=True,
         check=True,
         text=True,
@@ -248,31 +248,19 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertIn('FREED', found.stdout)
 
-  def check_dies(self, address, stop):
+  def test_stopped_server(self):
+    server, address = make_server('uniform', range(30))
     other = self.serve('uniform', range(30))
     dataset = self.sample([other, address], _TABLE, 1, 4, timeout=1)
     iterator = iter(dataset.prefetch(2))
     next(iterator)
-    stop()
+    server.stop()
     with self.assertRaisesRegex(
         tf.errors.UnknownError,
         f'The Reverb server at {address} died while its table',
     ):
       while True:
         next(iterator)
-
-  def test_stopped_server(self):
-    server, address = make_server('uniform', range(30))
-    self.check_dies(address, server.stop)
-
-  @pytest.mark.long
-  def test_killed_server(self):
-    process = processes.ServerProcess(
-        "sampling_test.make_server('uniform', range(30), port)[0]"
-    )
-    self.addCleanup(process.kill)
-    process.serve()
-    self.check_dies(process.address, process.kill)
 
 
 if __name__ == '__main__':
