@@ -4,10 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-import rlds2reverb
 from rlds2reverb import agents
 from tests import golden
-from tests import testing
 from tests.agents import episodes
 
 _EPISODES = [
@@ -42,32 +40,16 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
         [('c', [20, 21, 22, 23]), ('c', [20, 21])],
     )
 
-  def test_a_table_for_each_policy(self):
-    found = agents.split_by_policy(golden.stacked(_EPISODES), _POLICIES.get)
-    spec = rlds2reverb.create_trajectory_data_spec(found['striker'])
-    actions = {'striker': [1, 2, 12, 13, 1], 'keeper': [21, 22, 23, 21]}
-    with testing.reverb_server(spec, tables=tuple(found)) as client:
-      for policy, data in found.items():
-        options = rlds2reverb.ConversionOptions(identity={'policy': policy})
-        items = rlds2reverb.TableItems(policy)
-        rlds2reverb.write_rlds_to_reverb(data, client, items, options=options)
-        samples = client.sample(
-            policy,
-            len(actions[policy]),
-            emit_timesteps=False,
-            unpack_as_table_signature=True,
-        )
-        drawn = [sample.data.action[0] for sample in samples]
-        self.assertEqual(drawn, actions[policy])
-
   def test_turns(self):
     data = golden.stacked([episodes.TURNS])
-    with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'agent b is away'
-    ):
-      list(agents.split_by_policy(data, str)['b'])
-    found = agents.split_by_policy(data, str, gaps='skip')
+    found = agents.split_by_policy(
+        data, str, gaps='skip', last_reward='transition'
+    )
     self.assertEqual(_observations(found['b']), [('b', [11, 13, 14])])
+    (episode,) = found['b']
+    # What comes while it is away counts, and the reward of the last step goes
+    # to the last transition.
+    self.assertAllEqual(episode['steps']['reward'], [20 + 99, 40 + 50, 0])
 
   def test_bad_arguments(self):
     actions = {'a': np.zeros(4), 'b': np.zeros([4, 2]), 'c': np.zeros(4)}

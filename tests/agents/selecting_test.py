@@ -4,11 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-import rlds2reverb
 from rlds2reverb import agents
-from rlds2reverb.trajectories import options as options_lib
 from tests import contract
-from tests import golden
 from tests import ways
 from tests.agents import episodes
 
@@ -84,10 +81,7 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
       run(lambda episode: select(episode, 'b'), [episodes.TURNS])
 
   @parameterized.parameters(
-      ('step', 'x', [0, -1]),
-      ('step', 'y', [0, 1]),
-      ('transition', 'x', [-1, 0]),
-      ('transition', 'y', [1, 0]),
+      ('step', 'x', [0, -1]), ('transition', 'x', [-1, 0])
   )
   def test_a_game_that_ends_while_one_is_away(self, place, agent, reward):
     found = agents.select_agent(
@@ -96,30 +90,6 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found['steps']['reward'], reward)
     self.assertAllEqual(found['steps']['is_last'], [0, 1])
     self.assertAllEqual(found['steps']['is_terminal'], [0, 1])
-
-  def test_the_last_reward_of_an_agent_is_counted(self):
-    steps = episodes.make_steps({'x': [1, 0, 1, 0], 'y': [0, 1, 0, 0]})
-    # y has one step, and no transition.
-    rewards = np.float32([1, 2, 3, 4])
-    steps['reward'] = {'x': rewards, 'y': 10 * rewards}
-    for place, expected in (
-        ('step', {0: 3 + 4, 1: 20 + 30 + 40}),
-        ('transition', {1: 20 + 30 + 40}),
-    ):
-      split = agents.split_by_policy(
-          golden.stacked([steps]),
-          lambda unused_agent: 'both',
-          gaps='skip',
-          last_reward=place,
-      )
-      report = rlds2reverb.ConversionReport()
-      options = options_lib.ConversionOptions(report=report)
-      list(
-          rlds2reverb.convert_rlds_to_trajectories(
-              split['both'], options=options
-          )
-      )
-      self.assertEqual(report.last_rewards, expected)
 
   def test_unfinished_absent_and_always_there(self):
     steps = {**episodes.COME_AND_GO, 'is_last': np.zeros(5, bool)}

