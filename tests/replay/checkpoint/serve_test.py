@@ -4,36 +4,15 @@ import os
 import re
 import socket
 
-import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from rlds2reverb.replay.server import insert
-from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
 
 class ServeTest(checkpoints.CheckpointTestCase):
-
-  def test_a_table_that_items_were_removed_from(self):
-    # What a server writes when it has evicted, sampled away and deleted items.
-    episodes = checkpoints.episodes([30, 70, 9])
-    data = golden.stacked(episodes)
-    with testing.reverb_server(data, max_size=60) as client:
-      insert.write_rlds_to_reverb(data, client, checkpoints.PAIRS)
-      samples = list(client.sample(testing.TABLE, 7, emit_timesteps=False))
-      self.assertLen(samples, 7)
-      key = int(np.ravel(samples[-1].info.key)[0])
-      client.mutate_priorities(testing.TABLE, deletes=[key])
-      left = testing.size(client)
-      path = client.checkpoint()
-      self.assertBetween(left, 52, 53)
-      self.assertEqual(testing.size(self.serve(path)), left)
-      counts = merge.merge_reverb_checkpoints([path], self.new())
-      self.assertEqual(counts, {testing.TABLE: left})
 
   def test_a_port_that_connections_of_a_dead_server_linger_on(self):
     with socket.socket() as listener:
