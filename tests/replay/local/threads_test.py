@@ -4,20 +4,17 @@ from concurrent import futures
 import threading
 import time
 
-from absl.testing import parameterized
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.store import prioritized
-from rlds2reverb.store import samplers
 from tests.replay.local import cuts
 
 _CAPACITY = 500
 
 
-class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
+class ThreadsTest(tf.test.TestCase):
 
   def run_all(self, functions, seconds):
     """Calls functions again and again, each in a thread of its own."""
@@ -42,14 +39,11 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
       is_over.set()
     self.assertGreater(min(each.result() for each in runs), 0)
 
-  @parameterized.parameters(prioritized.Prioritized, samplers.Uniform)
-  @pytest.mark.few(1)
-  def test_one_adds_and_three_learn(self, sampler):
-    is_prioritized = sampler is prioritized.Prioritized
+  def test_one_adds_and_three_learn(self):
     # Large frames take longer to write, and show whether they are whole.
     spec = cuts.frame_spec()._replace(action=tf.TensorSpec([400], tf.int64))
     buffer = appendable.AppendableReplayBuffer(
-        spec, _CAPACITY, sampler=sampler()
+        spec, _CAPACITY, sampler=prioritized.Prioritized()
     )
     count = [0]  # Of all frames that have begun to be added.
 
@@ -82,9 +76,8 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
         before = count[0] - 37  # What has been added whole.
         frames, info = next(batches)
         check(frames, info, before)
-        if is_prioritized:
-          priorities = rng.uniform(0.1, 3, len(info.key)).astype(np.float32)
-          function(info.key, priorities)
+        priorities = rng.uniform(0.1, 3, len(info.key)).astype(np.float32)
+        function(info.key, priorities)
 
       return learn
 
@@ -97,10 +90,9 @@ class ThreadsTest(parameterized.TestCase, tf.test.TestCase):
             learner(iter(dataset), buffer.update_priorities),
             learner(iter(dataset.map(lambda *batch: batch)), in_graph),
         ],
-        3,
+        2,
     )
-    if is_prioritized:
-      self.check_tree(buffer)
+    self.check_tree(buffer)
 
   def check_tree(self, buffer):
     """Checks that items that have gone have no weight, and others have one."""
