@@ -26,7 +26,7 @@ class FramesTest(parameterized.TestCase):
 
   def test_parts_of_segments(self):
     rng = np.random.default_rng(0)
-    for lengths in ([5000, 3, 4000, 200], [2000] * 5, [1] * 9000):
+    for lengths in ([5000, 3, 4000, 200], [1] * 4200):
       episodes = [encoded.episode(rng, length, 1) for length in lengths]
       for blocks in (
           encoded.blocks(episodes, 2000),
@@ -44,20 +44,6 @@ class FramesTest(parameterized.TestCase):
             encoded.concatenated([each.frames for each in segments]),
             encoded.concatenated(episodes),
         )
-
-  def test_an_error_comes_after_the_whole_episodes_before(self):
-    rng = np.random.default_rng(0)
-    episodes = [encoded.episode(rng, length) for length in (5, 7, 9)]
-
-    def blocks():
-      yield from list(encoded.blocks(episodes, 1, 4))[:-1]
-      raise ValueError('no more')
-
-    found = []
-    with self.assertRaisesRegex(ValueError, 'no more'):
-      for segment in encoded.source(blocks(), [_PAIRS]).segments():
-        found += segment.length.tolist()
-    self.assertEqual(found, [5, 7])
 
   def test_what_is_refused(self):
     data = golden.stacked(_EPISODES)
