@@ -6,6 +6,7 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
 from rlds2reverb.store import weighted
 from tests.replay.local import cuts
@@ -135,6 +136,7 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
       samplers.Uniform(),
       weighted.Weighted(by='episode'),
       weighted.Weighted(),
+      prioritized.Prioritized(),
       samplers.WithoutReplacement(),
   )
   def test_draws_depend_on_seed_data_set_worker_and_number(self, sampler):
