@@ -5,7 +5,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import windows
-from rlds2reverb.windows import presence
 from tests import contract
 from tests import golden
 from tests import testing
@@ -27,13 +26,6 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
   # Trajectories of 5, 3, 1 and 0 rows; the weights of their starts.
   @parameterized.named_parameters(
       ('trajectory', 3, {}, [(0, range(3), 2), (1, range(1), 6)]),
-      ('window', 3, {'weighting': 'window'}, [(0, range(3), 1), (1, [0], 1)]),
-      (
-          'span',
-          3,
-          {'span': (1, 0)},
-          [(0, range(-1, 3), 1), (1, range(-1, 1), 2)],
-      ),
       (
           'window_span',
           3,
@@ -56,7 +48,7 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
   def test_frequencies(self, length, arguments, weights):
     flat = windows.FlatRows.of(golden.stacked(_EPISODES))
     drawn = _drawn(
-        windows.sample_slices(flat, (6000, length), (1, 2), **arguments)
+        windows.sample_slices(flat, (3000, length), (1, 2), **arguments)
     )
     expected = {
         (trajectory, start): weight
@@ -85,7 +77,7 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
       )
       return trajectories, starts
 
-    mapped = tf.data.Dataset.range(40).map(draw)
+    mapped = tf.data.Dataset.range(20).map(draw)
     for spec in tf.nest.flatten(mapped.element_spec):
       self.assertTrue(spec.shape.is_fully_defined())
     found = list(mapped)
@@ -94,7 +86,7 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertCountEqual(_drawn(starts), [(0, 0), (0, 1), (0, 2), (1, 0)])
     firsts = [_drawn(trajectories)[0] for trajectories, _ in found]
     self.assertEqual(set(firsts), {(0, 0), (0, 1), (0, 2), (1, 0)})
-    self.assertBetween(firsts.count((1, 0)), 6, 34)
+    self.assertBetween(firsts.count((1, 0)), 3, 17)
     tf.nest.map_structure(self.assertAllEqual, found[9], draw(9))
     other = windows.sample_slices(flat, (2, 3), (9, 8), replacement=False)
     self.assertNotEqual(_drawn(other), _drawn(found[9][0]))
@@ -120,11 +112,8 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
   def test_where_trajectories_end(self):
     cases = (
         ({'lengths': [3, 0, 2]}, [3, 0, 2]),
-        ({'lengths': np.int32([5])}, [5]),
-        ({'episode_ids': [7, 7, 7, 9, 9]}, [3, 2]),
         ({'episode_ids': ['x', 'y', 'y', 'x', 'x']}, [1, 2, 2]),
         ({'episode_ids': [[1, 1], [1, 2], [1, 2], [2, 2], [2, 2]]}, [1, 2, 2]),
-        ({'is_last': np.array([0, 0, 1, 0, 1], bool)}, [3, 2]),
         ({'is_last': np.array([1, 0, 0, 0, 0], bool)}, [1, 4]),
         ({'is_last': np.zeros(5, bool)}, [5]),
     )
@@ -183,31 +172,14 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
           [10 * count + t for count in lengths for t in range(count)],
       )
 
-  def test_rows_of_one_episode(self):
+  def test_rows_of_one_episode_and_lists_of_arrays(self):
     rows = windows.transition_rows(contract.A)
     self.assertAllEqual(windows.FlatRows.of(rows).lengths, [5])
     flat = windows.FlatRows.of(rows, lengths=[2, 3])
     self.assertAllEqual(flat.lengths, [2, 3])
     self.assertIs(windows.FlatRows.of(flat), flat)
-
-  def test_lists_of_arrays_are_nests(self):
     flat = windows.FlatRows.of([[1, 2, 3], np.zeros([3, 2])], lengths=[3])
     self.assertEqual([leaf.shape for leaf in flat.rows], [[3], [3, 2]])
-
-
-class PresenceTest(tf.test.TestCase):
-
-  def test_who_acts(self):
-    there = tf.constant([0, 1, 1, 0, 1, 0]) > 0
-    both = tf.stack([there, ~there], 1)
-    self.assertAllEqual(
-        tf.transpose(presence.acts(both)),
-        [[0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0]],
-    )
-    self.assertAllEqual(presence.is_in(there), [0, 1, 1, 1, 0, 0])
-    fields = {'is_present': {'a': there, 'b': there[:, None]}}
-    self.assertAllEqual(presence.count_acting(fields), [0, 2, 2, 0, 0, 0])
-    self.assertAllEqual(presence.flags({'x': tf.zeros([2])}, 'a'), [1, 1])
 
 
 if __name__ == '__main__':

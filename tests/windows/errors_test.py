@@ -74,13 +74,6 @@ _IN_A_GRAPH = [
         [range(5), [1, 1, 2, 2, 2]],
         [range(5), [1, 1, 2]],
     ),
-    (
-        r'(?s)rows/a.*3.*rows/b.*2',
-        lambda a, b: _Flat({'a': a, 'b': b}, lengths=[2]).lengths,
-        [_CHOP, _CHOP],
-        [range(2), range(2)],
-        [range(3), range(2)],
-    ),
 ]
 
 
@@ -98,7 +91,6 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no("'next_observation'", _rows, _own('next_observation'))
     for field, column in (
         ('is_first', _WORDS),
-        ('discount', _WORDS),
         ('discount', _A['is_last']),
         ('is_last', np.zeros([6, 2])),
     ):
@@ -108,10 +100,8 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('gamma must lie in', _n_step, _A, 1, 1.5)
     no('gamma must lie in', _to_go, _A, -1)
     no('gamma must lie in', _to_go, _A, np.nan)
-    no('gamma must lie in', _to_go, _A, tf.constant(1.5))
     no('gamma must be one number', _to_go, _A, [0.5, 0.5])
     no('gamma must be one number', _to_go, _A, None)
-    no('gamma must be one number', _to_go, _A, 'half')
     no('lambda_ must lie in', _advantages, _A, [0.0] * 6, 1, 2)
     no('no field discount', _to_go, _without('discount'))
     no('reward/a must be', _n_step, {**_A, 'reward': {'a': _WORDS}}, 2)
@@ -134,9 +124,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('takes the Chunks.*dict', windows.split_burn_in, {}, 1)
     no('takes the Chunks.*Rows', windows.split_burn_in, _rows(_A), 1)
     no('at least 6 rows', _burn_in, 2, 2)
-    no('at least 6 rows', _burn_in, 5)
     no('burn_in must be an integer of 0', _burn_in, -1)
-    no('burn_in must be an integer of 0', _burn_in, 1.5)
     no('n_step must be a positive', _burn_in, 1, 0)
     no(
         'action/0 has 4 rows, and the mask has 5',
@@ -207,7 +195,6 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       no(f"'{name}' already", _fragments, 3, steps=_own(name))
     # Horizons.
     no('horizon must be a positive', _horizon, _A, 0)
-    no('horizon must be a positive', _horizon, _A, 0, soft=True)
     no('no field is_last', _horizon, _without('is_last'), 2)
     # Slices.
     no('num_slices must be a positive', _slices, (0, 2), 7)
@@ -222,10 +209,8 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     for shift in ('3', '-3:x', '1:2:3:4', [], [1.5], [True]):
       no('a range such as', _view, shift=shift)
     no('backwards', _view, shift='2:0')
-    no('backwards', _view, shift='0:2:0')
     no('Did you mean reward', _view, data_col='rewards')
     no('batch_repeat_value', _view, batch_repeat_value=0)
-    no('batch_repeat_value', _view, batch_repeat_value=1.5)
     no('is float64', _view, space=tf.TensorSpec([], tf.float64))
     no(r'float32 \(2,\)', _view, space=tf.TensorSpec([2], tf.float32))
     no('has the fields', _view, space={'a': tf.TensorSpec([])})
@@ -355,12 +340,8 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       ('uint8', -1),
       ('uint8', 300),
       ('uint8', 0.5),
-      ('uint8', np.nan),
-      ('int64', 2**70),
       ('int64', np.inf),
       ('bool', 2),
-      ('bool', 0.5),
-      ('float16', 1e5),
       ('float32', 1e39),
   )
   def test_a_number_that_a_field_cannot_hold(self, dtype, fill):
@@ -377,14 +358,9 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       ('uint8', 255),
-      ('uint8', 7.0),
       ('int64', 2**40 + 1),
       ('bool', True),
       ('float16', -np.inf),
-      ('float32', 0.1),
-      ('float64', 1e300),
-      ('float32', np.nan),
-      ('int8', np.int64(-3)),
       ('complex64', 0.5),
   )
   def test_a_number_that_a_field_can_hold(self, dtype, fill):
