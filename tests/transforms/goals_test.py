@@ -54,12 +54,12 @@ class RelabelGoalsTest(tf.test.TestCase):
         for name, (arguments, _) in _FREQUENCIES.items()
     }
     rng = np.random.default_rng(0)
-    lengths = rng.permutation([_LENGTH] * 1800 + [*rng.integers(1, 9, 200)])
+    lengths = rng.permutation([_LENGTH] * 700 + [*rng.integers(1, 9, 100)])
     episodes = [
         golden.make_episode([1.0] * length, terminal=True, base=100 * index)
         for index, length in enumerate(lengths)
     ]
-    data = golden.batched(episodes, batch_size=500)
+    data = golden.batched(episodes, batch_size=200)
     data = applying.transform_episodes(
         data,
         [filters.KeepEpisodes(min_length=1), _COMPOSE([*relabel.values()])],

@@ -156,11 +156,10 @@ def _last_goal(steps):
   return {**steps, 'goal_step': np.full(last + 1, last)}
 
 
-def _padded(steps, mask=None):
+def _padded(steps):
   action = np.pad(steps['action'], [[0, 0], [0, 2]])
   real = np.tile(np.arange(5) < 3, [len(action), 1])
-  masks = {mask: {'real': real}} if mask else {'action_pad_mask': real}
-  return {**steps, 'action': action, **masks}
+  return {**steps, 'action': action, 'is': {'real': real}}
 
 
 def _renamed(steps):
@@ -276,12 +275,7 @@ _TABLE = {
         _last_goal,
         True,
     ),
-    'padded': (transforms.PadField('action', 3, 5), _padded, True),
-    'padded_with_a_mask': (
-        transforms.PadField('action', 3, 5, 'is/real'),
-        lambda steps: _padded(steps, mask='is'),
-        True,
-    ),
+    'padded': (transforms.PadField('action', 3, 5, 'is/real'), _padded, True),
     'clipped': (
         _CLIP('action', -0.5, 0.25, 1),
         _change(lambda a: a.clip(_ONE_LOW, _ONE_HIGH), 'action'),
@@ -290,7 +284,7 @@ _TABLE = {
         _CLIP('action', [-1.0, -9.0, 0.1], [9, 0, np.inf]),
         _change(lambda a: a.clip([-1, -9, 0.1], [9, 0, np.inf]), 'action'),
     ),
-    'clipped_below': (
+    'clipped_nest': (
         _CLIP('observation', 0, 100),
         _change(lambda x: x.clip(0, 100), *_SEEN),
     ),
@@ -332,14 +326,9 @@ _TABLE = {
         },
         True,
     ),
-    'scaled_reward': (
-        _SCALE(0.5, 1.0),
-        _change(lambda r: 0.5 * r + 1, 'reward'),
-        True,
-    ),
     'clipped_reward': (
-        _SCALE(2.0, minimum=-1.0, maximum=0.5),
-        _change(lambda r: (2 * r).clip(-1, 0.5), 'reward'),
+        _SCALE(2.0, 1.0, minimum=-1.0, maximum=0.5),
+        _change(lambda r: (2 * r + 1).clip(-1, 0.5), 'reward'),
     ),
     'rotation': (
         transforms.ConvertRotation('action', 0, 'euler_xyz', 'quaternion_wxyz'),
@@ -364,12 +353,21 @@ def _steps_of(batch):
 
 class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.batches = {
+        has_action: list(
+            data_sets.batches_of(golden.batched(_episodes(has_action)))
+        )
+        for has_action in (True, False)
+    }
+
   @parameterized.parameters(*_TABLE)
   def test_as_a_loop_does(self, name):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
-      batches = data_sets.batches_of(golden.batched(_episodes(has_action)))
-      made = map(transform.transform_batch, batches)
+      made = map(transform.transform_batch, self.batches[has_action])
       found = [steps for batch in made for steps in _steps_of(batch)]
       for steps, given in zip(found, _episodes(has_action), strict=True):
         _assert_near(self, steps, oracle(given))
@@ -382,8 +380,9 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_in_a_graph_with_known_dtypes_and_shapes(self):
     transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
-    data = golden.nested(_episodes(False)).map(transform)
-    for found, given in zip(data, _episodes(False), strict=True):
+    episodes = _episodes(False)[:4]
+    data = golden.nested(episodes).map(transform)
+    for found, given in zip(data, episodes, strict=True):
       for name, (_, oracle, *_) in _TABLE.items():
         with self.subTest(name):
           made = found[name]['steps']
@@ -410,11 +409,15 @@ _ERRORS = (
     ('DropNoOps', ['observation/words'], 'must be numbers, but is string'),
     ('DropNoOps', dict(no_op=[0, 0]), '^(?s:.*)action has the shape'),
     ('DropNoOps', dict(predicate=lambda _: True), 'a bool for every step'),
+    (
+        'DropNoOps',
+        dict(predicate=lambda steps: steps['x'][1:] > 0),
+        'must have a row for every step',
+    ),
     ('DropNoOps', ['actoin'], 'Did you mean action'),
     ('RelativeToAbsoluteGripper', dict(threshold=-1), 'threshold must be 0'),
     ('BinarizeGripper', ['count'], 'must be floats.*int32'),
     ('BinarizeGripper', dict(index=3), '3 numbers, but 1 are'),
-    ('BinarizeGripper', dict(index=-4), '3 numbers, but 1 are'),
     ('BinarizeGripper', ['x'], 'must be one number a step'),
     ('BinarizeGripper', ['chunks'], 'Cut chunks later'),
     ('BinarizeGripper', ['observation/both'], 'one leaf, but has .*a.*b'),
@@ -444,16 +447,13 @@ _ERRORS = (
     ('SelectFields', [['observation/imag']], 'ation/image'),
     ('SelectFields', dict(exclude=['acton']), 'Did you mean action'),
     ('SelectFields', ['action'], r"Write \['action'\]"),
-    ('SelectFields', dict(exclude='x'), r"Write \['x'\]"),
     ('RenameFields', [{'rewards': 'y'}], 'Did you mean reward'),
     ('RenameFields', [{'x': 'action'}], "'action' already"),
     ('ClipField', ['action', 0, 1, 3], 'from number 3 on'),
     ('ClipField', ['action', [0, 1]], 'do not fit'),
-    ('ClipField', ['x', np.zeros([1, 1])], 'do not fit'),
     ('ClipField', ['observation/words', 0, 1, 0], 'must be floats'),
     ('RelabelGoals', ['future'], "strategy must be one of.*'future'"),
     ('RelabelGoals', ['geometric'], 'needs a discount between'),
-    ('RelabelGoals', ['geometric', 1.0], 'needs a discount between'),
     ('RelabelGoals', dict(discount=0.9), 'needs a discount between'),
     (
         'RelabelGoals',
@@ -485,21 +485,20 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(*_ERRORS)
   def test_errors(self, name, arguments, message):
     make = getattr(transforms, name)
-    with self.assertRaisesRegex(ValueError, message):
+    errors = (ValueError, tf.errors.InvalidArgumentError)
+    with self.assertRaisesRegex(errors, message):
       by_name = isinstance(arguments, dict)
       made = make(**arguments) if by_name else make(*arguments)
       made({'steps': _CASE}, 0)
 
   def test_only_whole_episodes_are_thinned(self):
     without = {name: _CASE[name] for name in _CASE if name != 'discount'}
-    step = golden.step_of(_CASE, 0)
-    for transform in (transforms.FrameSkip(2), _NO_OP()):
-      for steps, message in (
-          (without, 'There is no field discount'),
-          (step, 'leading time dimension'),
-      ):
-        with self.assertRaisesRegex(ValueError, message):
-          transform.transform(steps)
+    for steps, message in (
+        (without, 'There is no field discount'),
+        (golden.step_of(_CASE, 0), 'leading time dimension'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        transforms.FrameSkip(2).transform(steps)
     with self.assertRaisesRegex(ValueError, 'must be numbers, but is string'):
       _SCALE(2).transform({'reward': tf.constant('a')})
 
@@ -512,25 +511,9 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'There is no field is_first'):
         transform.transform(without)
 
-  def test_fields_of_unequal_lengths(self):
-    # Which a transform before it can make of them, in one Compose.
-    short = {**_CASE, 'action': _CASE['action'][1:]}
-    drop = _NO_OP(predicate=lambda steps: steps['x'][1:] > 0)
-    for transform, steps in (
-        (transforms.FrameSkip(2), short),
-        (_NO_OP(), short),
-        (drop, _CASE),
-    ):
-      with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'must have a row for every step'
-      ):
-        transform.transform(steps)
-
   @parameterized.parameters(
       *((tf.uint8, bound) for bound in (-1, 300, 0.5)),
-      *((tf.int64, 2.0**63), (tf.uint64, -1)),
-      *((tf.int32, np.nan), (tf.int32, np.inf)),
-      *((tf.float16, 1e5), (tf.float16, -1e5), (tf.float32, [0.0, 1e39])),
+      *((tf.int64, 2.0**63), (tf.int32, np.nan), (tf.float32, [0.0, 1e39])),
   )
   def test_bounds_that_the_dtype_cannot_hold(self, dtype, bound):
     for clip in (
@@ -581,16 +564,11 @@ class MoreTest(tf.test.TestCase):
       reached = transform.target(made)[:-1]
       self.assertAllClose(reached, steps['state'][1:], 1e-5, 1e-5)
 
-  def test_a_rotation_is_turned_back(self):
-    convert, _ = _TABLE['rotation']
-    steps = {'action': np.float32([0.5, -1.0, 2.0])}
-    self.assertAllClose(convert.invert(convert.transform(steps)), steps)
-    self.assertEqual(convert.invert({}), {})
-
   def test_common_width_of_a_mixture(self):
     pad = transforms.PadField
     data = {'one': golden.stacked([_CASE]), 'two': golden.nested([_CASE])}
     data['two'] = data['two'].map(pad('action', 3, 5))
+    self.assertIn('action_pad_mask', data['two'].element_spec['steps'])
     pads = pad.to_common_width(data)
     expected = {'one': pad('action', 3, 5), 'two': pad('action', 5, 5)}
     self.assertEqual(pads, expected)
@@ -604,13 +582,14 @@ class MoreTest(tf.test.TestCase):
   def test_an_inverse_of_some_fields_and_nan(self):
     rename = transforms.RenameFields({'observation/a': 'action', 'x': 'y'})
     self.assertEqual(rename.invert({'action': 1}), {'observation': {'a': 1}})
+    self.assertEqual(_TABLE['rotation'][0].invert({}), {})
     clip = transforms.ClipField('x', -1, 1)
     clipped = clip.transform({'x': tf.constant([np.nan, 5.0])})['x']
     self.assertAllEqual(clipped, [np.nan, 1.0])
 
   def test_integer_reward(self):
     clip = functools.partial(_SCALE, 2, minimum=0)
-    for dtype in (tf.int8, tf.uint8, tf.int32):
+    for dtype in (tf.int8, tf.uint8):
       reward = tf.constant([0, 1, dtype.max], dtype)
       for wrap in (lambda fn: fn, tf.function):
         scale = wrap(_SCALE(2).transform)
@@ -628,7 +607,7 @@ class MoreTest(tf.test.TestCase):
         for is_last in ([False, False, True], [[False], [False], [True]]):
           found = scale({'reward': reward, 'is_last': is_last})['reward']
           self.assertAllEqual(found[:2], [0, 2])
-    with self.assertRaisesRegex(ValueError, 'reward is int32.*Cast'):
+    with self.assertRaisesRegex(ValueError, 'reward is uint8.*Cast'):
       _SCALE(0.5).transform({'reward': reward})
 
 

@@ -59,7 +59,7 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
       found = expected + (found - expected + np.pi) % (2 * np.pi) - np.pi
     self.assertAllClose(found, expected, 0, 1e-7)
 
-  @parameterized.parameters(*_FORMS, *_SIX)
+  @parameterized.parameters(*_FORMS[:5], *_SIX)
   def test_there_and_back(self, form):
     there = rotations.from_matrix(self.matrices, form)
     self.assertEqual(there.shape[-1], rotations.size_of(form))

@@ -72,10 +72,9 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(steps['goal_step'], [1] * 6)
 
   @parameterized.parameters(
-      ('episode', [b'a', b'b', b'c'], 900, 3),
-      ('episode', [b'', b'b', b'c'], 400, 3),
+      ('episode', [b'', b'b', b'c'], 300, 3),
       ('episode', [b''] * 3, 1, 3),
-      ('step', [b'a', b'b', b'c'], 1, 900),
+      ('step', [b'a', b'b', b'c'], 1, 600),
   )
   def test_instructions_are_as_likely(self, level, words, count, length):
     target = 'observation/instruction'
