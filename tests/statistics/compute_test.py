@@ -79,8 +79,8 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     returns = [steps['reward'][:-1].astype('f8').sum() for steps in episodes]
     self._assert_field(found.returns, np.array(returns), levels)
 
-  @parameterized.product(
-      form=[*golden.FORMS_AND_BATCHES.values()], acting_only=[False, True]
+  @parameterized.parameters(
+      (golden.stacked, True), (golden.nested, False), (golden.batched, True)
   )
   def test_random_episodes(self, form, acting_only):
     episodes = _random(0, 12)
@@ -136,7 +136,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     parts = {
         name: _random(seed, count, offset)
         for seed, (name, count, offset) in enumerate(
-            [('bridge', 20, 0.0), ('kuka', 3, 1000.0), ('droid', 50, -5.0)]
+            [('bridge', 10, 0.0), ('kuka', 3, 1000.0), ('droid', 20, -5.0)]
         )
     }
     datasets = {name: golden.batched(part) for name, part in parts.items()}
@@ -156,7 +156,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     steps = dict(
         ways.FIVE,
         observation={
-            'image': np.zeros([6, 64, 64, 3], np.uint8),
+            'image': np.zeros([6, 19, 18, 3], np.uint8),
             'png': np.array([b'no image'] * 6, object),
             'state': np.arange(6.0),
         },
@@ -167,17 +167,16 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotIn('observation/image', found)
     self.assertNotIn('observation/png', found)
     named = compute.compute_statistics(data, ['observation/image']).fields
-    self.assertEqual(named['observation/image'].mean.shape, (64, 64, 3))
+    self.assertEqual(named['observation/image'].mean.shape, (19, 18, 3))
     with self.assertRaisesRegex(ValueError, 'observation/png must have'):
       compute.compute_statistics(data, ['observation'])
     ragged = golden.with_unused_fields(golden.nested([golden.COMPLETE]))
     self.assertNotIn('points', compute.compute_statistics(ragged).fields)
 
-  @parameterized.parameters(1, 4, 100)
-  def test_batches_give_the_same_to_the_last_bit(self, batch_size):
+  def test_batches_give_the_same_to_the_last_bit(self):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], _random(0, 1)[0])
     episodes = [none, none, *_random(0, 20, max_length=50), none]
-    data = golden.batched(episodes, batch_size=batch_size)
+    data = golden.batched(episodes, batch_size=4)
     # The sample holds neither all steps nor all episodes.
     expected, found = (
         compute.compute_statistics(one, sample_size=15)
@@ -199,15 +198,13 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(one.fields['action'].mean, [np.nan] * 2)
         self.assertAllEqual(one.fields['action'].count, [0, 0])
 
-  @parameterized.parameters('action', 'unused')
-  def test_an_episode_of_unequal_lengths(self, field):
-    wrong = {**ways.THREE, 'unused': np.zeros(4)}
-    wrong[field] = wrong[field][:1]
+  def test_an_episode_of_unequal_lengths(self):
+    wrong = {**ways.THREE, 'unused': np.zeros(1)}
     data = golden.batched([{**ways.FIVE, 'unused': np.zeros(6)}, wrong])
     for one in data, data.map(lambda episode: episode):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError,
-          rf'must have a row for every step.*{field}:\] \[1\]',
+          r'must have a row for every step.*unused:\] \[1\]',
       ):
         compute.compute_statistics(one, ['observation'])
 

@@ -79,7 +79,6 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
       ({'max_length': 4}, 'more tokens than max_length'),
       ({'prompt': np.zeros([0], int), 'observation': 'new'}, 'A prompt must'),
       ({'response': np.int32([4])}, 'int64, but the response is'),
-      ({'response': np.float32([1])}, 'must be the ids'),
       ({'prompt': _PROMPT[None]}, 'must be the ids'),
       ({'observation': 'news'}, 'observation must be one of'),
   )
@@ -92,7 +91,7 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
         _mapped(**arguments)
 
 
-class TextsTest(parameterized.TestCase, tf.test.TestCase):
+class TextsTest(tf.test.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -116,13 +115,9 @@ class TextsTest(parameterized.TestCase, tf.test.TestCase):
         },
     )
 
-  @parameterized.parameters(1, 2, 64)
-  def test_episodes(self, texts_at_once):
+  def test_episodes(self):
     data = tokens.convert_texts_to_episodes(
-        self.texts,
-        tokenizers.by_words,
-        max_length=8,
-        texts_at_once=texts_at_once,
+        self.texts, tokenizers.by_words, max_length=8, texts_at_once=2
     )
     episodes = list(data.as_numpy_iterator())
     self.assertEqual([episode['id'] for episode in episodes], [0, 1, 2])
