@@ -95,25 +95,15 @@ class TextsTest(tf.test.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.texts = tf.data.Dataset.from_generator(
-        lambda: (
-            {
-                'prompt': prompt,
-                'response': response,
-                'score': score,
-                'log_ratio': np.ones(len(response.split())),
-                'id': number,
-            }
-            for number, (prompt, response, score) in enumerate(_TEXTS)
-        ),
-        output_signature={
-            'prompt': tf.TensorSpec([], tf.string),
-            'response': tf.TensorSpec([], tf.string),
-            'score': tf.TensorSpec([], tf.float32),
-            'log_ratio': tf.TensorSpec([None], tf.float64),
-            'id': tf.TensorSpec([], tf.int64),
-        },
-    )
+    texts = dict(zip(('prompt', 'response', 'score'), zip(*_TEXTS)))
+    texts['id'] = [0, 1, 2]
+    texts = {name: list(column) for name, column in texts.items()}
+
+    def add_ratio(text):
+      count = tf.size(tf.strings.split(text['response']))
+      return {**text, 'log_ratio': tf.ones([count], tf.float64)}
+
+    self.texts = tf.data.Dataset.from_tensor_slices(texts).map(add_ratio)
 
   def test_episodes(self):
     data = tokens.convert_texts_to_episodes(

@@ -142,10 +142,9 @@ class DropImagesTest(tf.test.TestCase):
 
   def test_none_and_all(self):
     frame = {'a': tf.ones([2]), 'b': tf.ones([2])}
-    found = augmentation.drop_images(frame, ['a', 'b'], 0.0, seed=3)
-    self.assertAllEqual(found['a'] + found['b'], [2, 2])
-    found = augmentation.drop_images(frame, ['a', 'b'], 1.0, seed=3)
-    self.assertAllEqual(found['a'] + found['b'], [1, 1])
+    for probability, total in (0.0, 2), (1.0, 1):
+      found = augmentation.drop_images(frame, ['a', 'b'], probability, seed=3)
+      self.assertAllEqual(found['a'] + found['b'], [total] * 2)
     with self.assertRaisesRegex(ValueError, 'kept must be one of'):
       augmentation.drop_images(frame, ['a'], 0.5, seed=3, kept='b')
     with self.assertRaisesRegex(ValueError, 'probability must be'):

@@ -189,10 +189,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 class RowsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_looks_at_other_steps_and_draws(self):
-    episodes = [
-        golden.make_episode([1.0] * length, terminal=True, base=100 * index)
-        for index, length in enumerate([3, 1, 5, 2, 1, 4, 6])
-    ]
+    episodes = golden.make_episodes([3, 1, 5, 2, 1, 4, 6])
     data = golden.batched(episodes).repeat(2)
     compose = _COMPOSE([_SCALE(2.0), _Draw()])
     made = applying.transform_episodes(data, [_KEEP(min_length=1), compose])

@@ -55,11 +55,7 @@ class RelabelGoalsTest(tf.test.TestCase):
     }
     rng = np.random.default_rng(0)
     lengths = rng.permutation([_LENGTH] * 700 + [*rng.integers(1, 9, 100)])
-    episodes = [
-        golden.make_episode([1.0] * length, terminal=True, base=100 * index)
-        for index, length in enumerate(lengths)
-    ]
-    data = golden.batched(episodes, batch_size=200)
+    data = golden.batched(golden.make_episodes(lengths), batch_size=200)
     data = applying.transform_episodes(
         data,
         [filters.KeepEpisodes(min_length=1), _COMPOSE([*relabel.values()])],
@@ -87,12 +83,7 @@ class RelabelGoalsTest(tf.test.TestCase):
 
 def _episodes(count=60):
   """Returns episodes whose observations tell the episode and the step."""
-  episodes = []
-  for number in range(count):
-    steps = golden.make_episode([1.0] * (3 + number % 4), terminal=True)
-    length = golden.length_of(steps)
-    steps['observation'] = {'x': 100.0 * number + np.arange(length)}
-    episodes.append(steps)
+  episodes = golden.make_episodes([3 + number % 4 for number in range(count)])
   return applying.transform_episodes(
       golden.stacked(episodes), [goals.RelabelGoals(seed=1)]
   )
@@ -111,10 +102,10 @@ class OtherGoalsTest(tf.test.TestCase):
     replaced, places, drawn = [], set(), []
     for number, (steps, before) in enumerate(zip(found, own)):
       length = golden.length_of(steps)
-      self.assertAllEqual(steps['observation']['x'], before['observation']['x'])
+      self.assertAllEqual(steps['observation'], before['observation'])
       new = steps['goal_step'] == length
-      goal = steps['goal']['x']
-      self.assertAllEqual(goal[~new], before['goal']['x'][~new])
+      goal = steps['goal'][:, 0]
+      self.assertAllEqual(goal[~new], before['goal'][~new, 0])
       self.assertAllEqual(steps['goal_step'][~new], before['goal_step'][~new])
       # All of one episode, and steps that it has.
       others, place = goal[new] // 100, goal[new] % 100
@@ -134,7 +125,7 @@ class OtherGoalsTest(tf.test.TestCase):
     passes = goals.draw_goals_of_others(data.repeat(2), 0.5, seed=3)
     never = goals.draw_goals_of_others(data, 0.0)
     first, again, both, kept, own = (
-        np.concatenate([steps['goal']['x'] for steps in _read(one)])
+        np.concatenate([steps['goal'] for steps in _read(one)])
         for one in (made, made, passes, never, data)
     )
     self.assertAllEqual(first, again)

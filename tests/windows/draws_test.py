@@ -163,14 +163,13 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
         for count in range(9)
     ]
     data = golden.nested(episodes).shuffle(9)
-    for join in (windows.FlatRows.of, tf.function(windows.FlatRows.of)):
-      flat = join(data)
-      lengths = flat.lengths.numpy()
-      self.assertCountEqual(lengths, range(9))
-      self.assertAllEqual(
-          flat.rows['observation'],
-          [10 * count + t for count in lengths for t in range(count)],
-      )
+    flat = tf.function(windows.FlatRows.of)(data)
+    lengths = flat.lengths.numpy()
+    self.assertCountEqual(lengths, range(9))
+    self.assertAllEqual(
+        flat.rows['observation'],
+        [10 * count + t for count in lengths for t in range(count)],
+    )
 
   def test_rows_of_one_episode_and_lists_of_arrays(self):
     rows = windows.transition_rows(contract.A)
