@@ -11,23 +11,11 @@ import tensorflow as tf
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
 from rlds2reverb.transforms import applying
+from rlds2reverb.transforms import rotations
 from tests.transforms import octo
 
 _LENGTH = 12
 _RLDS = '_converted_externally_to_rlds'
-
-
-def _euler(quaternions):
-  """Roll, pitch and yaw of quaternions x, y, z, w, about fixed axes."""
-  x, y, z, w = (quaternions / np.linalg.norm(quaternions, axis=1)[:, None]).T
-  return np.stack(
-      [
-          np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y)),
-          np.arcsin(2 * (w * y - z * x)),
-          np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)),
-      ],
-      axis=1,
-  )
 
 
 _as_it_is = lambda gripper: gripper
@@ -159,7 +147,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
     expected = np.concatenate(
         [
             action[:, :3],
-            _euler(action[:, 3:7]),
+            rotations.convert(action[:, 3:7], 'quaternion_xyzw', 'euler_xyz'),
             _OTHERS[config](action[:, 7:]),
         ],
         axis=1,

@@ -52,7 +52,9 @@ _slices = functools.partial(windows.sample_slices, _rows(_B))
 _horizon = lambda steps, n, **kwargs: windows.apply_horizon(
     golden.stacked([steps]), n, **kwargs
 )
-_stack = windows.stack_and_chunk
+_stack, _unroll = windows.stack_and_chunk, windows.unroll
+_compute, _apply = windows.compute_views, windows.apply_views
+_to_fragments = windows.convert_rlds_to_fragments
 _n_step, _to_go = windows.n_step_transitions, windows.reward_to_go
 _advantages = windows.advantages
 _own = lambda name: {**_B, name: _B['reward']}
@@ -113,14 +115,9 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         [0.0] * 4,
     )
     # Chunks.
-    no('must be Windows', windows.unroll, _A, 2)
-    no(
-        "cannot be 'cross'",
-        windows.unroll,
-        _A,
-        windows_lib.Windows(2, end='cross'),
-    )
-    no('Did you mean observation', windows.unroll, _A, _CUT, state='observaton')
+    no('must be Windows', _unroll, _A, 2)
+    no("cannot be 'cross'", _unroll, _A, windows_lib.Windows(2, end='cross'))
+    no('Did you mean observation', _unroll, _A, _CUT, state='observaton')
     no('takes the Chunks.*dict', windows.split_burn_in, {}, 1)
     no('takes the Chunks.*Rows', windows.split_burn_in, _rows(_A), 1)
     no('at least 6 rows', _burn_in, 2, 2)
@@ -174,7 +171,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     )
     no(
         'TransitionRows do not say',
-        windows.convert_rlds_to_fragments,
+        _to_fragments,
         _rows_of_agents(),
         4,
         count_steps_by='agent_steps',
@@ -185,12 +182,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         2,
         fragment_fn=lambda rows: rows.columns,
     )
-    no(
-        "a dict with 'steps', but is",
-        windows.convert_rlds_to_fragments,
-        _fragments(2),
-        2,
-    )
+    no("a dict with 'steps', but is", _to_fragments, _fragments(2), 2)
     for name in ('t', 'episode', 'next_observation'):
       no(f"'{name}' already", _fragments, 3, steps=_own(name))
     # Horizons.
@@ -214,20 +206,14 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('is float64', _view, space=tf.TensorSpec([], tf.float64))
     no(r'float32 \(2,\)', _view, space=tf.TensorSpec([2], tf.float32))
     no('has the fields', _view, space={'a': tf.TensorSpec([])})
-    no(
-        'Did you mean rllib',
-        windows.compute_views,
-        _B,
-        {'reward': _View()},
-        fill='rlib',
-    )
+    no('Did you mean rllib', _compute, _B, {'reward': _View()}, fill='rlib')
     no(
         'Use compute_views',
-        windows.apply_views,
+        _apply,
         _B,
         {'x': _View('reward', batch_repeat_value=2)},
     )
-    no("field 'reward'", windows.apply_views, _B, {'reward': _View()})
+    no("field 'reward'", _apply, _B, {'reward': _View()})
     # Frames and chunks of actions.
     no('num_frames must be a positive integer', _stack, _A, 0)
     no('num_actions must be a pos', _stack, _A, num_actions=1.5)
@@ -252,7 +238,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('must be a dict', presence.flags, {'is_present': [True]}, 'left')
     no(
         'no field observation/c',
-        windows.compute_views,
+        _compute,
         agent_episodes.COME_AND_GO,
         {'observation': _View(agent='c')},
     )
@@ -262,7 +248,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('one value a step', _advantages, _B, [1.0, 2.0, 3.0])
     no(
         'value: 7',
-        windows.unroll,
+        _unroll,
         _rows(_A)._replace(columns={**_rows(_A).columns, 'value': tf.range(7)}),
         _CUT,
     )
@@ -274,7 +260,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     for start, stop in ((2, 1), (-1, 2), (0, 4)):
       no(
           'must lie in its episode',
-          windows.compute_views,
+          _compute,
           _B,
           {'reward': _View()},
           start=start,
@@ -324,9 +310,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       ('observation_mask', lambda x, **names: _stack(_rows(x), 2, **names)),
       (
           'x_mask',
-          lambda steps, **names: windows.apply_views(
-              steps, {'x': _View('reward')}, **names
-          ),
+          lambda steps, **names: _apply(steps, {'x': _View('reward')}, **names),
       ),
   )
   def test_what_is_added_replaces_nothing(self, name, function):

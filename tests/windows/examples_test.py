@@ -229,26 +229,23 @@ _EXAMPLES = {
     ),
     # What `chunk_act_obs` of Octo (241fb351) makes of these actions with
     # window_size=2, action_horizon=3, with TensorFlow 2.15.1.
-    **{
-        f'octo_{goal}': (
-            lambda goal=goal: windows.stack_and_chunk(
-                _OCTO, 2, 3, goal_step=goal, mask_rule='octo'
-            ),
-            {
-                'action': [
-                    [[10, 11, 12], [10, 11, 12]],
-                    [[10, 11, 12], [11, 12, 13]],
-                    [[11, 12, 13], [12, 13, 14]],
-                    [[12, 13, 14], [13, 14, 14]],
-                    [[13, 14, 14], [14, 14, 14]],
-                ],
-                'action_mask': [[[1, 1, 1], [1, 1, 1]]] * 4
-                + [[[1, 1, 1], [1, 1, 0]]],
-                'observation_mask': [[0, 1]] + [[1, 1]] * 4,
-            },
-        )
-        for goal in ('goal', None)
-    },
+    'octo': (
+        lambda: windows.stack_and_chunk(
+            _OCTO, 2, 3, goal_step='goal', mask_rule='octo'
+        ),
+        {
+            'action': [
+                [[10, 11, 12], [10, 11, 12]],
+                [[10, 11, 12], [11, 12, 13]],
+                [[11, 12, 13], [12, 13, 14]],
+                [[12, 13, 14], [13, 14, 14]],
+                [[13, 14, 14], [14, 14, 14]],
+            ],
+            'action_mask': [[[1, 1, 1], [1, 1, 1]]] * 4
+            + [[[1, 1, 1], [1, 1, 0]]],
+            'observation_mask': [[0, 1]] + [[1, 1]] * 4,
+        },
+    ),
     'octo_each_step_its_own_goal': (
         lambda: windows.stack_and_chunk(
             _OCTO, 2, 4, goal_step='own', mask_rule='octo'
