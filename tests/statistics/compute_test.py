@@ -99,10 +99,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     rng = np.random.default_rng(0)
     rows = (1e6 + rng.normal(size=3 * 4096 + 5)).astype(np.float32)
     pieces = [
-        {
-            **ways.make(one * 0, one[1:] * 0, terminal=False),
-            'observation': one,
-        }
+        ways.make(one, one[1:], terminal=False)
         for one in np.split(rows, range(1000, len(rows), 1000))
     ]
     found = compute.compute_statistics(

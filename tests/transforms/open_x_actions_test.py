@@ -106,13 +106,10 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters('bridge', 'bridge_open_x')
   def test_actions_of_states(self, config):
     mapped, found = self._treat(config)
-    state = mapped['observation']['state'].numpy()
+    moved = np.diff(mapped['observation']['state'].numpy()[:, :6], axis=0)
     # All commands decide; the last one has no state that it leads to.
-    command = mapped['action'].numpy()[:, -1]
-    gripper = _OTHERS[config](command)[:-1]
-    expected = np.concatenate(
-        [np.diff(state[:, :6], axis=0), gripper[:, None]], 1
-    )
+    gripper = _OTHERS[config](mapped['action'].numpy()[:, -1])
+    expected = np.concatenate([moved, gripper[:-1, None]], 1)
     self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
 
   @parameterized.parameters('aloha_mobile', 'aloha_static_dataset')

@@ -442,6 +442,10 @@ _ERRORS = (
     ('ClipField', ['action', 0, 1, 3], 'from number 3 on'),
     ('ClipField', ['action', [0, 1]], 'do not fit'),
     ('ClipField', ['observation/words', 0, 1, 0], 'must be floats'),
+    ('ClipField', ['observation/image', -1], 'uint8, which cannot hold -1'),
+    ('ClipField', dict(field='count', high=0.5), 'int32, which cannot hold'),
+    ('ClipField', ['count', np.nan], 'int32, which cannot hold nan'),
+    ('ClipField', ['reward', 1e39], 'float32, which cannot hold .* wider'),
     ('RelabelGoals', ['future'], "strategy must be one of.*'future'"),
     ('RelabelGoals', ['geometric'], 'needs a discount between'),
     ('RelabelGoals', dict(discount=0.9), 'needs a discount between'),
@@ -482,13 +486,11 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
       made({'steps': _CASE}, 0)
 
   def test_only_whole_episodes_are_thinned(self):
-    without = {name: _CASE[name] for name in _CASE if name != 'discount'}
-    for steps, message in (
-        (without, 'There is no field discount'),
-        (golden.step_of(_CASE, 0), 'leading time dimension'),
-    ):
-      with self.assertRaisesRegex(ValueError, message):
-        transforms.FrameSkip(2).transform(steps)
+    thin = transforms.FrameSkip(2)
+    with self.assertRaisesRegex(ValueError, 'There is no field discount'):
+      thin.transform({k: _CASE[k] for k in _CASE if k != 'discount'})
+    with self.assertRaisesRegex(ValueError, 'leading time dimension'):
+      thin.transform(golden.step_of(_CASE, 0))
     with self.assertRaisesRegex(ValueError, 'must be numbers, but is string'):
       _SCALE(2).transform({'reward': tf.constant('a')})
 
@@ -501,27 +503,11 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'There is no field is_first'):
         transform.transform(without)
 
-  @parameterized.parameters(
-      *((tf.uint8, bound) for bound in (-1, 300, 0.5)),
-      *((tf.int64, 2.0**63), (tf.int32, np.nan), (tf.float32, [0.0, 1e39])),
-  )
-  def test_bounds_that_the_dtype_cannot_hold(self, dtype, bound):
-    for clip in (
-        transforms.ClipField('x', low=bound),
-        transforms.ClipField('x', high=bound),
-    ):
-      with self.assertRaisesRegex(ValueError, f'x is {dtype.name}, which can'):
-        clip.transform({'x': tf.zeros([3, 2], dtype)})
-
 
 class MoreTest(tf.test.TestCase):
   """What is said of single transforms besides."""
 
-  def test_thinning_of_no_steps_and_of_a_cut_episode(self):
-    for transform in (transforms.FrameSkip(2), _NO_OP()):
-      empty = tf.nest.map_structure(lambda leaf: leaf[:0], ways.FIVE)
-      steps = transform({'steps': empty})['steps']
-      tf.nest.map_structure(self.assertAllEqual, steps, empty)
+  def test_thinning_of_a_cut_episode(self):
     cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)
     steps = transforms.FrameSkip(2)({'steps': cut})['steps']
     self.assertAllEqual(steps['is_first'] | steps['is_last'], [False, False])

@@ -143,11 +143,7 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(chopped.rows['a'].shape[1], max(lengths))
 
   def test_no_rows(self):
-    for ends in (
-        {'lengths': []},
-        {'episode_ids': tf.zeros([0])},
-        {'is_last': tf.zeros([0], tf.bool)},
-    ):
+    for ends in {'episode_ids': []}, {'is_last': tf.zeros([0], tf.bool)}:
       flat = windows.FlatRows.of(tf.zeros([0, 2]), **ends)
       self.assertEqual(flat.lengths.shape, [0])
     nothing = golden.stacked([], golden.stacked_spec(contract.A))
