@@ -41,6 +41,7 @@ class TokenizingTest(parameterized.TestCase, tf.test.TestCase):
     for tokenizer, message in (
         (lambda texts: tf.ones([3, 2]), 'must return integers'),
         (lambda texts: tf.ones([3], tf.int32), 'ids for each string'),
+        (lambda texts: tf.ones([3, 2, 1], tf.int32), 'ids for each string'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         tokenizing.tokenize_batch(tokenizer, _TEXTS)
