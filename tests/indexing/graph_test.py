@@ -1,6 +1,5 @@
 """Tests of the graph of recorded data, and of the trees in it."""
 
-from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
@@ -33,8 +32,9 @@ _TORCHRL_PATHS = {
 }
 
 
-def _make_index(episodes=tuple(_EPISODES), form=golden.stacked, **kwargs):
-  return indexing.TransitionIndex.from_episodes(form(list(episodes)), **kwargs)
+def _make_index(episodes=tuple(_EPISODES), **kwargs):
+  episodes = golden.stacked(list(episodes))
+  return indexing.TransitionIndex.from_episodes(episodes, **kwargs)
 
 
 def _paths(tree, root=0):
@@ -52,11 +52,10 @@ def _paths(tree, root=0):
   return found
 
 
-class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
+class SuccessorsTest(tf.test.TestCase):
 
-  @parameterized.parameters(golden.stacked, golden.nested)
-  def test_edges_with_their_counts(self, form):
-    index = _make_index(form=form)
+  def test_edges_with_their_counts(self):
+    index = _make_index()
     found = index.successors(tf.constant([0.0, 1, 4, 9]))
     self.assertAllEqual(
         found.rows['action'], tf.ragged.constant([[1, 3], [1, 2], [], []])
@@ -97,14 +96,14 @@ class SuccessorsTest(parameterized.TestCase, tf.test.TestCase):
     )
 
 
-class ExpandTest(parameterized.TestCase, tf.test.TestCase):
+class ExpandTest(tf.test.TestCase):
 
   def test_paths_are_those_of_torchrl(self):
-    tree = _make_index().expand(tf.constant([0.0]), 5, 4, gamma=0.5)
+    index = _make_index()
+    tree = index.expand(tf.constant([0.0]), 5, 4, gamma=0.5)
     self.assertEqual(_paths(tree), _TORCHRL_PATHS)
-
-  def test_levels(self):
-    tree = _make_index().expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
+    # Each level by itself, with two roots that lead nowhere.
+    tree = index.expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
     self.assertAllEqual(tree.mask[0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
     self.assertAllEqual(tree.parent[0], [[-1, -1, -1], [0, 0, -1], [0, 0, -1]])
     self.assertAllEqual(tree.count[0], [[0, 0, 0], [3, 1, 0], [1, 2, 0]])
@@ -114,9 +113,8 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(tree.found, [True, False, True])
     self.assertAllEqual(tree.is_leaf[2, 0], [True, False, False])
     self.assertAllEqual(tree.num_left_out, [0, 0, 0])
-
-  def test_no_room(self):
-    tree = _make_index().expand(tf.constant([0.0, 1.0]), 2, 1)
+    # Without room.
+    tree = index.expand(tf.constant([0.0, 1.0]), 2, 1)
     self.assertAllEqual(tree.mask, [[[1]] * 3, [[1]] * 3])
     self.assertAllEqual(tree.num_left_out, [2, 1])
     # Cycles end at the depth.
