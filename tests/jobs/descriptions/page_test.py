@@ -1,16 +1,14 @@
 """Tests of the page of a description, opened in Chromium."""
 
 import json
-import os
 import re
 import sys
-import time
-from typing import Any
 import unittest
 from unittest import mock
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import metadata
@@ -23,15 +21,58 @@ _in_browser = unittest.skipUnless(
     browser.find_chromium(), 'Chromium is not installed.'
 )
 _HOSTILE = '</script><script>window.harm=1</script><img src=x onerror=harm=1>'
-_TEXTS = 'Array.from(document.querySelectorAll({!r})).map(e => e.textContent)'
-# The boxes of the labels of each axis.
-_LABELS = (
-    'Array.from(document.querySelectorAll(".role-axis-label")).map(axis =>'
-    ' Array.from(axis.querySelectorAll("text")).filter(label =>'
-    ' label.textContent && getComputedStyle(label).opacity > 0).map(label =>'
-    ' {const box = label.getBoundingClientRect(); return [box.left, box.right,'
-    ' box.top, box.bottom];}))'
-)
+# How wide the page is, and where the rightmost plot ends.
+_LOOKS = """{
+  colours: [getComputedStyle(document.body).backgroundColor,
+            getComputedStyle(all('svg text')[0]).fill],
+  right: Math.max(...all('svg').map(one => one.getBoundingClientRect().right)),
+  width: document.documentElement.scrollWidth,
+}"""
+# Does what a list of actions says, and notes what is shown after each.
+_DO = """
+  const states = [];
+  for (const [kind, at] of %s) {
+    if (kind === 'click') click(at);
+    if (kind === 'go') location.hash = at;
+    if (kind === 'slide') {
+      all('#step')[0].value = at;
+      all('#step')[0].dispatchEvent(new Event('input'));
+    }
+    await wait();
+    states.push({
+      place: location.hash, step: all('#step-number')[0].value,
+      summary: texts('#summary')[0], missing: texts('#missing')[0],
+      unchanged: texts('#unchanged')[0], values: texts('.values'),
+      now: texts('#frames .now'),
+      curves: all('#curves figure').map(one => [
+        ...texts('figcaption', one),
+        texts('.role-legend-label text', one).join(' ')]),
+    });
+  }
+  return {
+    states, heads: texts('h1'), counts: texts('.counts dd'),
+    cells: texts('td'), options: texts('#episode option'), ends: texts('.ends'),
+    harm: window.harm || null, looks: %s,
+  };
+"""
+# The plots of two: their bars, and the labels of their axes.
+_TWO = """
+  const size = one => one.getBoundingClientRect();
+  const figures = all('#distributions figure');
+  const found = {
+    heads: texts('h1'), lefts: all('h1').map(one => size(one).left),
+    figures: figures.map(one => [
+      ...texts('figcaption', one),
+      all('.mark-rect path', one).map(bar => [
+        bar.__data__.datum.source, size(bar).width, size(bar).height]),
+      texts('.role-axis-label text', one),
+    ]),
+  };
+  figures.find(one => one.textContent.startsWith('action, ')).id = 'action';
+  click('#action .mark-rect path:nth-of-type(3)');
+  await wait();
+  return {...found, place: location.hash};
+"""
 
 
 def _describe(episodes, name, **kwargs):
@@ -95,211 +136,140 @@ class PageTest(absltest.TestCase):
       ):
         views.to_html(self.description)
 
-  def _open(self, opened, html):
-    path = os.path.join(self.create_tempdir().full_path, 'page.html')
-    with open(path, 'w', encoding='utf-8') as f:
-      f.write(html)
-    opened.open(path)
-    self._opened = opened
-    self._wait_for('document.querySelector("#curves svg") !== null')
-    self.assertEqual(opened.requests(), [f'file://{path}'])
-
-  def _wait_for(self, condition: str, value: Any = True) -> None:
-    deadline = time.monotonic() + 30
-    while (found := self._opened.run(condition)) != value:
-      if time.monotonic() > deadline:
-        self.fail(f'{condition} is {found}, and not {value}.')
-      time.sleep(0.05)
-
-  def _texts(self, selector):
-    return self._opened.run(_TEXTS.format(selector))
-
-  def _expect(self, episode, step):
-    """Waits until an episode is shown at a step."""
-    excerpt = self._excerpts[episode]
-    self._wait_for('location.hash', f'#0/{episode}/{step}')
-    self._wait_for(
-        'document.getElementById("step-number").value',
-        f'step {step}' if excerpt['num_steps'] else '',
-    )
-    reasons = ', '.join(excerpt['reasons'])
-    start = (
-        f'Episode {episode}{" (" * bool(reasons)}{reasons}'
-        f'{")" * bool(reasons)}, lift {episode}: '
-        f'{excerpt["num_transitions"]} transitions, '
-    )
-    self._wait_for(
-        'document.getElementById("summary").textContent.startsWith('
-        f'{json.dumps(start)})'
-    )
-
   @_in_browser
   def test_in_a_browser(self):
-    self._excerpts = {one['episode']: one for one in self.description.episodes}
-    with browser.Browser(1280, 900) as opened:
-      self._open(opened, self.html)
-      with self.subTest('tables'):
-        self._check_tables()
-      with self.subTest('links'):
-        self._check_links()
-      with self.subTest('player'):
-        self._check_player()
-      with self.subTest('looks'):
-        self._check_looks()
-      self.assertIsNone(opened.run('window.harm || null'))
-      self.assertEqual(opened.errors, [])
+    excerpts = self.description.episodes
+    by_number = {one['episode']: one for one in excerpts}
+    first, second, third, *_ = (one['episode'] for one in excerpts)
+    frame_step = excerpts[1]['frame_steps'][1]
+    # What is done, and the episode and the step that are shown then.
+    actions = [
+        *self._links(),
+        ('go', f'#0/{first}/0', first, 0),
+        ('click', '#next', second, 0),
+        ('click', '#next', third, 0),
+        ('click', '#previous', second, 0),
+        ('slide', '3', second, 3),
+        ('click', '#frames [data-step]:nth-child(2)', second, frame_step),
+        ('go', '#0/987/5', second, frame_step),
+        ('go', f'#0/{odd_data.EMPTY}/0', odd_data.EMPTY, 0),
+    ]
+    found = browser.run(self.html, _DO % (json.dumps(actions), _LOOKS))
+    for (kind, at, episode, step), state in zip(actions, found['states']):
+      with self.subTest(f'{kind} {at}'):
+        excerpt = by_number[episode]
+        has_steps = excerpt['num_steps'] > 0
+        reasons = ', '.join(excerpt['reasons'])
+        words = f', lift {episode}' if has_steps else ''
+        self.assertStartsWith(
+            state['summary'],
+            f'Episode {episode}{f" ({reasons})" if reasons else ""}{words}: '
+            f'{excerpt["num_transitions"]} transitions, ',
+        )
+        self.assertEqual(state['step'], f'step {step}' if has_steps else '')
+        if kind == 'click' and 'data-step' not in at:
+          self.assertEqual(state['place'], f'#0/{episode}/{step}')
+    with self.subTest('tables'):
+      self._check_tables(found)
+    with self.subTest('player'):
+      self._check_player(found, found['states'])
+    self.assertIsNone(found['harm'])
+    with self.subTest('looks'):
+      self._check_looks(found['looks'], 1280, 'rgb(255, 255, 255)')
+      narrow = browser.run(self.html, f'return {_LOOKS};', 500, is_dark=True)
+      self._check_looks(narrow, 500, 'rgb(20, 23, 28)')
 
-  def _check_tables(self):
-    self.assertEqual(self._texts('h1'), [self.description.source])
+  def _links(self):
+    """Returns what may be clicked on, as in `actions`."""
+    (odd,) = [
+        one for one in self.description.oddities if one['kind'] == 'not_finite'
+    ]
+    link = f'ul.odd a[href="#0/{odd["episode"]}/{odd["step"]}"]'
+    actions = [('click', link, odd['episode'], odd['step'])]
+    # Each bar of returns, which come after the lengths.
+    histogram = self.description.histograms['returns']
+    for bar, count in enumerate(histogram['counts']):
+      if count:
+        low, high = histogram['edges'][bar : bar + 2]
+        episode, *_ = [
+            one['episode']
+            for one in self.description.episodes
+            if low - 1e-6 <= one['return'] <= high + 1e-6
+        ]
+        figure = '#distributions figure:nth-child(2) .mark-rect'
+        path = f'{figure} path:nth-of-type({bar + 1})'
+        actions.append(('click', path, episode, 0))
+    # The ends of the range of the action, whose greatest number is first.
+    (field,) = [
+        one for one in self.description.fields if one['path'] == 'steps/action'
+    ]
+    paths = [
+        one['path']
+        for one in self.description.fields
+        if len(one['columns']) > 1
+    ]
+    figure = len(self.description.histograms) + 2 + paths.index('steps/action')
+    for mark, end in ((1, 'min_at'), (2, 'max_at')):
+      marks = f'#distributions figure:nth-child({figure}) .mark-symbol'
+      path = f'{marks} path:nth-of-type({mark})'
+      actions.append(('click', path, *field['columns'][0][end]))
+    return actions
+
+  def _check_tables(self, found):
+    self.assertEqual(found['heads'], [self.description.source])
     self.assertEqual(
-        self._texts('.counts dd'),
+        found['counts'],
         [views.number(one) for one in self.description.counts.values()],
     )
     rows = views.field_rows(self.description)[1:]
     for _, part in views.statistics_rows(self.description, 64):
       rows += part
-    self.assertEqual(self._texts('td'), [cell for row in rows for cell in row])
+    self.assertEqual(found['cells'], [cell for row in rows for cell in row])
 
-  def _check_links(self):
-    # From an oddity.
-    (odd,) = [
-        one for one in self.description.oddities if one['kind'] == 'not_finite'
-    ]
-    link = f'ul.odd a[href="#0/{odd["episode"]}/{odd["step"]}"]'
-    self._opened.click(link)
-    self._expect(odd['episode'], odd['step'])
-    # From each bar of returns, which come after the lengths.
-    histogram = self.description.histograms['returns']
-    for bar, count in enumerate(histogram['counts']):
-      if count:
-        self._opened.click(
-            '#distributions figure:nth-child(2) .mark-rect'
-            f' path:nth-of-type({bar + 1})'
-        )
-        ends = histogram['edges'][bar : bar + 2]
-        episode, *_ = [
-            one['episode']
-            for one in self.description.episodes
-            if ends[0] - 1e-6 <= one['return'] <= ends[1] + 1e-6
-        ]
-        self._expect(episode, 0)
-    # From the ends of the range of the action, whose greatest number is first.
-    (field,) = [
-        one for one in self.description.fields if one['path'] == 'steps/action'
-    ]
-    figure = self._texts('#distributions figcaption').index('action') + 1
-    for mark, end in ((1, 'min_at'), (2, 'max_at')):
-      self._opened.click(
-          f'#distributions figure:nth-child({figure}) .mark-symbol'
-          f' path:nth-of-type({mark})'
-      )
-      self._expect(*field['columns'][0][end])
-
-  def _check_player(self):
-    opened = self._opened
+  def _check_player(self, found, states):
     excerpts = self.description.episodes
-    options = self._texts('#episode option')
-    self.assertLen(options, len(excerpts))
-    self.assertIn('highest return', options[0])
-    self.assertIn(f', lift {excerpts[0]["episode"]}, ', options[0])
+    self.assertLen(found['options'], len(excerpts))
+    self.assertIn('highest return', found['options'][0])
+    self.assertIn(f', lift {excerpts[0]["episode"]}, ', found['options'][0])
     longest = [one for one in excerpts if 'longest' in one['reasons']]
     self.assertIn(
-        f' ({longest[0]["num_transitions"]} transitions)',
-        self._texts('.ends')[-1],
+        f' ({longest[0]["num_transitions"]} transitions)', found['ends'][-1]
     )
-    opened.run(f'location.hash = "#0/{excerpts[0]["episode"]}/0"')
-    self._expect(excerpts[0]['episode'], 0)
-    for after in 1, 2:  # The page shows one before the next click.
-      opened.click('#next')
-      self._expect(excerpts[after]['episode'], 0)
-    opened.click('#previous')
-    self._expect(excerpts[1]['episode'], 0)
+    before, slid, _, missing, empty = states[-5:]
     # Columns of one scale share an axis, and have a legend.
-    self._wait_for(
-        'Array.from(document.querySelectorAll("#curves figcaption")).map(e =>'
-        ' e.textContent).sort().join()',
-        'action,observation/position,observation/scales,'
-        'observation/scales[0],observation/scales[2],reward',
+    self.assertEqual(
+        dict(before['curves']),
+        {
+            'action': '[0] [1]',
+            'observation/position': '[0] [1] [2]',
+            'observation/scales': '[1] [3]',
+            'observation/scales[0]': '',
+            'observation/scales[2]': '',
+            'reward': '',
+        },
     )
-    legends = opened.run(
-        'Array.from(document.querySelectorAll("#curves figure")).map(e =>'
-        ' [e.querySelector("figcaption").textContent,'
-        ' Array.from(e.querySelectorAll(".role-legend-label text")).map(t =>'
-        ' t.textContent).join(" ")])'
-    )
-    self.assertEqual(dict(legends)['observation/scales'], '[1] [3]')
-    of_scales = [name for name, _ in legends if 'scales' in name]
-    self.assertEqual(of_scales[0], 'observation/scales')
-    self.assertEqual(dict(legends)['observation/scales[0]'], '')
-    self.assertIn('observation/fixed[1] is 1.5', self._texts('#unchanged')[0])
-    # The slider chooses a step, and the numbers and the frames follow.
-    opened.run(
-        '(() => {const s = document.getElementById("step"); s.value = "3";'
-        ' s.dispatchEvent(new Event("input"));})()'
-    )
-    self._wait_for('document.getElementById("step-number").value', 'step 3')
-    one = excerpts[1]
-    numbers = [column[3] for column in one['curves']['action']]
-    (values,) = [
-        found for found in self._texts('.values') if found.startswith('[0]')
-    ][:1]
-    for number, found in zip(numbers, re.findall(r'\] ([-\d.]+)', values)):
-      self.assertAlmostEqual(number, float(found), places=3)
-    (frame,) = self._texts('#frames .now')
-    self.assertEqual(frame, 'step 0')
-    opened.click('#frames [data-step]:nth-child(2)')
-    self._wait_for(
-        'document.getElementById("step-number").value',
-        f'step {one["frame_steps"][1]}',
-    )
+    self.assertIn('observation/fixed[1] is 1.5', before['unchanged'])
+    # The numbers and the frames follow the step.
+    numbers = [column[3] for column in excerpts[1]['curves']['action']]
+    values, *_ = [one for one in slid['values'] if one.startswith('[0]')]
+    shown = [float(one) for one in re.findall(r'\] ([-\d.]+)', values)]
+    np.testing.assert_allclose(shown, numbers, atol=1e-3)
+    self.assertEqual(slid['now'], ['step 0'])
     # An episode that the page does not have is not replaced by another one.
-    number = opened.run('document.getElementById("summary").textContent')
-    opened.run('location.hash = "#0/987/5"')
-    self._wait_for(
-        'document.getElementById("missing").textContent',
+    self.assertEqual(
+        missing['missing'],
         'This page does not show episode 987. Choose one of those above.',
     )
-    self.assertEqual(self._texts('#summary'), [number])
     # One episode has no steps at all.
-    opened.run(f'location.hash = "#0/{odd_data.EMPTY}/0"')
-    self._wait_for('document.querySelectorAll("#curves svg").length', 0)
-    self.assertEqual(self._texts('#missing'), [''])
+    self.assertEqual((empty['missing'], empty['curves']), ('', []))
 
-  def _check_looks(self):
-    opened = self._opened
-    opened.run('location.hash = "#0/0/0"')
-    self._wait_for('document.querySelectorAll("#curves svg").length', 6)
-    for dark, page_colour, text_colour in (
-        (False, 'rgb(255, 255, 255)', 'rgb(28, 33, 40)'),
-        (True, 'rgb(20, 23, 28)', 'rgb(228, 232, 238)'),
-    ):
-      opened.set_dark(dark)
-      self.assertEqual(
-          opened.run(
-              '[getComputedStyle(document.body).backgroundColor,'
-              ' getComputedStyle(document.querySelector("svg text")).fill]'
-          ),
-          [page_colour, text_colour],
-      )
-    for width in (390, 1280):
-      opened.set_width(width)
-      self._wait_for(
-          'Array.from(document.querySelectorAll("svg")).every(e =>'
-          ' e.getBoundingClientRect().right <= window.innerWidth)'
-      )
-      self.assertLessEqual(
-          opened.run('document.documentElement.scrollWidth'), width
-      )
-      for boxes in opened.run(_LABELS):
-        for left, right in zip(boxes, boxes[1:]):
-          apart = (
-              left[1] <= right[0] + 0.5
-              or right[1] <= left[0] + 0.5
-              or left[3] <= right[2] + 0.5
-              or right[3] <= left[2] + 0.5
-          )
-          self.assertTrue(apart, (width, left, right))
+  def _check_looks(self, looks, width, page_colour):
+    is_dark = page_colour != 'rgb(255, 255, 255)'
+    text = 'rgb(228, 232, 238)' if is_dark else 'rgb(28, 33, 40)'
+    self.assertEqual(looks['colours'], [page_colour, text])
+    self.assertLessEqual(max(looks['right'], looks['width']), width)
 
+  @pytest.mark.long
   @_in_browser
   def test_two_side_by_side(self):
     bounds = metadata.Bounds(0, 1, 'me', ['left', 'right'])
@@ -319,53 +289,33 @@ class PageTest(absltest.TestCase):
       pair.append(
           _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
       )
-    with browser.Browser(1280, 900) as opened:
-      self._open(opened, views.to_html(*pair))
-      self.assertEqual(self._texts('h1'), ['before', 'after'])
-      captions = self._texts('#distributions figcaption')
-      self.assertIn('observation/wide, the first 64 of 70 numbers', captions)
-      left, right = opened.run(
-          'Array.from(document.querySelectorAll("h1")).map(e =>'
-          ' e.getBoundingClientRect().left)'
-      )
-      self.assertLess(left, right)
-      for name, which in (('transitions', 1), ('reward', 0)):
-        self._check_constant(self._figure(captions, name), pair[which].source)
-      figure = self._figure(captions, 'action')
-      self.assertEqual(
-          self._texts(f'{figure} .role-axis-label text')[-2:], ['left', 'right']
-      )
-      # The bars of the second one lead to its episodes.
-      opened.click(f'{figure} .mark-rect path:nth-of-type(3)')
-      shown = pair[1].episodes[0]
-      row = shown['curves']['action'][0].index(0)
-      place = f'#1/{shown["episode"]}/{shown["steps"][row]}'
-      self._wait_for('location.hash', place)
-      self.assertEqual(opened.errors, [])
+    found = browser.run(views.to_html(*pair), _TWO)
+    self.assertEqual(found['heads'], ['before', 'after'])
+    self.assertLess(*found['lefts'])
+    captions = [caption for caption, *_ in found['figures']]
+    self.assertIn('observation/wide, the first 64 of 70 numbers', captions)
+    figures = {
+        caption.partition(',')[0]: rest for caption, *rest in found['figures']
+    }
+    for name, which in (('transitions', 1), ('reward', 0)):
+      self._check_constant(figures[name][0], pair[which].source)
+    self.assertEqual(figures['action'][1][-2:], ['left', 'right'])
+    # The bars of the second one lead to its episodes.
+    shown = pair[1].episodes[0]
+    row = shown['curves']['action'][0].index(0)
+    place = f'#1/{shown["episode"]}/{shown["steps"][row]}'
+    self.assertEqual(found['place'], place)
 
-  def _figure(self, captions, name):
-    (index,) = [
-        index
-        for index, caption in enumerate(captions, 1)
-        if caption.startswith(f'{name}, ')
-    ]
-    return f'#distributions figure:nth-child({index})'
-
-  def _check_constant(self, figure, source):
+  def _check_constant(self, bars, source):
     """Checks that all of a source are in one bar, and all bars to be seen."""
-    found = self._opened.run(
-        f'Array.from(document.querySelectorAll("{figure} .mark-rect path"))'
-        '.map(e => {const box = e.getBoundingClientRect(); return'
-        ' [e.__data__.datum.source, box.width, box.height];})'
-    )
-    highest = max(height for _, _, height in found)
-    widths = {one: width for one, width, height in found if height == highest}
+    highest = max(height for _, _, height in bars)
+    widths = {one: width for one, width, height in bars if height == highest}
     # It is as high as the axis, and as wide as the others.
     self.assertEqual(list(widths), [source])
-    (other,) = {round(width) for one, width, _ in found if one not in widths}
+    (other,) = {round(width) for one, width, _ in bars if one not in widths}
     self.assertAlmostEqual(widths[source], other, delta=1)
     self.assertGreater(other, 2)
-    for one, width, height in found:
+    for one, width, height in bars:
       self.assertTrue(width > 0.5 or not height, (one, width))
 
 
