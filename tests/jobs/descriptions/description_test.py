@@ -94,10 +94,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       )
       self.assertEqual(curve[len(inside) :], [None] * bool(length))
 
-  @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
-  @pytest.mark.few(1)
-  def test_each_oddity_with_its_number_and_its_first_episode(self, form):
-    found = _describe(odd_data.EPISODES, form)
+  def test_each_oddity_with_its_number_and_its_first_episode(self):
+    found = _describe(odd_data.EPISODES)
     oddities = _oddities(found)
     self.assertLen(oddities, len(found.oddities))
     position = 'observation/position'
@@ -145,14 +143,6 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         *(one['message'][:30] for one in found.oddities),
     ):
       self.assertRegex(text, line)
-
-  def test_what_makes_an_episode_the_same(self):
-    episodes = [odd_data.make(0) for _ in range(4)]
-    episodes[1]['action'][2] /= 2
-    episodes[2]['observation']['position'][2] /= 2
-    episodes[3]['discount'][2] /= 2
-    odd = _oddities(_describe(episodes))['duplicates', None]
-    self.assertEqual((odd['num_episodes'], odd['episode']), (1, 3))
 
   def test_actions_that_are_clipped(self):
     rng = np.random.default_rng(0)
@@ -231,11 +221,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     bounds = {'action': metadata.Bounds(0, 4, 'me', names)}
     found = _describe(episodes, bounds=bounds).histograms
     self.assertEqual([*found], ['lengths', 'returns', 'action', 'reward'])
-    counts = np.bincount(np.array(lengths) - min(lengths))
     self.assertEqual(found['lengths']['edges'][0], min(lengths) - 0.5)
     self.assertEqual(sum(found['lengths']['counts']), 9)
-    if len(counts) <= excerpts.NUM_BARS:
-      self.assertEqual(found['lengths']['counts'], counts.tolist())
     rewards = np.concatenate([one['reward'][:-1] for one in episodes])
     counts, edges = np.histogram(rewards, 32)
     self.assertEqual(found['reward']['counts'], counts.tolist())
@@ -244,31 +231,26 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found['action']['values'], [0, 1, 2, 3, 4])
     self.assertEqual(found['action']['labels'], names)
     self.assertEqual(found['action']['counts'][1::2], [0, 0])
-    constant = _describe([odd_data.make(0)]).histograms['returns']
+    found = _describe([odd_data.make(0)], num_excerpts=0)
+    self.assertEmpty(found.episodes)
+    constant = found.histograms['returns']
     self.assertEqual((constant['counts'], len(constant['values'])), ([1], 1))
 
   def test_every_part_of_the_range_is_stood_for(self):
-    rng = np.random.default_rng(0)
-    for numbers in (
-        rng.standard_cauchy(size=3000),
-        np.sort(rng.exponential(size=3000)),
-        rng.integers(0, 9, 3000).astype(float),
-        np.zeros(50),
-    ):
-      numbers[7] = np.nan
-      kept = np.zeros(0)
-      for block in np.array_split(numbers, 40):
-        kept = np.append(kept, block)
-        kept = kept[excerpts.spread(kept)]
-      finite = np.sort(numbers[np.isfinite(numbers)])
-      self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
-      kept = np.sort(kept)
-      self.assertAllEqual(kept[:3], finite[:3])
-      self.assertAllEqual(kept[-3:], finite[-3:])
-      edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
-      self.assertAllEqual(
-          np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
-      )
+    numbers = np.random.default_rng(0).standard_cauchy(size=3000)
+    numbers[7] = np.nan
+    kept = np.zeros(0)
+    for block in np.array_split(numbers, 40):
+      kept = np.append(kept, block)
+      kept = np.sort(kept[excerpts.spread(kept)])
+    finite = np.sort(numbers[np.isfinite(numbers)])
+    self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
+    self.assertAllEqual(kept[:3], finite[:3])
+    self.assertAllEqual(kept[-3:], finite[-3:])
+    edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
+    self.assertAllEqual(
+        np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
+    )
 
   def test_images_and_instructions(self):
     # TensorFlow may write into arrays that begin at a multiple of 64 bytes.
@@ -301,8 +283,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     data = golden.stacked([episode]).map(lambda one: {**one, 'task': 'push'})
     (one,) = describing.describe(data).episodes
     self.assertEqual(one['instruction'], 'push')
-    self.assertEmpty(describing.describe(data, num_excerpts=0).episodes)
-    for colour in (0, 80, 255):
+    for colour in (0, 80):
       image = np.full([300, 200, 3], colour, np.uint8)
       for kind, shown in (
           (image, colour),

@@ -42,6 +42,11 @@ def make(base: int, length: int = 6) -> golden.Episode:
 
 def _odd() -> List[golden.Episode]:
   episodes = [make(index) for index in range(11)]
+  # But for one number these two would be the first once more.
+  for index in INVALID, BOOTSTRAPS:
+    episodes[index] = make(GOOD)
+  episodes[INVALID]['action'][2] /= 2
+  episodes[BOOTSTRAPS]['observation']['position'][2] /= 2
   episodes[INVALID]['is_first'][2] = True
   episodes[BOOTSTRAPS]['is_terminal'][5] = True
   episodes[ZERO_REWARDS]['reward'][:5] = 0
@@ -55,6 +60,7 @@ def _odd() -> List[golden.Episode]:
   episodes[OUTSIDE]['action'][3, 1] = -7
   episodes[OUTSIDE]['action'][5, 1] = 100
   episodes[DUPLICATE] = make(GOOD)
+  episodes[DUPLICATE]['discount'][2] /= 2
   episodes[EMPTY] = make(0, 0)
   episodes[SINGLE] = make(SINGLE, 1)
   episodes[LAST_REWARD]['reward'] = np.array([0, 0, 0, 0, 0, 2.5])
