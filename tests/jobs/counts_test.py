@@ -54,14 +54,6 @@ class CountsTest(absltest.TestCase):
     several = _count(_REWARDS, width=(2,))['statistics']
     self.assertEqual(several['return']['count'], 0)
 
-  def test_merging_some_of_the_names(self):
-    one = {'nan': {'reward': 2}, 'items': 1, 'more': 4}
-    other = {'nan': {'reward': 1, 'max': 4}, 'items': 3}
-    self.assertEqual(
-        counts.merge(one, other),
-        {'nan': {'reward': 3, 'max': 4}, 'items': 4, 'more': 4},
-    )
-
 
 if __name__ == '__main__':
   absltest.main()

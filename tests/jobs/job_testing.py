@@ -1,7 +1,6 @@
 """Jobs on small data sets of several files, and what they leave."""
 
 import os
-import pathlib
 import shutil
 import tempfile
 from typing import Any, Dict, List, Optional
@@ -180,12 +179,12 @@ def items_of(directory: str) -> List[Any]:
 
 
 def contents_of(directory: str) -> Dict[str, bytes]:
-  """Returns the bytes of all files of a folder, by their names."""
-  return {
-      path.name: path.read_bytes()
-      for path in pathlib.Path(directory).iterdir()
-      if path.is_file()
-  }
+  """Returns the bytes of all files in a folder or at a URL, by their names."""
+  contents = {}
+  for name in tf.io.gfile.listdir(directory):
+    with tf.io.gfile.GFile(os.path.join(directory, name), 'rb') as f:
+      contents[name] = f.read()
+  return contents
 
 
 def rewards_of(items_and_keys: List[Any]) -> List[List[float]]:

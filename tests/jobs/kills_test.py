@@ -35,6 +35,7 @@ from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
+from tests.jobs import job_testing
 
 _NUM_KILLS = flags.DEFINE_integer('kills', 100, 'How often to kill.')
 _SEED = flags.DEFINE_integer('seed', 0, 'The seed of the moments.')
@@ -90,10 +91,7 @@ def _convert(kind: str, data: str, place: str, num_workers: int) -> None:
 
 def _compare(kind: str, place: str, expected: str) -> None:
   """Exits with an error if an output is not the other one, to the last bit."""
-  found, right = (
-      {path.name: path.read_bytes() for path in pathlib.Path(each).iterdir()}
-      for each in (place, expected)
-  )
+  found, right = map(job_testing.contents_of, (place, expected))
   assert found == right, f'{place} has {sorted(found)}, not {sorted(right)}.'
   if kind == plan_lib.CHECKPOINT:
     keys = [

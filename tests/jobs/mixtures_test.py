@@ -61,8 +61,7 @@ class MixturesTest(parameterized.TestCase):
         episode['steps']['action'].numpy().tolist(), [[0, 3], [-1, 3], [-2, 3]]
     )
     self.assertEqual(episode['steps']['reward'].numpy().tolist(), [0, 2, 4])
-
-  def test_bindings_of_the_user_come_last(self):
+    # Bindings of the user come last.
     small, large = self._open(
         bindings=['Mixture.transforms = []'], split='train[:50%]'
     )

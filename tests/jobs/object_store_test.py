@@ -21,15 +21,6 @@ _FOLDERS = (plan_lib.CHECKPOINT, plan_lib.RLDS, plan_lib.STATISTICS)
 _COPY = tf.io.gfile.copy
 
 
-def _contents_of(folder):
-  """Returns the bytes of all files in a folder or at a URL, by their names."""
-  contents = {}
-  for name in tf.io.gfile.listdir(folder):
-    with tf.io.gfile.GFile(os.path.join(folder, name), 'rb') as f:
-      contents[name] = f.read()
-  return contents
-
-
 def _copy_to(url, source):
   tf.io.gfile.makedirs(url)
   for name in os.listdir(source):
@@ -67,8 +58,8 @@ class ObjectStoreTest(job_testing.JobTestCase):
     stored = self._plan(kind, f'{self.url}/output')
     self.convert(on_disk)
     self.convert(stored)
-    contents = _contents_of(stored.output.place)
-    self.assertEqual(contents, _contents_of(on_disk.output.place))
+    contents = job_testing.contents_of(stored.output.place)
+    self.assertEqual(contents, job_testing.contents_of(on_disk.output.place))
     self.convert(stored)
     self.assertIn('nothing to do', self.said[-1])
 

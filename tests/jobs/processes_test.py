@@ -24,31 +24,31 @@ from tests.jobs import job_testing
 
 
 class _Dying(NamedTuple):
-  """Kills the process that does a task, a number of times.
+  """Kills the processes that do some tasks, each a number of times.
 
   It notes the process of every attempt in a file of the folder.
   """
 
   attempt: Any
   folder: str
-  signals: Any  # By the number of the task.
-  times: int
+  kills: Any  # A signal, and how often, by the number of the task.
 
   def __call__(self, number, report):
     path = pathlib.Path(self.folder, str(number))
     before = path.read_text().split() if path.exists() else []
     path.write_text(' '.join([*before, str(os.getpid())]))
-    if number in self.signals and len(before) < self.times:
-      os.kill(os.getpid(), self.signals[number])
+    number_of_signal, times = self.kills.get(number, (0, 0))
+    if len(before) < times:
+      os.kill(os.getpid(), number_of_signal)
     return self.attempt(number, report)
 
 
 class _DyingProcesses(processes.Processes):
 
-  def __init__(self, folder, signals, times, num_workers=2):
+  def __init__(self, folder, kills, num_workers=2):
     super().__init__(num_workers)
     os.mkdir(folder)
-    self._with = folder, signals, times
+    self._with = folder, kills
 
   def map(self, attempt, numbers, report):
     return super().map(_Dying(attempt, *self._with), numbers, report)
@@ -112,39 +112,40 @@ class InProcessEngineTest(job_testing.JobTestCase):
 @pytest.mark.long
 class ProcessesTest(job_testing.JobTestCase):
 
-  def test_workers_that_die_are_replaced_and_all_tasks_are_done(self):
-    plan = self.plan(episodes_per_task=1)
+  def test_workers_that_die_are_replaced(self):
+    plan = self.plan()
     # As the kernel does it where memory is short, and by something else.
-    signals = {1: signal.SIGKILL, 2: signal.SIGTERM, 5: signal.SIGSEGV}
+    kills = {
+        0: (signal.SIGKILL, 9),
+        1: (signal.SIGTERM, 1),
+        2: (signal.SIGSEGV, 1),
+    }
     notes = self.new('notes')
-    self.convert(plan, engine=_DyingProcesses(notes, signals, 1))
+    message = (
+        '1 of 4 tasks have failed; 3 are done.\n  task 0: .* exit code -9. '
+        'Memory may have been short. From now on the number of workers is 1.'
+    )
+    engine = _DyingProcesses(notes, kills)
+    self.assert_fails(convert.JobError, message, plan, engine=engine)
+    for number, times in enumerate((3, 2, 2, 1)):
+      pids = pathlib.Path(notes, str(number)).read_text().split()
+      self.assertLen(pids, times)
+      self.assertFalse(any(map(_is_running, pids)))
+    self.convert(plan)
     self.assertEqual(
         job_testing.rewards_of(job_testing.items_of(plan.output.place)),
         job_testing.ALL_PAIRS,
     )
-    for number in range(8):
-      pids = pathlib.Path(notes, str(number)).read_text().split()
-      self.assertLen(pids, 2 if number in signals else 1)
-      self.assertFalse(any(map(_is_running, pids)))
 
   def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
     plan = self.plan(episodes_per_task=1)
     notes = self.new('notes')
     with mock.patch.object(processes, 'TASKS_PER_WORKER', 3):
-      self.convert(plan, engine=_DyingProcesses(notes, {}, 0, num_workers=1))
+      self.convert(plan, engine=_DyingProcesses(notes, {}, num_workers=1))
     pids = [pathlib.Path(notes, str(n)).read_text() for n in range(8)]
     self.assertEqual(
         [pids.count(pid) for pid in dict.fromkeys(pids)], [3, 3, 2]
     )
-
-  def test_a_task_whose_process_always_dies(self):
-    plan = self.plan(episodes_per_task=4)
-    engine = _DyingProcesses(self.new('notes'), {0: signal.SIGKILL}, 9)
-    message = (
-        '1 of 2 tasks have failed; 1 are done.\n  task 0: .* exit code -9. '
-        'Memory may have been short. From now on the number of workers is 1.'
-    )
-    self.assert_fails(convert.JobError, message, plan, engine=engine)
 
 
 def _is_running(pid):

@@ -51,9 +51,10 @@ class FlagsTest(absltest.TestCase):
             "StepMapping.action = 'torque'",
         ),
     )
-    # A name stays a name.
-    (source,), *_ = self._sources(dataset=['some_name/v2'])
-    self.assertEqual(source.dataset, 'some_name/v2')
+    # A name stays a name. One split is that of all.
+    sources, *_ = self._sources(dataset=['some_name/v2', 'b'], split=['test'])
+    self.assertEqual(sources[0].dataset, 'some_name/v2')
+    self.assertEqual([source.split for source in sources], ['test'] * 2)
 
   def test_a_mixture(self):
     sources, num_workers, _ = self._sources(
@@ -69,14 +70,6 @@ class FlagsTest(absltest.TestCase):
         (sources[2].dataset, sources[2].config), (place, 'bridge_dataset')
     )
     self.assertEndsWith(sources[2].bindings, 'FitImages.sizes = {}')
-
-  def test_one_split_for_all_or_one_each(self):
-    for splits, expected in (
-        (['train', 'test'], ['train', 'test']),
-        (['test'], ['test', 'test']),
-    ):
-      sources, *_ = self._sources(dataset=['a', 'b'], split=splits)
-      self.assertEqual([source.split for source in sources], expected)
 
   def test_bindings_set_flags_that_the_user_has_not_given(self):
     bindings = [

@@ -5,10 +5,8 @@ import json
 import os
 
 from absl.testing import absltest
-import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import identity
-from rlds2reverb.datasets import writing
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
@@ -98,17 +96,6 @@ class SourcesTest(_SourcesTestCase):
         sources.arguments_of('convert', source), {'num_workers': 3}
     )
 
-  def test_a_filter_does_not_change_indices(self):
-    opened = self._open(
-        bindings=[
-            'transform_episodes.transforms = [@KeepEpisodes()]',
-            'KeepEpisodes.min_length = 4',
-        ]
-    )
-    self.assertTrue(opened.has_filter)
-    episodes = opened.read(ranges_lib.Range('train', 1, 7), with_index=True)
-    self.assertEqual(_indices(episodes), [2, 3, 6])  # Of 4 transitions or more.
-
   def test_what_cannot_be_opened(self):
     transforms = 'transform_episodes.transfroms'
     job = os.path.join(self.create_tempdir().full_path, 'rlds')
@@ -182,20 +169,8 @@ class EstimatesTest(_SourcesTestCase):
     self.assertEqual(opened.sample(), ([], 1.0))
 
   def test_a_sample_of_some_is_about_right(self):
-    # The name of an episode's agent is a string, which takes bytes, too.
     lengths = [3 + 7 * index % 11 for index in range(60)]
-    directory = self.create_tempdir().full_path
-    writing.write_episodes(
-        [
-            {**data_sets.episode(index, length), 'agent_id': 'a' * index}
-            for index, length in enumerate(lengths)
-        ],
-        directory,
-        name='named',
-        description='Episodes of agents with names.',
-        features={**data_sets.FEATURES, 'agent_id': tfds.features.Text()},
-        max_episodes_per_file=10,
-    )
+    directory = self._write(lengths, per_file=10)
     sampled, factor = self._open(directory=directory).sample()
     self.assertLen(sampled, 48)
     about = sum(sampled) * factor
