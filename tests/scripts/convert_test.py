@@ -12,7 +12,6 @@ import time
 from absl.testing import absltest
 import pytest
 
-from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
 from tests.jobs import job_testing
@@ -105,15 +104,6 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(json.load(f)['steps'], sum(_LENGTHS))
     found = job_testing.items_in(server.localhost_client())
     self.assertEqual(job_testing.rewards_of(found), _PAIRS)
-    # The keys, too, are those of a job that nobody has disturbed.
-    undisturbed = self.plan(
-        plan_lib.CHECKPOINT,
-        self.new(),
-        directory=self.data,
-        episodes_per_task=24,
-    )
-    self.convert(undisturbed)
-    self.assertEqual(found, job_testing.items_of(undisturbed.output.place))
 
   def test_a_job_from_the_plan_to_the_summary(self):
     for name, text in (

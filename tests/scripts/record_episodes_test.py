@@ -4,6 +4,7 @@ import os
 
 from absl.testing import absltest
 import numpy as np
+import pytest
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.training import policies
@@ -25,6 +26,7 @@ _FROM_GIN = (
 
 class RecordEpisodesTest(absltest.TestCase):
 
+  @pytest.mark.long
   def test_records_relative_to_the_user_by_flags_and_gin(self):
     folder = self.create_tempdir()
     folder.create_file(
