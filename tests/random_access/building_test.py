@@ -45,7 +45,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(*range(7))
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_items_are_those_of_tf_data(self, seed):
     rng = np.random.default_rng(seed)
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
@@ -107,6 +107,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         },
         action='action/arm',
         discount=None,
+        last_action=True,
     )
 
     def prepare(episodes):
@@ -119,9 +120,8 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           ],
       )
 
-    expected = [
-        episode['steps'] for episode in data.as_list(prepare(self.load()))
-    ]
+    episodes = prepare(self.load())
+    expected = [episode['steps'] for episode in data.as_list(episodes)]
     expected = tree.map_structure(lambda *x: np.concatenate(x), *expected)
     index = random_access.build_index(
         self.directory, self.new_folder(), prepare=prepare, num_processes=2
@@ -133,17 +133,9 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     # What is in the files is not in the index, too.
     size = os.path.getsize(os.path.join(index.folder, 'strings.bin'))
     self.assertLess(size, 100)
-
-  def test_the_last_action_counts_where_the_data_say_so(self):
-    mapping = rlds2reverb.fields.StepMapping(
-        observation='observation/state', action='action/arm', last_action=True
-    )
-    prepare = lambda episodes: rlds2reverb.map_fields(episodes, mapping)
-    index = random_access.build_index(
-        self.directory, self.new_folder(), prepare=prepare
-    )
+    # The last action counts, as the data say so.
     expected = data.as_list(
-        prepare(self.load()).flat_map(
+        episodes.flat_map(
             lambda episode: tf.data.Dataset.from_tensor_slices(
                 windows.stack_and_chunk(episode['steps'], 2, 2)
             )
@@ -155,25 +147,6 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLen(items, len(expected))
       for number, item in enumerate(expected):
         data.assert_equal(self, item, items[number])
-
-  def test_other_formats_are_copied(self):
-    path = os.path.join(self.create_tempdir().full_path, 'data.npz')
-    columns = {
-        'observations': np.arange(12.0).reshape([6, 2]),
-        'actions': np.arange(6.0),
-        'rewards': np.arange(6.0),
-        'terminals': np.arange(6) % 3 == 2,
-    }
-    np.savez(path, **columns)
-    index = random_access.build_index(path, self.new_folder())
-    items = random_access.Items(index, random_access.ActionChunks())
-    expected = np.concatenate(
-        [
-            episode['steps']['action']
-            for episode in data.as_list(rlds2reverb.formats.load(path))
-        ]
-    )
-    self.assertAllEqual(items.column('action'), expected)
 
   def test_files_that_tfds_reads_itself_are_copied(self):
     index = random_access.Index(self.folder)

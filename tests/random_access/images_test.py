@@ -18,32 +18,25 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     super().setUp()
     self.rng = np.random.default_rng(0)
 
-  @parameterized.product(
-      method=('lanczos3', 'bilinear'),
-      sizes=(
-          ((64, 48), (17, 90)),
-          ((7, 5), (3, 11)),
-          ((1, 300), (1, 37)),
-          ((120, 160), (112, 112)),
-      ),
-      noise=(False, True),
-      channels=(1, 3),
+  @parameterized.parameters(
+      ('lanczos3', (64, 48), (17, 90), 3),
+      ('lanczos3', (1, 300), (1, 37), 1),
+      ('bilinear', (7, 5), (3, 11), 3),
+      ('bilinear', (120, 160), (112, 112), 1),
   )
-  def test_resizing_is_that_of_tensorflow(self, method, sizes, noise, channels):
-    image = data.image(self.rng, *sizes[0])[..., :channels]
-    if noise:
-      image = self.rng.integers(0, 256, image.shape).astype(np.uint8)
-    expected = _resized(image, sizes[1], method)
-    found = resizing.resize(image, sizes[1], method)
+  def test_resizing_is_that_of_tensorflow(
+      self, method, before, after, channels
+  ):
+    image = self.rng.integers(0, 256, (*before, channels)).astype(np.uint8)
+    expected = _resized(image, after, method)
+    found = resizing.resize(image, after, method)
     self.assertEqual(found.dtype, np.uint8)
     difference = np.abs(found.astype(int) - expected)
     self.assertLessEqual(difference.max(), 1)
     # Only where it lies in the middle between two.
     self.assertLess((difference > 0).mean(), 0.02)
 
-  @parameterized.parameters(
-      dict(quality=50), dict(quality=95), dict(chroma_downsampling=False)
-  )
+  @parameterized.parameters(dict(quality=50), dict(chroma_downsampling=False))
   def test_jpegs_are_those_of_tensorflow(self, **kwargs):
     image = data.image(self.rng, 31, 45)
     encoded = tf.io.encode_jpeg(image, **kwargs).numpy()
@@ -56,7 +49,7 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     # By default TensorFlow decodes them faster and less exactly.
     self.assertAllClose(found, tf.io.decode_image(encoded, 3), atol=12, rtol=0)
 
-  @parameterized.parameters(1, 3, 4)
+  @parameterized.parameters(1, 4)
   def test_pngs_are_those_of_tensorflow(self, channels):
     image = self.rng.integers(0, 256, (9, 8, channels)).astype(np.uint8)
     encoded = tf.io.encode_png(image).numpy()
