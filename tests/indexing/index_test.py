@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import indexing
-from rlds2reverb import windows
 from tests import contract
 from tests import golden
 
@@ -104,16 +103,6 @@ class LookupTest(tf.test.TestCase):
       )
       queries['observation']['pose'][1][0] = b'another'
       self.assertFalse(index.lookup(queries).found[0])
-
-  def test_rows_of_a_data_set(self):
-    data = golden.stacked([contract.A, contract.B]).map(
-        lambda episode: windows.n_step_transitions(
-            episode['steps'], 3, gamma=0.5
-        )
-    )
-    index = indexing.TransitionIndex.from_episodes(data)
-    found = index.lookup(_keys([0, 11], [1, 2]))
-    self.assertAllEqual(found.rows['reward'], [2.75, 35])
 
   def test_bad_arguments(self):
     index = _make_index(contract.A)

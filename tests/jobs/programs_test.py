@@ -85,20 +85,6 @@ class FlagsTest(absltest.TestCase):
     with self.assertRaisesRegex(app.UsageError, "is bound to 'many'"):
       self._sources(gin_binding=wrong)
 
-  def test_a_flag_is_as_the_argument_that_it_stands_for(self):
-    flags_lib.define(
-        'jobs.describing.describe', 'most=num_excerpts', lower_bound=0
-    )
-    flags_lib.define('jobs.serve.serve_source', 'allow_empty', more=' Or not.')
-    most, empty = flags.FLAGS['most'], flags.FLAGS['allow_empty']
-    self.assertEqual((most.default, empty.default), (40, False))
-    self.assertStartsWith(
-        most.help, 'How many episodes are kept, at most, with'
-    )
-    self.assertEqual(empty.help, 'Whether a table may have no items. Or not.')
-    with self.assertRaisesRegex(flags.IllegalFlagValueError, 'non-negative'):
-      most.parse('-1')
-
 
 class StopSignalsTest(absltest.TestCase):
 

@@ -37,28 +37,6 @@ class ServeTest(absltest.TestCase):
     finally:
       server.stop()
 
-  def test_a_data_set_and_then_the_checkpoint_of_the_server(self):
-    source = self._source()
-    root = os.path.join(self.create_tempdir().full_path, 'root')
-    tables = [_TABLE, items.TableItems('whole', None)]
-    server = serve.serve_source(source, tables, checkpoint_root=root)
-    self.addCleanup(server.stop)
-    self.assertEqual(server_status.ask(server)['pairs'].size, 2 + 4)
-    client = server.localhost_client()
-    (sample,) = client.sample('whole', emit_timesteps=False)
-    # An observation is the number of the episode, and that of the step.
-    observation = sample.data[1]
-    episode = int(observation[0, 0])
-    np.testing.assert_array_equal(
-        observation, [[episode, step] for step in range([3, 5][episode])]
-    )
-    key = int(np.ravel(sample.info.key)[0])
-    client.mutate_priorities('whole', deletes=[key])
-    client.checkpoint()
-    server.stop()
-    server = serve.serve_source(source, tables, checkpoint_root=root)
-    self.assertEqual(self._size(server, 'whole'), 1)
-
   def test_a_port_in_use_is_refused_before_anything_is_read(self):
     with socket.socket() as other:
       other.bind(('', 0))

@@ -1,16 +1,13 @@
 """Tests of sources, on data sets of several files."""
 
-import dataclasses
 import json
 import os
 
 from absl.testing import absltest
 
-from rlds2reverb.datasets import identity
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources
-from rlds2reverb.transforms import normalization
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -66,35 +63,6 @@ class SourcesTest(_SourcesTestCase):
     )
     size = sum(map(os.path.getsize, paths))
     self.assertBetween(opened.num_bytes, 0.8 * size, size)
-
-  def test_a_source_survives_json_and_the_end_of_its_config(self):
-    config = self.create_tempfile(
-        'mine.gin',
-        "StepMapping.action = 'observation'\n"
-        'transform_episodes.transforms = [@ScaleReward()]\n'
-        'ScaleReward.scale = 0.5\n'
-        'convert.num_workers = 3\n',
-    )
-    source = sources.make_source(
-        self.directory,
-        config=config.full_path,
-        bindings=['ScaleReward.scale = 2.0'],
-    )
-    os.remove(config.full_path)
-    text = json.dumps(dataclasses.asdict(source))
-    opened = sources.open_source(sources.Source(**json.loads(text)))
-    (episode,) = opened.read(ranges_lib.Range('train', 2, 3))
-    self.assertEqual(
-        episode['steps']['reward'].numpy().tolist(), [400, 402, 404, 406, 408]
-    )
-    self.assertEqual(episode['steps']['action'].shape, (5, 2))
-    self.assertEqual(
-        opened.preprocessing_hash,
-        identity.fingerprint(opened.mapping, [normalization.ScaleReward(2.0)]),
-    )
-    self.assertEqual(
-        sources.arguments_of('convert', source), {'num_workers': 3}
-    )
 
   def test_what_cannot_be_opened(self):
     transforms = 'transform_episodes.transfroms'

@@ -42,11 +42,8 @@ NEXT --max_invalid_fraction=0.1 => no effect without --invalid_episodes=skip.
 NEXT --weight=-1 => with a positive number
 NEXT --weight=1 --weight=2 => but has [1.0, 2.0] for 1
 NEXT --split=a --split=b => --split is there 2 times, and --dataset
-NEXT --config=d4rl_mujco => Did you mean d4rl_mujoco
 NEXT --config=nope.gin => nope.gin
 NEXT --gin_binding="x = =" => Unable to parse value.
-NEXT --gin_binding="nothing.x = 1" => names nothing, which is not
-NEXT --gin_binding="StepMapping.actoin = 1" => actoin
 NEXT --gin_binding="convert.num_workers = 0" => convert.num_workers is bound to
 NEXT --gin_binding="convert.num_workrs = 1" => Did you mean num_workers?
 NEXT --gin_binding="ConversionRules.nan = 'maybe'" => maybe
@@ -67,18 +64,12 @@ MIXED --data_dir=x --dataset=data => Leave out --dataset, --config and --format.
 MIXED --data_dir=x --split=a --split=b => --mixture takes one --split
 --mixture=oxe_magic_soop --data_dir=x --rlds_dir=o => Did you mean oxe_magic_s
 FAILED
---dataset=./dota --checkpoint_dir=out => Did you mean data?
 --dataset=empty --checkpoint_dir=out => is not the folder of a data set
 --dataset=file --checkpoint_dir=out => is neither a directory nor the name of
 NEXT --split=train[5:] => incompatible with 3 examples
-NEXT --only_quarantined=file => is not of a quarantine file
-DATA --rlds_dir=data => is not empty, and not the output
-DATA --checkpoint_dir=/proc/x => cannot be written
 DATA --rlds_dir=foo://x/y => no file system for foo://
 NEXT --job_dir=file => file
 DATA --server_address=localhost:1 => no answer from a Reverb
-NEXT --gin_binding="StepMapping.action = 'actoin'" => Did you mean
-NEXT --gin_binding="ConversionRules.validation = 'tf_agents'" => job
 NEXT --dataset=data => are in two sources
 --dataset=x --format=python --rlds_dir=o => must be module:function
 --dataset=no:f --format=python --rlds_dir=o => There is no function no:f
@@ -95,8 +86,6 @@ DATA --gin_binding="serve.prot = 1" => Did you mean port or priority?
 --checkpoint_dir=c --table=x => has no effect with --checkpoint_dir. Leave it
 FAILED
 --checkpoint_dir=data => is not a whole Reverb checkpoint
-DATA --split=trian => Did you mean train?
-DATA --sequence_length=50 => 'experience' would have no items
 DATA --checkpoint_root=foo://x => no file system for foo://
 status
  => --server_address must have a value
@@ -112,10 +101,8 @@ DATA --checkpoint_dir=c => Pass --dataset or --checkpoint_dir
 FAILED
 DATA --html=/proc/no/page.html => cannot be written
 DATA --tensorboard_dir=/proc/no => cannot be written
---checkpoint_dir=data => is not a whole Reverb checkpoint
 --checkpoint_dir=dota => does not exist. Did you mean data?
 --dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 whole
---dataset=short => short/numbered-train.tfrecord-00000 has 0 episodes, but
 validate
  => --dataset must have a value
 DATA --limit=0 => is not a positive integer
@@ -160,10 +147,9 @@ class BadCommandsTest(parameterized.TestCase):
     super().setUpClass()
     cls.folder = cls.enter_context(tempfile.TemporaryDirectory())
     data_sets.numbered(os.path.join(cls.folder, 'data'), [3, 4, 2])
-    for name, end in ('torn', -5), ('short', None):
-      directory = data_sets.numbered(os.path.join(cls.folder, name), [3, 4])
-      (file,) = data_sets.files_of(directory)
-      os.truncate(file, os.path.getsize(file) + end if end else 0)
+    torn = data_sets.numbered(os.path.join(cls.folder, 'torn'), [3, 4])
+    (file,) = data_sets.files_of(torn)
+    os.truncate(file, os.path.getsize(file) - 5)
     os.mkdir(os.path.join(cls.folder, 'empty'))
     os.mkdir(os.path.join(cls.folder, 'full'))
     for name in 'file', 'full/mine':

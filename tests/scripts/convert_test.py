@@ -34,12 +34,6 @@ def _start(*args, **kwargs):
   )
 
 
-def _run(*args, **kwargs):
-  process = _start(*args, **kwargs)
-  stdout, stderr = process.communicate(timeout=_TIMEOUT_SECONDS)
-  return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
-
-
 def _limit(kind, size):
   return lambda: resource.setrlimit(kind, (size, size))
 
@@ -98,7 +92,7 @@ class ConvertTest(job_testing.JobTestCase):
         while time.monotonic() < deadline:
           os.killpg(process.pid, 0)
           time.sleep(0.02)
-    result = _run(*args)
+    result = programs.run('convert', *args)
     self.assertEqual(result.returncode, 0, result.stderr)
     with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
       self.assertEqual(json.load(f)['steps'], sum(_LENGTHS))
@@ -160,19 +154,23 @@ class ConvertTest(job_testing.JobTestCase):
         '--task_mb=0.001',
     )
     # A file that would become larger than 64 KiB fails like one on a full disk.
-    result = _run(*args, preexec_fn=_limit(resource.RLIMIT_FSIZE, 1 << 16))
+    result = programs.run(
+        'convert', *args, preexec_fn=_limit(resource.RLIMIT_FSIZE, 1 << 16)
+    )
     self.assertEqual(result.returncode, 1, result.stderr)
     self.assertIn('1 of 3 tasks have failed', result.stderr)
     self.assertIn('could not be written', result.stderr)
     self.assertNotIn('Traceback', result.stderr)
-    result = _run(*args)
+    result = programs.run('convert', *args)
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn('done already: 2', result.stdout)
     self.assertRegex(result.stdout, 'steps +2,020')
 
   def test_too_little_address_space_is_said_in_one_line(self):
     args = f'--dataset={self.data}', '--rlds_dir=x'
-    result = _run(*args, preexec_fn=_limit(resource.RLIMIT_AS, 10**9))
+    result = programs.run(
+        'convert', *args, preexec_fn=_limit(resource.RLIMIT_AS, 10**9)
+    )
     self.assertEqual(result.returncode, 1)
     self.assertEqual(
         result.stderr,

@@ -11,7 +11,9 @@ def environment(**variables: str) -> Dict[str, str]:
   return {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **variables}
 
 
-def run(program: str, *args: str, **variables: str) -> Any:
+def run(
+    program: str, *args: str, preexec_fn: Any = None, **variables: str
+) -> Any:
   """Runs a program to its end; returns the `CompletedProcess`."""
   return subprocess.run(
       [sys.executable, '-m', f'scripts.{program}', *args],
@@ -19,6 +21,7 @@ def run(program: str, *args: str, **variables: str) -> Any:
       capture_output=True,
       text=True,
       check=False,
+      preexec_fn=preexec_fn,
   )
 
 

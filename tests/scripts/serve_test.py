@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 
 from absl.testing import absltest
@@ -15,12 +14,10 @@ import numpy as np
 import portpicker
 import pytest
 import reverb
-import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import write
-from rlds2reverb.replay.server import replay_buffer
 from tests.jobs import data_sets
 from tests.scripts import programs
 
@@ -132,43 +129,6 @@ class ServeTest(absltest.TestCase):
     (name,) = os.listdir(f'{self._folder}/root')
     self.assertIn(f'Checkpoint: {self._folder}/root/{name}', printed)
     self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
-
-  @pytest.mark.long
-  def test_a_trainer_while_the_server_is_away(self):
-    flags = ['--dataset=data', '--table=pairs', '--checkpoint_root=root']
-    flags.append(f'--port={portpicker.pick_unused_port()}')
-    server, port = self._start(*flags, '--checkpoint_minutes=0.01')
-    for line in server.stdout:
-      if line.startswith('Checkpoint: '):
-        break
-
-    def batches(timeout):
-      buffer = replay_buffer.ServerReplayBuffer(
-          f'localhost:{port}', 'pairs', 2, timeout=timeout
-      )
-      return iter(buffer.as_dataset(sample_batch_size=4))
-
-    patient, hasty = batches(120), batches(1)
-    next(patient), next(hasty)
-    server.kill()
-    server.wait()
-    # What was fetched before comes still. Then a trainer waits, and after its
-    # timeout there is an error that names the server.
-    with self.assertRaisesRegex(tf.errors.UnknownError, f'localhost:{port}'):
-      for _ in range(10_000):
-        next(hasty)
-    got = []
-    waiting = threading.Thread(
-        target=lambda: got.extend(next(patient) for _ in range(500))
-    )
-    waiting.start()
-    waiting.join(2)
-    self.assertTrue(waiting.is_alive())
-    # The server goes on from its checkpoint, and so does the trainer.
-    server, _ = self._start(*flags)
-    waiting.join(120)
-    self.assertLen(got, 500)
-    self._stop(server, signal.SIGTERM)
 
   @pytest.mark.long
   def test_a_checkpoint_on_a_port(self):
