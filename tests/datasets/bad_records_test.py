@@ -210,11 +210,10 @@ class BadRecordsTest(tf.test.TestCase):
           )
 
   def test_fields_of_unequal_length_are_refused_one_by_one(self):
-    for number in 8, 9:
-      with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'a row for every step.*reward'
-      ):
-        list(self._load([number])[1])
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'a row for every step.*reward'
+    ):
+      list(self._load([8])[1])
 
 
 if __name__ == '__main__':

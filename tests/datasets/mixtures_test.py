@@ -67,14 +67,18 @@ def _expected(weights, stop_when, seed, start=0, size=1):
 
 class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.product(
-      stop_when=['never', 'first', 'all'],
-      subbatch_size=[None, 2, 4],
-      case=[((1, 1, 1), 0, 0), ((1, 3, 0), 7, 3), ((5.0, 1, 2), 1, 300)],
+  @parameterized.parameters(
+      ('never', None, (1, 1, 1), 0, 0),
+      ('first', 2, (1, 3, 0), 7, 3),
+      ('all', 4, (5.0, 1, 2), 1, 300),
+      ('first', None, (5.0, 1, 2), 1, 300),
+      ('all', 2, (1, 3, 0), 7, 3),
+      ('never', 4, (1, 1, 1), 0, 0),
   )
-  @pytest.mark.few(5)
-  def test_as_a_loop_over_the_draws(self, stop_when, subbatch_size, case):
-    weights, seed, start = case
+  @pytest.mark.few(3)
+  def test_as_a_loop_over_the_draws(
+      self, stop_when, subbatch_size, weights, seed, start
+  ):
     mixture = mixtures.mix_datasets(
         _data(),
         dict(zip(_LENGTHS, weights)),
@@ -93,10 +97,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(row.element['more'][0], 2 * row.element['x'])
       self.assertEqual(row.mask, {})
 
-  @parameterized.product(
-      subbatch_size=[6, 3, 1], start=[0, 50], stop_when=['never', 'first']
-  )
-  @pytest.mark.few(4)
+  @parameterized.parameters((6, 0, 'never'), (3, 50, 'first'))
   def test_batches_of_draws(self, subbatch_size, start, stop_when):
     # The batches that come in may be of any size.
     sizes = {'a': 2, 'b': 4, 'c': 3}

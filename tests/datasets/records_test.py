@@ -95,7 +95,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
-      sizes=[[1], [7], [512], [3, 20, 1, 7] * 20],
+      sizes=[[512], [3, 20, 1, 7] * 20],
   )
   @pytest.mark.few(3)
   def test_a_damaged_file(self, damage, sizes):

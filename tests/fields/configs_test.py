@@ -11,7 +11,6 @@ from rlds2reverb import transforms
 from rlds2reverb.fields import bindings
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import derived_sources
-from rlds2reverb.fields import mixtures
 from rlds2reverb.fields import step_mapping
 
 _ALIASES = {
@@ -195,10 +194,6 @@ class ConfigsTest(parameterized.TestCase):
 
 class LoadMixtureTest(parameterized.TestCase):
 
-  def _load(self, text):
-    path = self.create_tempfile('mine.gin', text).full_path
-    return configs.load_mixture(path)
-
   @parameterized.parameters(
       # The number of data sets in the lists of Octo and OpenVLA, the sum of
       # their weights, and the size of their images.
@@ -224,15 +219,6 @@ class LoadMixtureTest(parameterized.TestCase):
       for dataset in mixture.weights:
         self.assertNotEmpty(configs.read_config(mixture.config_of(dataset))[0])
 
-  def test_by_path(self):
-    mixture = self._load("""
-        Mixture.weights = {'a': 1.0, 'b': 2}
-        Mixture.configs = {'b': 'bridge'}
-    """)
-    expected = mixtures.Mixture({'a': 1.0, 'b': 2}, {'b': 'bridge'})
-    self.assertEqual(mixture, expected)
-    self.assertEqual([*map(mixture.config_of, 'ab')], ['a', 'bridge'])
-
   @parameterized.parameters(
       ("StepMapping.action = 'a'", 'must bind fields of Mixture, as Mixture.w'),
       ("Mixture.configs = {'b': 'bridge'}", 'must bind fields of Mixture'),
@@ -245,8 +231,9 @@ class LoadMixtureTest(parameterized.TestCase):
       ),
   )
   def test_what_is_no_mixture(self, text, message):
+    path = self.create_tempfile('mine.gin', text).full_path
     with self.assertRaisesRegex(ValueError, message):
-      self._load(text)
+      configs.load_mixture(path)
 
 
 if __name__ == '__main__':

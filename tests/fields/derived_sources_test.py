@@ -23,41 +23,43 @@ _SUCCESSES = (
     ([0, 1, 0, 0], False),
     ([0], False),
     ([0, 0], False),
+    ([1, 0, 0, 0, 0, 0], False),
     ([1, 0], True),
 )
-_FILLED = dict.fromkeys(('reward', 'discount', 'is_first', 'is_last'))
-
-
-def _map(episodes, **sources):
-  mapping = {**_FILLED, 'observation': 'x', 'action': 'x', 'is_terminal': None}
-  for form in golden.stacked, golden.nested, golden.batched:
-    mapped = mapping_lib.map_fields(form(episodes), **{**mapping, **sources})
-    yield [one['steps'] for one in mapped.as_numpy_iterator()]
+_MAPPING = {
+    'observation': {'text': derived_sources.TextOfCodes('a/codes')},
+    'action': 'a/codes',
+    **dict.fromkeys(('reward', 'discount', 'is_first', 'is_last')),
+}
 
 
 class DerivedSourcesTest(tf.test.TestCase):
 
-  def test_text_of_codes(self):
+  def test_text_of_codes_and_success_that_is_terminal(self):
     rows = [list(map(ord, text.ljust(8, '\0'))) for text in _TEXTS]
-    codes = np.array(rows, np.int32)
-    source = {'text': derived_sources.TextOfCodes('a/codes')}
-    steps = {'x': codes[:, 0], 'a': {'codes': codes}}
-    for found in _map([steps, steps], observation=source):
-      for one in found:
-        self.assertAllEqual(one['observation']['text'], [*_TEXTS.values()])
-
-  def test_success_at_the_end_is_terminal(self):
     episodes = [
-        {'x': np.arange(len(one)), 'a:success': np.float32(one)[:, None]}
+        {
+            'a:success': np.float32(one)[:, None],
+            'a': {'codes': np.array(rows[: len(one)], np.int32)},
+        }
         for one, _ in _SUCCESSES
     ]
-    for path in 'a:success', ('a:success',):
+    for form, path in (
+        (golden.stacked, ('a:success',)),
+        (golden.nested, 'a:success'),
+        (golden.batched, 'a:success'),
+    ):
       source = derived_sources.TerminalOnSuccess(path)
-      for found in _map(episodes, is_terminal=source):
-        self.assertLen(found, len(_SUCCESSES))
-        for steps, (success, terminal) in zip(found, _SUCCESSES):
-          expected = [False] * (len(success) - 1) + [terminal]
-          self.assertAllEqual(steps['is_terminal'], expected)
+      mapped = mapping_lib.map_fields(
+          form(episodes), is_terminal=source, **_MAPPING
+      )
+      found = [one['steps'] for one in mapped.as_numpy_iterator()]
+      for steps, (success, terminal) in zip(found, _SUCCESSES, strict=True):
+        length = len(success)
+        texts = [*_TEXTS.values()][:length]
+        self.assertAllEqual(steps['observation']['text'], texts)
+        expected = [False] * (length - 1) + [terminal]
+        self.assertAllEqual(steps['is_terminal'], expected)
 
 
 if __name__ == '__main__':
