@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from unittest import mock
 
 from absl.testing import parameterized
 from etils import epath
@@ -15,24 +16,20 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
 
   def setUp(self):
     super().setUp()
-    home = os.environ.get('HOME')
-    self.addCleanup(os.environ.update, {'HOME': home} if home else {})
-    os.environ['HOME'] = '/home/someone'
+    home = {'HOME': '/home/someone'}
+    self.enter_context(mock.patch.dict(os.environ, home))
 
   @parameterized.parameters(
       ('/a/b', '/a/b'),
       ('/a/../b/', '/b'),
       ('~', '/home/someone'),
-      ('~/a', '/home/someone/a'),
       (pathlib.Path('~/a'), '/home/someone/a'),
       (epath.Path('/a'), '/a'),
       (os.fsencode('/a'), '/a'),
       ('/a/~/b', '/a/~/b'),
       ('/a:b/c', '/a:b/c'),
-      ('gs://bucket/a', 'gs://bucket/a'),
       ('gs://bucket/a/', 'gs://bucket/a'),
       (epath.Path('gs://bucket/a'), 'gs://bucket/a'),
-      ('ram://a/b', 'ram://a/b'),
   )
   def test_expand(self, path, expected):
     self.assertEqual(files.expand(path), expected)

@@ -15,29 +15,6 @@ from tests import ram_files  # noqa: F401
 from tests import tfds_files
 from tests.datasets import all_features
 
-
-class NamedRlds(tfds.core.GeneratorBasedBuilder):
-  """A data set that TFDS knows by its name."""
-
-  VERSION = tfds.core.Version('1.0.0')
-
-  def _info(self):
-    return tfds.core.DatasetInfo(
-        builder=self,
-        features=tfds.features.FeaturesDict(
-            {'steps': tfds.features.Dataset({'reward': np.float32})}
-        ),
-    )
-
-  def _split_generators(self, dl_manager):
-    return {'train': self._generate_examples()}
-
-  def _generate_examples(self):
-    for index in range(2):
-      rewards = [10 * index + t for t in range(3)]
-      yield index, {'steps': [{'reward': reward} for reward in rewards]}
-
-
 _RECORDED = os.path.join(
     os.path.dirname(os.path.dirname(__file__)),
     'data',
@@ -108,21 +85,6 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       self.assertEqual(spec['observation'][name], wanted)
 
-  def test_decoders_leave_images_encoded(self):
-    loaded = loading.load_episodes(
-        self._directory,
-        decoders={
-            'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}
-        },
-    )
-    for episode, written in zip(loaded, self._episodes):
-      encoded = episode['steps']['observation']['image']
-      self.assertEqual(encoded.dtype, tf.string)
-      for t, step in enumerate(written['steps']):
-        self.assertAllEqual(
-            tf.io.decode_png(encoded[t]), step['observation']['image']
-        )
-
   @parameterized.parameters(
       (None,), ({'steps': {'action': tfds.decode.SkipDecoding()}},)
   )
@@ -141,6 +103,11 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         r'SkipDecoding.* \[2\] \[6 5 3\] \[7 5 3\]',
     ):
       next(loaded)
+    decoders = {'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}
+    encoded = loading.load_episodes(directory, decoders=decoders)
+    (last,) = encoded.skip(1)
+    found = tf.io.decode_png(last['steps']['observation']['image'][2])
+    self.assertAllEqual(found, image)
 
   def test_splits_and_shards(self):
     halves = tfds.even_splits('train', 2)
@@ -154,7 +121,6 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual([int(e['episode_id']) for e in loaded], ids)
 
   @parameterized.named_parameters(
-      ('episodes', lambda episodes: episodes),
       ('mapped', lambda episodes: episodes.map(lambda episode: episode)),
       ('frames', trajectories.convert_rlds_to_trajectories),
   )
@@ -172,14 +138,13 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_by_name(self):
     data_dir = self.create_tempdir().full_path
-    with self.assertRaisesRegex(FileNotFoundError, 'named_rlds.*Prepare it'):
-      loading.load_episodes('named_rlds', data_dir=data_dir)
-    tfds.builder('named_rlds', data_dir=data_dir).download_and_prepare()
-    episodes = list(loading.load_episodes('named_rlds', data_dir=data_dir))
-    self.assertAllEqual(
-        [episode['steps']['reward'] for episode in episodes],
-        [[0, 1, 2], [10, 11, 12]],
-    )
+    name = 'd4rl_mujoco_hopper'
+    with self.assertRaisesRegex(FileNotFoundError, f'{name}.*Prepare it'):
+      loading.load_episodes(name, data_dir=data_dir)
+    directory = os.path.join(data_dir, 'written', '1.0.0')
+    tfds_files.write(directory, _FEATURES, self._episodes)
+    episodes = loading.load_episodes('written', data_dir=data_dir)
+    self.assertEqual([int(e['episode_id']) for e in episodes], [*range(7)])
 
   @parameterized.parameters(
       'no_such_data_set', '/no/such/directory', 'ram://no/such/directory'

@@ -19,13 +19,6 @@ class RecordPlacesTest(tf.test.TestCase):
         writer.write(b'x' * size)
     return path
 
-  def test_read_lengths(self):
-    path = self._write([3, 0, 70_000, 1])
-    for stop in range(6):
-      self.assertAllEqual(
-          record_places.read_lengths(path, stop), [3, 0, 70_000, 1][:stop]
-      )
-
   def test_a_damaged_file(self):
     path = self._write([3, 5, 7])
     whole = os.path.getsize(path)
@@ -37,8 +30,9 @@ class RecordPlacesTest(tf.test.TestCase):
         (0, []),
     ):
       os.truncate(path, size)
-      found = record_places.read_lengths(path, 9)
-      self.assertAllEqual(found, np.array(expected, np.int64))
+      for stop in 9, 2:
+        found = record_places.read_lengths(path, stop)
+        self.assertAllEqual(found, np.array(expected[:stop], np.int64))
     path = self._write([3, 5, 7])
     with open(path, 'r+b') as f:
       f.seek(19)

@@ -76,7 +76,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       # NFS cannot, but there is none here.
       self.enter_context(mock.patch.object(whole, 'exchange', lambda *_: False))
     _write(self._target, '0')
-    for _ in range(15):
+    for _ in range(8):
       child = os.fork()
       if not child:
         for round_ in range(10**6):

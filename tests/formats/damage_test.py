@@ -109,11 +109,6 @@ def _with(table, name, values):
   return table.set_column(index, name, pa.array(values))
 
 
-def _later(table):
-  times = table['timestamp'].to_numpy() + np.float32(0.3)
-  return _with(table, 'timestamp', times)
-
-
 def _modality(**parts):
   known = {'state': {'arm': {'start': 0, 'end': 2}}}
   return _json('meta/modality.json', lambda json: json.update(known | parts))
@@ -144,13 +139,10 @@ def _dead_end(path):
 # What is not there, or is of another format: what the error says.
 _OTHERS = (
     ('imitation', '/nowhere', '/nowhere is neither the folder'),
-    ('imitation', 'minari/rooms', 'not of the format imitation'),
     ('lerobot', 'lerobot', 'no LeRobot data set .*info.json'),
     ('lerobot', 'gs://b/a', 'local disk, but is at gs://b/a'),
-    ('maniskill', _HDF5, 'not of the format maniskill'),
     ('minari', '/nowhere/a', r'no Minari data set /nowhere/a\.'),
     ('minari', 'minari', 'no HDF5 file in .*: .*data/main_data.hdf5'),
-    ('minari', 'maniskill.h5', 'not of the format minari'),
     ('npz', '/nowhere.npz', 'There is no npz file /nowhere'),
     ('parquet', '/nowhere', 'There is no table of parquet'),
     ('robomimic', '/nowhere/a.hdf5', 'There is no HDF5 file /nowhere'),
@@ -173,15 +165,6 @@ _CASES = {
             None,
             {'leave_out': ['robot_obs', 'rgb_static']},
         ),
-        (
-            'robot_obs of frame 4 .* int64',
-            lambda path: np.savez(
-                f'{path}/episode_0000004.npz',
-                actions=np.zeros(7),
-                robot_obs=[1],
-            ),
-            {'leave_out': ['rel_actions', 'rgb_static']},
-        ),
         ('mkdir, which may run any code', _dead_end, {'language': True}),
         ('no .*, which has the texts', _gone(_TEXTS), {'language': True}),
         (
@@ -197,12 +180,7 @@ _CASES = {
     ],
     ('imitation', 'imitation/trajectories.npz'): [
         ('no terminal, but', _npz(terminal=None)),
-        ('not of the format imitation.*NumPy arrays', _npz(indices=None)),
         (r'3 trajectories .*are \[4\]', _npz(indices=np.array([4]))),
-        (
-            '6 rows of observation, .*: expected 7',
-            _npz(obs=np.zeros((13, 3), np.float32)),
-        ),
     ],
     ('imitation', 'imitation/folder'): [
         (
@@ -244,10 +222,6 @@ _CASES = {
             'has 3 frames, but 5',
             _table(_V2_FILE.format(1), lambda table: table[:3]),
             {'cameras': []},
-        ),
-        (
-            'half a frame of 0.5000 s.*is at 0.4000 s',
-            _table(_V2_FILE.format(1), _later),
         ),
         (
             r'no task 0, but .*9',
@@ -304,7 +278,6 @@ _CASES = {
         ('x .*ascontiguous', _npz(x=np.asfortranarray(np.zeros((3, 4))))),
     ],
     ('parquet', 'parquet/steps'): [
-        ("has no observations, but .*'obs'",),
         (
             'no column done, which',
             None,
@@ -334,20 +307,12 @@ _CASES = {
         ),
         ('dataset_states_to_obs.py', _h5(**{'data/demo_0/obs': None})),
         (
-            'Episode 2 has 7 rows of reward',
-            _h5(**{'data/demo_2/rewards': np.zeros(7)}),
-        ),
-        (
             'other fields below next_obs than',
             _h5(**{'data/demo_2/next_obs/image': None}),
         ),
     ],
-    ('robomimic', 'flat.hdf5'): [
-        ('no demonstration|robomimic', _h5(data=[1])),
-    ],
     ('torchrl', 'torchrl/flat/storage'): [
         ('40 bytes.*has 36', _cut('observation.memmap', 36)),
-        ('observation.memmap .*is not there', _gone('observation.memmap')),
         ('no .*meta.json', _gone('meta.json')),
         ('Only storages', _text('_storage_shape/meta.json', '[8]', '[4,2]')),
         ('pytree', _text('storage_metadata.json', 'false', 'true')),
@@ -372,7 +337,6 @@ _CASES = {
         ),
     ],
     ('torchrl', 'torchrl/hdf5/storage/checkpoint.h5'): [
-        ('not of the format torchrl', _h5(_len=None)),
         ('traj_1 of .* has the fields', _h5(**{'traj_1/action': None})),
     ],
     ('zarr', 'zarr/umi.zarr.zip'): [

@@ -17,20 +17,9 @@ def _tiff(rows):
 
 class DepthMapsTest(tf.test.TestCase):
 
-  def test_codes(self):
-    linear = depth_maps.Codes(1.0, 5.095, 0.0, False)
-    # A millimetre a code.
-    self.assertAllEqual(linear.depths('mm'), 1000 + np.arange(4096))
-    self.assertEqual(linear.depths('mm').dtype, np.uint16)
-    self.assertAllClose(linear.depths('m'), 1 + np.arange(4096) / 1000)
-    self.assertEqual(linear.depths('m').dtype, np.float32)
-    depths = depth_maps.Codes().depths('m')
-    self.assertAllClose(depths[[0, -1]], [0.01, 10.0], rtol=1e-5)
-    # Even in the logarithm of the depth plus 3.5.
-    steps = np.diff(np.log(depths.astype(np.float64) + 3.5))
-    self.assertAllClose(steps, np.full(4095, np.log(13.5 / 3.51) / 4095), 1e-2)
-    far = depth_maps.Codes(0.0, 100.0, 1.0, True).depths('mm')
-    self.assertEqual(far[-1], 65535)
+  def test_codes_that_are_too_far_for_uint16(self):
+    found = depth_maps.Codes(0.0, 100.0, 1.0, True).depths('mm')
+    self.assertEqual(found[-1], 65535)
 
   def test_features(self):
     self.assertFalse(depth_maps.is_depth({'dtype': 'video'}))
@@ -46,21 +35,6 @@ class DepthMapsTest(tf.test.TestCase):
         depth_maps.codes_of({'info': info}),
         depth_maps.Codes(0.01, 4.0, 3.5, False),
     )
-
-  def test_tiff(self):
-    rows = np.arange(5 * 3).reshape(5, 3)
-    for dtype in np.uint16, np.float32:
-      encoded = _tiff(rows.astype(dtype))
-      self.assertTrue(depth_maps.is_tiff(encoded))
-      for stored_unit in None, 'mm':
-        found = depth_maps.decode_tiff(encoded, stored_unit, 'mm')
-        self.assertEqual(found.dtype, dtype)
-        self.assertAllEqual(found, rows[..., None])
-      found = depth_maps.decode_tiff(encoded, 'mm', 'm')
-      self.assertEqual(found.dtype, np.float32)
-      self.assertAllClose(found, rows[..., None] / 1000)
-      found = depth_maps.decode_tiff(encoded, 'm', 'mm')
-      self.assertAllClose(found, rows[..., None] * 1000)
 
   def test_other_tiffs(self):
     rows = np.arange(6, dtype=np.uint16).reshape(2, 3)

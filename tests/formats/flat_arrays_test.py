@@ -4,7 +4,6 @@ import os
 import pathlib
 
 from absl.testing import parameterized
-import gin
 import h5py
 import numpy as np
 import tensorflow as tf
@@ -121,10 +120,6 @@ def _steps(source, **kwargs):
 
 # Arrays whose steps are those of the loop.
 _CASES = {
-    'two_episodes': _ARRAYS,
-    'without_next': _with('next_observations'),
-    'a_tail': _with(timeouts=np.zeros(5)),
-    'flags_are_columns': _with(terminals=np.array([[0], [0], [1], [0], [0]])),
     'one_transition_each_without_next': _with(
         'next_observations',
         timeouts=np.ones(5),
@@ -135,12 +130,12 @@ _CASES = {
         next_observations={'a': _NEXT, 'b': {'c': _NEXT + 100}},
         actions={'x': _ARRAYS['actions'], 'y': _ARRAYS['actions'] * 2},
         rewards=_ARRAYS['rewards'][:, None],
+        terminals=_ARRAYS['terminals'][:, None],
     ),
-    'tuples': _with(
+    'tuples_and_other_columns': _with(
         observations=(_OBSERVATIONS, {'a': _OBSERVATIONS + 100}),
         next_observations=(_NEXT, {'a': _NEXT + 100}),
-    ),
-    'other_columns': _with(
+        rewards=_ARRAYS['rewards'].astype('>f8'),
         infos={
             'qpos': np.arange(10.0).reshape(5, 2),
             'deep': {'name': np.array(['u', 'vv', '', 'w', 'x'], 'S')},
@@ -148,7 +143,6 @@ _CASES = {
         goal=np.arange(5, dtype=np.int8),
         metadata={'weight': np.ones((5, 3))},  # Five rows by chance.
     ),
-    'big_endian': _with(rewards=_ARRAYS['rewards'].astype('>f8')),
     'random': _random(0, has_next=False),
     'random_with_next': _random(1, has_next=True),
 }
@@ -196,12 +190,6 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertLogs(level='WARNING') as logs:
       golden.assert_frames_equal(self, _steps(arrays), _expected(_ARRAYS))
     self.assertRegex(logs.output[0], r'version \(\), weights \(4, 3\)')
-
-  def test_strings(self):
-    raw = [b'\x00a\x00', 'u\x00', '', np.array([7, 0], np.uint8), b'x']
-    steps = _steps(_with(raw=_objects(*raw)))
-    self.assertEqual(list(steps[0]['raw']), [b'\x00a\x00', b'u\x00', b'', b''])
-    self.assertEqual(list(steps[1]['raw']), [b'\x07\x00', b'x', b''])
 
   def test_encoded_images(self):
     images = [b'\xff\x00', b'', b'\x00', b'abc', b'\xff\xd9']
@@ -301,17 +289,6 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       formats.load([_ARRAYS], 'arrays')
     with self.assertRaisesRegex(ValueError, "of files must .* but is 'arrays'"):
       formats.load(pathlib.Path(path), 'arrays')
-
-  def test_gin_configures_both(self):
-    self.addCleanup(gin.clear_config)
-    arrays = _with('timeouts', terminals=np.zeros(5))
-    path = self._write(arrays)
-    gin.parse_config("""
-        rlds2reverb.from_flat_arrays.max_episode_steps = 2
-        load_flat_arrays.max_episode_steps = 3
-    """)
-    self.assertLen(_steps(arrays), 3)
-    self.assertLen(_steps(path), 2)
 
 
 if __name__ == '__main__':

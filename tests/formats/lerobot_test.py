@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest import mock
 
 from absl.testing import parameterized
 import av
@@ -172,11 +173,9 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(rows[3], [[]] * 3)
 
   def test_features_left_out(self):
-    spec = lerobot.load_lerobot(
-        _path('v3.0'),
-        cameras=[],
-        leave_out=['observation.sketch', 'next.reward', 'timestamp'],
-    ).element_spec['steps']
+    left_out = ['observation.sketch', 'next.reward', 'timestamp']
+    data = lerobot.load_lerobot(_path('v3.0'), cameras=[], leave_out=left_out)
+    spec = data.element_spec['steps']
     # The keys are in the order of the features, those made here at the end.
     self.assertEqual(
         list(spec),
@@ -188,8 +187,8 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(list(spec['observation']), ['state', 'grid'])
 
-  def _with_modality(self, version, **changed):
-    path = expected.copy_of(self, 'lerobot', version)
+  def test_modality_of_gr00t(self):
+    path = expected.copy_of(self, 'lerobot', 'v3.0')
     modality = {
         'state': {
             'arm': {'start': 0, 'end': 2},
@@ -200,16 +199,11 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         'annotation': {
             'human.task_description': {'original_key': 'task_index'}
         },
-        **changed,
     }
     expected.change_json(
         os.path.join(path, 'meta', 'modality.json'),
         lambda content: content.update(modality),
     )
-    return path
-
-  def test_modality_of_gr00t(self):
-    path = self._with_modality('v3.0')
     episodes = _read(path, modality=True, cameras=['observation.images.top'])
     whole = _read(path, cameras=['observation.images.top'])
     for index, columns in enumerate(_expected('v3.0')):
@@ -253,15 +247,10 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['reward'], np.zeros(7))
 
   def test_by_name(self):
-    for name in 'HF_LEROBOT_HOME', 'HF_HOME':
-      old = os.environ.get(name)
-      if old is not None:
-        self.addCleanup(os.environ.update, {name: old})
-    os.environ['HF_LEROBOT_HOME'] = _DATA
-    self.addCleanup(os.environ.pop, 'HF_LEROBOT_HOME', None)
-    self.assertLen(_read('v3.0', cameras=[]), 3)
-    with self.assertRaisesRegex(ValueError, f'none at {_DATA}/v1'):
-      lerobot.load_lerobot('v1')
+    with mock.patch.dict(os.environ, HF_LEROBOT_HOME=_DATA):
+      self.assertLen(_read('v3.0', cameras=[]), 3)
+      with self.assertRaisesRegex(ValueError, f'none at {_DATA}/v1'):
+        lerobot.load_lerobot('v1')
 
 
 if __name__ == '__main__':

@@ -1,5 +1,7 @@
 """Tests for python_dicts and python_episodes."""
 
+import itertools
+
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
@@ -75,18 +77,17 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     made = []
 
     def collect():
-      for index in range(2000):
+      for index in itertools.count():
         made.append(index)
-        yield _collected(100, index, terminal=False)
+        yield _collected(10_000, index, terminal=False)
 
     rlds_data = python_dicts.from_episodes(collect)
     self.assertEqual(made, [0])
     made.clear()
-    first = [episode['episode_id'] for episode in rlds_data.take(3)]
-    self.assertAllEqual(first, [0, 1, 2])
-    # 4 MB are about 1,300 episodes of 101 steps, and a batch is read ahead.
-    self.assertLess(len(made), 5000)
-    self.assertEqual([int(e['episode_id']) for e in rlds_data], [*range(2000)])
+    found = [int(episode['episode_id']) for episode in rlds_data.take(40)]
+    self.assertEqual(found, [*range(40)])
+    # 4 MB are 13 episodes, and some batches are read ahead.
+    self.assertLess(len(made), 200)
 
   def test_several_in_a_batch_and_large_ones_alone(self):
     large = _collected(400_000, 0, terminal=True)

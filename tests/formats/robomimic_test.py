@@ -126,15 +126,13 @@ class RobomimicTest(tf.test.TestCase):
   def test_an_empty_demonstration(self):
     def change(group):
       if group.name == '/data/demo_2':
-        for name in ('actions', 'rewards', 'dones', 'states'):
-          rows = group[name][:0]
-          del group[name]
-          group[name] = rows
-        for below in 'obs', 'next_obs':
-          for name, column in group[below].items():
-            rows = column[:0]
-            del group[below][name]
-            group[below][name] = rows
+        names = []
+        group.visit(names.append)
+        for name in names:
+          if isinstance(group[name], h5py.Dataset):
+            rows = group[name][:0]
+            del group[name]
+            group[name] = rows
 
     lengths = [len(e['steps']['action']) for e in self._changed(change)]
     self.assertEqual(lengths, [5, 0, 6])

@@ -16,16 +16,17 @@ from tests import golden
 from tests.formats import expected
 
 _ARCHIVE = os.path.join(expected.DATA, 'torchrl.zip')
+# The path to what is read.
 _STORAGES = (
-    'flat',
-    'flat_room',
-    'flat_ring',
-    'nested',
-    'nested_room',
-    'hdf5',
-    'transitions',
-    'ring',
-    'ring_alike',
+    ('flat', ''),
+    ('flat_room', 'storage'),
+    ('flat_ring', ''),
+    ('nested', 'storage'),
+    ('nested_room', ''),
+    ('hdf5', 'storage'),
+    ('transitions', ''),
+    ('ring', 'storage'),
+    ('ring_alike', ''),
 )
 _FORMATS = ('flat', 'nested', 'hdf5')
 
@@ -86,7 +87,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     with zipfile.ZipFile(_ARCHIVE) as archive:
       archive.extractall(cls.folder)
 
-  @parameterized.product(name=_STORAGES, below=('', 'storage'))
+  @parameterized.parameters(*_STORAGES)
   def test_as_torchrl_reads_it(self, name, below):
     path = os.path.join(self.folder, name)
     with np.load(os.path.join(path, 'expected.npz')) as arrays:

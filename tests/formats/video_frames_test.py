@@ -16,10 +16,11 @@ _SIZE = (48, 64)
 
 class VideoFramesTest(tf.test.TestCase):
 
-  def setUp(self):
-    super().setUp()
-    self._path = os.path.join(self.create_tempdir().full_path, 'a.mp4')
-    with av.open(self._path, 'w') as container:
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls._path = os.path.join(tf.compat.v1.test.get_temp_dir(), 'a.mp4')
+    with av.open(cls._path, 'w') as container:
       # With frames that refer to later ones, and key frames far apart.
       stream = container.add_stream(
           'libx264', _FPS, options={'g': '40', 'bf': '3'}
@@ -34,16 +35,12 @@ class VideoFramesTest(tf.test.TestCase):
         frame.pts = index
         container.mux(stream.encode(frame))
       container.mux(stream.encode())
-    with av.open(self._path) as container:
-      self._frames = np.stack(
-          [
-              frame.to_ndarray(format='rgb24')
-              for frame in container.decode(video=0)
-          ]
-      )
-    self.assertLen(self._frames, _LENGTH)
+    with av.open(cls._path) as container:
+      frames = container.decode(video=0)
+      cls._frames = np.stack([f.to_ndarray(format='rgb24') for f in frames])
 
   def test_any_order_and_repeated(self):
+    self.assertLen(self._frames, _LENGTH)
     indices = np.random.default_rng(0).integers(0, _LENGTH, 30)
     times = indices / _FPS
     found = video_frames.read_frames(self._path, times)
