@@ -26,12 +26,8 @@ _FEATURES = {
         {
             'observation': tfds.features.Tensor(shape=(3,), dtype=np.float32),
             'image': tfds.features.Image(shape=(2, 2, 3)),
-            'action': np.float32,
-            'reward': np.float32,
-            'discount': np.float32,
-            'is_first': np.bool_,
-            'is_last': np.bool_,
-            'is_terminal': np.bool_,
+            **dict.fromkeys(('action', 'reward', 'discount'), np.float32),
+            **dict.fromkeys(('is_first', 'is_last', 'is_terminal'), np.bool_),
         }
     ),
 }
@@ -53,9 +49,7 @@ def _record(number):
           'steps': {
               'observation': np.full([_STEPS, 3], number, np.float32),
               'image': np.zeros([_STEPS, 2, 2, 3], np.uint8),
-              'action': np.ones(_STEPS, np.float32),
-              'reward': np.ones(_STEPS, np.float32),
-              'discount': np.ones(_STEPS, np.float32),
+              **dict.fromkeys(('action', 'reward', 'discount'), row + 1.0),
               'is_first': row == 0,
               'is_last': row == _STEPS - 1,
               'is_terminal': row < 0,

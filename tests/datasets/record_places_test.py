@@ -65,16 +65,9 @@ class RecordPlacesTest(tf.test.TestCase):
           record_places.describe(json.dumps(order).encode(), index)
           for index in range(5)
       ]
-    self.assertEqual(
-        found,
-        [
-            'record 5 of a',
-            'record 0 of b',
-            'record 6 of a',
-            'record 1 of b',
-            'record 7 of a',
-        ],
-    )
+    places = [(5, 'a'), (0, 'b'), (6, 'a'), (1, 'b'), (7, 'a')]
+    wanted = [f'record {number} of {path}' for number, path in places]
+    self.assertEqual(found, wanted)
     find.assert_called_once()
 
 

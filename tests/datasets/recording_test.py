@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
+from tests import golden
+from tests.formats import expected
 
 _NUM_STEPS = 4
 
@@ -67,30 +69,21 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     env = gym.make(name)
     env.seed(7)
     env.action_space.seed(7)
-    episodes = _read(directory)
-    self.assertLen(episodes, 2)
-    for steps in episodes:
-      observation = env.reset()
-      transitions = len(steps['reward']) - 1
-      for t in range(transitions):
-        self.assertAllClose(steps['observation'][t], observation)
-        action = env.action_space.sample()
-        self.assertAllEqual(steps['action'][t], action)
-        observation, reward, done, info = env.step(action)
-        self.assertNear(steps['reward'][t], reward, 1e-5)
-        self.assertEqual(done, t == transitions - 1)
-      self.assertAllClose(steps['observation'][-1], observation)
-      is_terminal = not info.get('TimeLimit.truncated', False)
-      self.assertEqual(is_terminal, name == 'CartPole-v1')
-      self.assertAllEqual(steps['is_first'], [True] + [False] * transitions)
-      self.assertAllEqual(steps['is_last'], [False] * transitions + [True])
-      self.assertAllEqual(
-          steps['is_terminal'], [False] * transitions + [is_terminal]
-      )
-      end = [0.0, 0.0] if is_terminal else [1.0, 1.0]
-      self.assertAllEqual(steps['discount'], [1.0] * (transitions - 1) + end)
-      self.assertAllEqual(steps['reward'][-1], 0.0)
+    wanted = []
+    for _ in range(2):
+      observations, actions, rewards, done = [env.reset()], [], [], False
+      while not done:
+        actions.append(env.action_space.sample())
+        observation, reward, done, info = env.step(actions[-1])
+        observations.append(observation)
+        rewards.append(reward)
+      terminal = not info.get('TimeLimit.truncated', False)
+      self.assertEqual(terminal, name == 'CartPole-v1')
+      rows = [np.array(observations, np.float32), np.array(actions)]
+      rows.append(np.array(rewards, np.float32))
+      wanted.append(expected.steps(*rows, terminal=terminal))
     env.close()
+    golden.assert_frames_equal(self, _read(directory), wanted)
 
   def test_a_policy_that_is_reset_and_says_more_than_its_action(self):
 

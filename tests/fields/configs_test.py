@@ -13,13 +13,7 @@ from rlds2reverb.fields import configs
 from rlds2reverb.fields import derived_sources
 from rlds2reverb.fields import step_mapping
 
-_ALIASES = {
-    'bridge_dataset': 'bridge',
-    'bridge_orig': 'bridge',
-    'bridge_oxe': 'bridge_open_x',
-    'libero_spatial_no_noops': 'libero',
-    'tdroid_pour_corn_in_pot': 'tdroid',
-}
+_ALIASES = {'bridge_oxe': 'bridge_open_x', 'tdroid_pour_corn_in_pot': 'tdroid'}
 
 
 @gin.configurable(module='configs_test')
@@ -147,10 +141,8 @@ class ConfigsTest(parameterized.TestCase):
   @parameterized.parameters(
       ('half.scale = 1', 'must bind fields of StepMapping'),
       ("include 'other.gin'", 'line 1: a config may only'),
-      ('\nimport os', 'line 2: a config may only'),
       ('StepMapping.reward = @a/half', 'not have scopes'),
       ('a/StepMapping.action = 1', 'line 1: a config may only'),
-      ('name = 1', 'line 1: a config may only'),
       ('StepMapping.action = %name', 'not have macros, but has %name'),
       ("StepMapping.actoin = 'a'", "no field 'actoin'.* Did you mean action"),
       ('StepMapping.reward = @nowhere()', 'names nowhere, which is not reg'),
@@ -162,7 +154,6 @@ class ConfigsTest(parameterized.TestCase):
       ('transform_episodes.transform = []', 'has no field .transform.'),
       ('transform_episodes.transforms = [@ClipFeild()]', 'names ClipFeild, wh'),
       ('StepMapping.action = ', 'mine.gin'),
-      ('StepMapping.action = = 1', 'mine.gin'),
       ("StepMapping.action = __import__('os').getpid()", 'mine.gin'),
   )
   def test_what_cannot_be_bound(self, text, message):

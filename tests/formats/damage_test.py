@@ -38,6 +38,11 @@ class _Evil:
     return os.mkdir, (os.path.join(self._path, self.folder),)
 
 
+def _of(message, **options):
+  """Returns a case of wrong options; the data is whole."""
+  return message, None, options
+
+
 def _cut(name, length):
   return lambda path: os.truncate(os.path.join(path, name), length)
 
@@ -114,18 +119,16 @@ def _modality(**parts):
   return _json('meta/modality.json', lambda json: json.update(known | parts))
 
 
+def _info(change):
+  return _json('meta/info.json', change)
+
+
 def _feature(name, **info):
   def change(json):
     feature = json['features'][f'observation.images.{name}']
     feature['info'] = {**feature['info'], **info} if info else {}
 
-  return _json('meta/info.json', change)
-
-
-def _no_features(*names):
-  return _json(
-      'meta/info.json', lambda json: [json['features'].pop(n) for n in names]
-  )
+  return _info(change)
 
 
 def _array_of_zarr(name, **metadata):
@@ -159,11 +162,10 @@ _CASES = {
         ('no frame .*009.npz', _gone('episode_0000009.npz')),
         ('a whole frame', _cut('episode_0000003.npz', 100)),
         (r'has \[\(4, 3\)\]', _array('ep_start_end_ids.npy', [[4, 3]])),
-        ("no field 'rgb'", None, {'leave_out': ['rgb']}),
-        (
+        _of("no field 'rgb'", leave_out=['rgb']),
+        _of(
             "no observation, but only .*'action'",
-            None,
-            {'leave_out': ['robot_obs', 'rgb_static']},
+            leave_out=['robot_obs', 'rgb_static'],
         ),
         ('mkdir, which may run any code', _dead_end, {'language': True}),
         ('no .*, which has the texts', _gone(_TEXTS), {'language': True}),
@@ -185,28 +187,21 @@ _CASES = {
     ('imitation', 'imitation/folder'): [
         (
             'not a whole file',
-            lambda path: [
-                os.truncate(os.path.join(path, name), 9)
-                for name in os.listdir(path)
-                if name.endswith('.arrow')
-            ],
+            _cut('data-00000-of-00001.arrow', 9),
         ),
     ],
     ('lerobot', 'lerobot/v3.0'): [
-        ("'next.suces'. Did", None, {'is_terminal': 'next.suces'}),
-        ("no video 'top'", None, {'cameras': ['top']}),
-        ("no field 'time'.* timestamp", None, {'leave_out': ['time']}),
+        _of("'next.suces'. Did", is_terminal='next.suces'),
+        _of("no video 'top'", cameras=['top']),
+        _of("no field 'time'.* timestamp", leave_out=['time']),
         ('not a whole', _cut('meta/tasks.parquet', 7)),
     ],
     ('lerobot', 'lerobot/v2.1'): [
         ('no .*modality.json', None, _PARTS),
-        ('no feature action', _no_features('action')),
+        ('no feature action', _info(lambda j: j['features'].pop('action'))),
         (
             'version v1, but v2.0',
-            _json(
-                'meta/info.json',
-                lambda json: json.update(codebase_version='v1'),
-            ),
+            _info(lambda j: j.update(codebase_version='v1')),
         ),
         ('There is no file .*_000000.parqu', _gone(_V2_FILE.format(0))),
         ('There is no video file', _gone(_VIDEO)),
@@ -278,28 +273,17 @@ _CASES = {
         ('x .*ascontiguous', _npz(x=np.asfortranarray(np.zeros((3, 4))))),
     ],
     ('parquet', 'parquet/steps'): [
-        (
-            'no column done, which',
-            None,
-            {'column_names': {**_NAMES, 'terminals': 'done'}},
-        ),
-        ('key of column_names', None, {'column_names': {'obs': 'obs'}}),
-        ('must be lists of steps', None, {'column_names': _NAMES}),
-        (
-            "'ran'. Did you mean run",
-            None,
-            {'column_names': _NAMES, 'episode_column': 'ran'},
+        _of('key of column_names', column_names={'obs': 'obs'}),
+        _of('must be lists of steps', column_names=_NAMES),
+        _of(
+            "'ran'. Did you mean run", column_names=_NAMES, episode_column='ran'
         ),
     ],
     ('parquet', 'parquet/episodes.parquet'): [
         ('not a whole file', lambda path: os.truncate(path, 9)),
     ],
     ('robomimic', 'robomimic/low_dim.hdf5'): [
-        (
-            "filter key 'trian'. Did you mean train",
-            None,
-            {'filter_key': 'trian'},
-        ),
+        _of("filter key 'trian'. Did you mean train", filter_key='trian'),
         (
             "'demo_7'., but .*'demo_0'",
             _h5(**{'mask/train': [b'demo_7']}),
@@ -343,11 +327,10 @@ _CASES = {
         ('Zarr', lambda path: os.truncate(path, 9)),
     ],
     ('zarr', 'zarr/pusht.zarr'): [
-        ("data has no field 'image'", None, {'leave_out': ['image']}),
-        (
+        _of("data has no field 'image'", leave_out=['image']),
+        _of(
             "no observation, but only .*'action'",
-            None,
-            {'leave_out': ['img', 'keypoint', 'n_contacts', 'state']},
+            leave_out=['img', 'keypoint', 'n_contacts', 'state'],
         ),
         (
             r'shape \(13, 5\), but .* 14 frames',

@@ -55,23 +55,17 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         'state': np.arange(3),
         'absent': None,
     }
-    (found,) = python_dicts.from_episodes([episode])
-    steps = tf.nest.map_structure(lambda leaf: leaf.numpy(), found['steps'])
-    self.assertEqual(
-        steps['observation']['text'].tolist(), [b'step 0', b'step 1', b'step 2']
+    wanted = expected.steps(
+        {
+            'text': np.array(['step 0', 'step 1', 'step 2']),
+            'pose': (np.array([[0, 0], [1, 1], [2, 2]]), np.arange(3)),
+        },
+        (np.array([0, 1]), np.array([b'a\0', b''], object)),
+        terminal=True,
+        infos={'speed': np.array([1.5, 2.5])},
+        state=np.arange(3),
     )
-    self.assertAllEqual(
-        steps['observation']['pose'][0], [[0, 0], [1, 1], [2, 2]]
-    )
-    self.assertAllEqual(steps['observation']['pose'][1], [0, 1, 2])
-    self.assertAllEqual(steps['action'][0], [0, 1, 0])
-    self.assertEqual(steps['action'][1].tolist(), [b'a\0', b'', b''])
-    self.assertAllEqual(steps['infos']['speed'], [1.5, 2.5, 0])
-    self.assertAllEqual(steps['state'], [0, 1, 2])
-    self.assertNotIn('absent', steps)
-    # There is no reward in the data.
-    self.assertEqual(steps['reward'].dtype, np.float32)
-    self.assertAllEqual(steps['reward'], [0, 0, 0])
+    expected.assert_read(self, python_dicts.from_episodes([episode]), [wanted])
 
   def test_is_lazy_and_in_order(self):
     made = []

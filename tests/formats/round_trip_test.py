@@ -56,15 +56,16 @@ def _imitation(name, has_reward=True):
     )
 
 
-def _lerobot(version):
+def _lerobot(version, success=None):
   columns = _arrays('lerobot', version, 'expected.npz')
   others = ('timestamp', 'frame_index', 'index', 'task_index', 'task')
-  for begin, end in ((0, 7), (7, 12), (12, 18)):
+  for index, (begin, end) in enumerate(((0, 7), (7, 12), (12, 18))):
     rows = {name: column[begin:end] for name, column in columns.items()}
     yield expected.steps(
         {name: rows[f'observation.{name}'] for name in ('state', 'grid')},
         rows['action'],
         rows['next.reward'],
+        terminal=index == success,
         next={'success': rows['next.success']},
         **{name: rows[name] for name in others},
     )
@@ -137,6 +138,15 @@ _CASES = {
         )
         for version in ('v2.1', 'v3.0')
     },
+    'lerobot_terminal': (
+        'lerobot/v3.0',
+        {
+            'cameras': [],
+            'leave_out': ['observation.sketch'],
+            'is_terminal': 'next.success',
+        },
+        _lerobot('v3.0', success=1),
+    ),
     **{
         f'minari_{below}': (f'minari/cartpole{below}', {}, _cartpole())
         for below in ('/data', '/data/main_data.hdf5')

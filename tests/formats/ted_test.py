@@ -86,14 +86,10 @@ class FromTedTest(tf.test.TestCase):
             },
         }
     )
-    found = episode['steps']
-    self.assertAllEqual(found['pixels'], [[1], [2], [5]])
-    self.assertAllEqual(found['action'], [3, 4, 0])
-    self.assertAllEqual(found['reward'], [1, 2, 0])
-    self.assertAllEqual(found['discount'], [1, 0, 0])
-    self.assertAllEqual(found['is_first'], [1, 0, 0])
-    self.assertAllEqual(found['is_last'], [0, 0, 1])
-    self.assertAllEqual(found['is_terminal'], [0, 0, 1])
+    pixels, action = np.array([[1.0], [2.0], [5.0]]), np.array([3, 4])
+    wanted = expected.steps(pixels, action, np.array([1.0, 2.0]), terminal=True)
+    wanted['pixels'] = wanted.pop('observation')
+    golden.assert_frames_equal(self, [episode['steps']], [wanted])
 
   def test_what_is_no_ted(self):
     done = [True, True]

@@ -68,15 +68,6 @@ def _random_data(form=golden.stacked):
   )
 
 
-def _vectors(episodes):
-  return golden.stacked(
-      [
-          {**steps, 'observation': steps['observation'][:, None]}
-          for steps in episodes
-      ]
-  )
-
-
 class LoadTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
@@ -198,7 +189,11 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
   def test_the_files_are_those_of_torchrl(self, form):
     # TorchRL 0.14.1 has read what this writes; these are the bytes.
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
-    torchrl.save_torchrl(_vectors([contract.A, contract.B]), folder, form)
+    episodes = [
+        {**steps, 'observation': steps['observation'][:, None]}
+        for steps in (contract.A, contract.B)
+    ]
+    torchrl.save_torchrl(golden.stacked(episodes), folder, form)
 
     def read(name, dtype):
       return np.fromfile(os.path.join(folder, name), dtype).tolist()

@@ -68,14 +68,6 @@ class VideoFramesTest(tf.test.TestCase):
     empty = video_frames.column(self._path, np.zeros(0), _FPS)
     self.assertEqual(empty[:].shape, (0, *_SIZE, 3))
 
-  def test_references(self):
-    references = video_frames.to_references(self._path, [1.5, 0.1])
-    self.assertEqual(references[0].decode(), f'{self._path}#t=1.500000')
-    found = dict(video_frames.read_references([*references, b'']))
-    self.assertEqual(sorted(found), [0, 1])
-    self.assertAllEqual(found[0], self._frames[45])
-    self.assertAllEqual(found[1], self._frames[3])
-
 
 if __name__ == '__main__':
   tf.test.main()

@@ -1,6 +1,6 @@
 """Writes tests/data/d3rlpy: buffers that d3rlpy itself has dumped.
 
-    python -m tests.formats.write_d3rlpy_data --directory=tests/data/d3rlpy
+    python -m tests.formats.write_d3rlpy_data tests/data/d3rlpy
 
 Needs an environment of its own, with d3rlpy 2.8.1 and what it imports.
 """
@@ -8,13 +8,9 @@ Needs an environment of its own, with d3rlpy 2.8.1 and what it imports.
 import os
 
 from absl import app
-from absl import flags
 from d3rlpy import dataset
 import numpy as np
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the buffers go.', required=True
-)
 # Steps, and whether the episode is terminal.
 _EPISODES = ((4, True), (3, False), (5, True))
 
@@ -34,15 +30,15 @@ def _episode(length, terminated, first, is_tuple):
 
 
 def main(argv):
-  del argv
-  os.makedirs(_DIRECTORY.value, exist_ok=True)
+  _, directory = argv
+  os.makedirs(directory, exist_ok=True)
   for name, is_tuple in (('arrays', False), ('tuples', True)):
     episodes = [
         _episode(length, terminated, 10 * index, is_tuple)
         for index, (length, terminated) in enumerate(_EPISODES)
     ]
     buffer = dataset.ReplayBuffer(dataset.InfiniteBuffer(), episodes=episodes)
-    with open(os.path.join(_DIRECTORY.value, f'{name}.h5'), 'w+b') as f:
+    with open(os.path.join(directory, f'{name}.h5'), 'w+b') as f:
       buffer.dump(f)
 
 

@@ -1,7 +1,7 @@
 """Writes the trajectories in tests/data/imitation, with imitation itself.
 
     python -m tests.formats.write_imitation_data \
-        --directory=tests/data/imitation
+        tests/data/imitation
 
 Needs an environment of its own, with imitation 1.0.1 and NumPy 2. The npz file
 has the layout that imitation reads; it has ceased to write it. Beside the data
@@ -12,14 +12,10 @@ import os
 import shutil
 
 from absl import app
-from absl import flags
 from imitation.data import serialize
 from imitation.data import types
 import numpy as np
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the data goes.', required=True
-)
 _LENGTHS = (4, 1, 6)
 
 
@@ -50,8 +46,7 @@ def _write_npz(path, trajectories) -> None:
 
 
 def main(argv):
-  del argv
-  directory = _DIRECTORY.value
+  _, directory = argv
   shutil.rmtree(directory, ignore_errors=True)
   os.makedirs(directory)
   trajectories = _make_trajectories()

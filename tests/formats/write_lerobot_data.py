@@ -1,6 +1,6 @@
 """Writes the data sets in tests/data/lerobot, with LeRobot itself.
 
-    python -m tests.formats.write_lerobot_data --directory=tests/data/lerobot
+    python -m tests.formats.write_lerobot_data tests/data/lerobot
 
 Needs an environment of its own, with LeRobot 0.4.4, which writes v3.0, or with
 LeRobot 0.3.3, which writes v2.1; NumPy 2.2, and datasets 4.1 or 3.6. Beside
@@ -13,13 +13,9 @@ import os
 import shutil
 
 from absl import app
-from absl import flags
 from lerobot.datasets import lerobot_dataset
 import numpy as np
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the data set goes.', required=True
-)
 _FPS = 10
 _LENGTHS = (7, 5, 6)
 _TASKS = ('open the drawer', 'close it', 'open the drawer')
@@ -96,8 +92,8 @@ def _expected(root: str):
 
 
 def main(argv):
-  del argv
-  root = os.path.join(_DIRECTORY.value, lerobot_dataset.CODEBASE_VERSION)
+  _, directory = argv
+  root = os.path.join(directory, lerobot_dataset.CODEBASE_VERSION)
   shutil.rmtree(root, ignore_errors=True)
   _write(root)
   shutil.rmtree(os.path.join(root, 'images'), ignore_errors=True)

@@ -1,7 +1,7 @@
 r"""Writes tests/data/lerobot/depth_*: depth and language, by LeRobot itself.
 
     python -m tests.formats.write_lerobot_depth_data \
-      --directory=tests/data/lerobot
+      tests/data/lerobot
 
 Needs an environment of its own, with LeRobot 0.6.1, which writes v3.0, and PyAV
 15. Beside each goes what LeRobot reads: an array a feature, of all frames, its
@@ -14,7 +14,6 @@ import pathlib
 import shutil
 
 from absl import app
-from absl import flags
 from lerobot.annotations.steerable_pipeline import reader
 from lerobot.annotations.steerable_pipeline import staging
 from lerobot.annotations.steerable_pipeline import writer
@@ -24,9 +23,6 @@ from lerobot.datasets import language
 from lerobot.datasets import lerobot_dataset
 import numpy as np
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the data sets go.', required=True
-)
 _LENGTHS = (4, 3)
 _IMAGE = ['height', 'width', 'channels']
 _NAME = 'rlds2reverb/test'
@@ -133,9 +129,9 @@ def _expected(root: pathlib.Path):
 
 
 def main(argv):
-  del argv
+  _, directory = argv
   for name in _DATA_SETS:
-    root = pathlib.Path(_DIRECTORY.value, name)
+    root = pathlib.Path(directory, name)
     shutil.rmtree(root, ignore_errors=True)
     _write(name, root)
     expected = _expected(root)

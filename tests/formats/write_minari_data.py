@@ -1,6 +1,6 @@
 """Writes the Minari data sets in tests/data/minari, with Minari itself.
 
-    python -m tests.formats.write_minari_data --directory=tests/data/minari
+    python -m tests.formats.write_minari_data tests/data/minari
 
 Needs an environment of its own, with minari[arrow,create,hdf5] 0.5.4, which
 wants NumPy 2. Beside each data set goes what Minari reads from it, for
@@ -13,14 +13,9 @@ import tempfile
 from typing import Any, Dict
 
 from absl import app
-from absl import flags
 import gymnasium
 import minari
 import numpy as np
-
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the data sets go.', required=True
-)
 
 
 class _Rooms(gymnasium.Env):
@@ -126,7 +121,7 @@ def _write_expected(name: str, path: str) -> None:
 
 
 def main(argv):
-  del argv
+  _, directory = argv
   with tempfile.TemporaryDirectory() as datasets:
     os.environ['MINARI_DATASETS_PATH'] = datasets
     for name, env, num_steps, data_format in (
@@ -136,7 +131,7 @@ def main(argv):
         ('rooms_parquet', _Rooms(), 5, 'parquet'),
     ):
       _record(env, name, num_steps, data_format)
-      target = os.path.join(_DIRECTORY.value, name)
+      target = os.path.join(directory, name)
       shutil.rmtree(target, ignore_errors=True)
       shutil.copytree(os.path.join(datasets, f'{name}-v0'), target)
       _write_expected(name, os.path.join(target, 'expected.npz'))

@@ -1,6 +1,6 @@
 """Writes tests/data/parquet: tables that Hugging Face `datasets` has written.
 
-    python -m tests.formats.write_parquet_data --directory=tests/data/parquet
+    python -m tests.formats.write_parquet_data tests/data/parquet
 
 Needs an environment of its own, with datasets 4.8.5. `steps` has a row a step,
 in two files, and `episodes.parquet` a row an episode, under the names of
@@ -10,13 +10,9 @@ edbeeching/decision_transformer_gym_replay.
 import os
 
 from absl import app
-from absl import flags
 import datasets
 import numpy as np
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the tables go.', required=True
-)
 _LENGTHS = (2, 4, 3)
 
 
@@ -35,8 +31,8 @@ def _steps():
 
 
 def main(argv):
-  del argv
-  folder = os.path.join(_DIRECTORY.value, 'steps')
+  _, directory = argv
+  folder = os.path.join(directory, 'steps')
   os.makedirs(folder, exist_ok=True)
   steps = datasets.Dataset.from_dict(
       _steps(),
@@ -82,7 +78,7 @@ def main(argv):
           'task': ['lift', 'push', 'lift'],
       },
       features=features,
-  ).to_parquet(os.path.join(_DIRECTORY.value, 'episodes.parquet'))
+  ).to_parquet(os.path.join(directory, 'episodes.parquet'))
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """Writes the file tests/data/robomimic, by the layout that robomimic documents.
 
     python -m tests.formats.write_robomimic_data \
-        --directory=tests/data/robomimic
+        tests/data/robomimic
 
 Needs an environment of its own, with robomimic 0.3.0, and what it imports.
 Beside the file goes what robomimic's `SequenceDataset` reads from it, for
@@ -12,15 +12,11 @@ import json
 import os
 
 from absl import app
-from absl import flags
 import h5py
 import numpy as np
 from robomimic.utils import dataset as robomimic_dataset
 from robomimic.utils import obs_utils
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the file goes.', required=True
-)
 _KEYS = ('image', 'robot0_eef_pos')
 _MASKS = {
     'train': ['demo_10', 'demo_0'],
@@ -72,12 +68,12 @@ def _read(path: str, filter_key: str) -> robomimic_dataset.SequenceDataset:
 
 
 def main(argv):
-  del argv
+  _, directory = argv
   obs_utils.initialize_obs_utils_with_obs_specs(
       [{'obs': {'low_dim': ['robot0_eef_pos'], 'scan': ['image']}}]
   )
-  os.makedirs(_DIRECTORY.value, exist_ok=True)
-  path = os.path.join(_DIRECTORY.value, 'low_dim.hdf5')
+  os.makedirs(directory, exist_ok=True)
+  path = os.path.join(directory, 'low_dim.hdf5')
   _write(path)
   arrays = {}
   for filter_key in _MASKS:
@@ -89,7 +85,7 @@ def main(argv):
             arrays[f'{filter_key}/{index}/{key}/{name}'] = array[0]
         elif key != 'index':
           arrays[f'{filter_key}/{index}/{key}'] = value[0]
-  np.savez_compressed(os.path.join(_DIRECTORY.value, 'expected.npz'), **arrays)
+  np.savez_compressed(os.path.join(directory, 'expected.npz'), **arrays)
 
 
 if __name__ == '__main__':

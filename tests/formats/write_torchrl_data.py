@@ -1,6 +1,6 @@
 """Writes tests/data/torchrl.zip: small storages, saved by TorchRL itself.
 
-    python -m tests.formats.write_torchrl_data --file=tests/data/torchrl.zip
+    python -m tests.formats.write_torchrl_data tests/data/torchrl.zip
 
 Needs an environment of its own, with torch 2.13.0, torchrl 0.14.1, tensordict
 0.14.3 and h5py. Beside each storage goes what TorchRL has in memory, oldest
@@ -12,13 +12,10 @@ import shutil
 import tempfile
 
 from absl import app
-from absl import flags
 import numpy as np
 import tensordict
 import torch
 from torchrl import data
-
-_FILE = flags.DEFINE_string('file', None, 'What to write.', required=True)
 
 _STORAGES = (
     # The name, the capacity, whether the unfinished episode comes, too.
@@ -60,8 +57,7 @@ def _episode(observations, rewards, *, terminated=False, truncated=False):
 
 
 def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError('Too many command-line arguments.')
+  _, file = argv
   episodes = [
       _episode(range(6), [1, 2, 3, 4, 5], terminated=True),
       _episode(range(10, 14), [10, 20, 30], truncated=True),
@@ -95,7 +91,7 @@ def main(argv):
               for key, value in held.items(True, True)
           },
       )
-    shutil.make_archive(_FILE.value.removesuffix('.zip'), 'zip', folder)
+    shutil.make_archive(file.removesuffix('.zip'), 'zip', folder)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Writes tests/data/zarr: replay buffers in the layout of diffusion_policy.
 
-    python -m tests.formats.write_zarr_data --directory=tests/data/zarr
+    python -m tests.formats.write_zarr_data tests/data/zarr
 
 Needs an environment of its own, with Zarr 2.18.7 and numcodecs 0.15.2. The
 arrays, their names, chunks and compressors are those that `ReplayBuffer` of
@@ -12,14 +12,10 @@ import os
 import shutil
 
 from absl import app
-from absl import flags
 import numcodecs
 import numpy as np
 import zarr
 
-_DIRECTORY = flags.DEFINE_string(
-    'directory', None, 'Where the buffers go.', required=True
-)
 _ENDS = (5, 6, 14)
 _COMPRESSOR = numcodecs.Blosc('zstd', 5, numcodecs.Blosc.BITSHUFFLE)
 
@@ -61,17 +57,17 @@ def _write(store, arrays) -> None:
 
 
 def main(argv):
-  del argv
+  _, directory = argv
   rng = np.random.default_rng(0)
-  os.makedirs(_DIRECTORY.value, exist_ok=True)
-  folder = os.path.join(_DIRECTORY.value, 'pusht.zarr')
+  os.makedirs(directory, exist_ok=True)
+  folder = os.path.join(directory, 'pusht.zarr')
   shutil.rmtree(folder, ignore_errors=True)
   found = _write(zarr.DirectoryStore(folder), _pusht(rng))
-  np.savez_compressed(os.path.join(_DIRECTORY.value, 'pusht.npz'), **found)
-  path = os.path.join(_DIRECTORY.value, 'umi.zarr.zip')
+  np.savez_compressed(os.path.join(directory, 'pusht.npz'), **found)
+  path = os.path.join(directory, 'umi.zarr.zip')
   with zarr.ZipStore(path, mode='w') as store:
     found = _write(store, _umi(rng))
-  np.savez_compressed(os.path.join(_DIRECTORY.value, 'umi.npz'), **found)
+  np.savez_compressed(os.path.join(directory, 'umi.npz'), **found)
 
 
 if __name__ == '__main__':
