@@ -13,7 +13,6 @@ from rlds2reverb import trajectories
 from rlds2reverb.datasets import loading
 from tests import ram_files  # noqa: F401
 from tests import tfds_files
-from tests.datasets import all_features
 
 _RECORDED = os.path.join(
     os.path.dirname(os.path.dirname(__file__)),
@@ -21,30 +20,29 @@ _RECORDED = os.path.join(
     'recorded',
     'cartpole_pixels',
 )
-_STEPS = all_features.FEATURES['steps'].feature
 _FEATURES = {
-    **all_features.FEATURES,
+    'episode_id': np.int64,
     'steps': tfds.features.Dataset(
         {
-            **_STEPS,
-            'observation': {
-                **_STEPS['observation'],
-                'image': tfds.features.Image(shape=(None, None, 3)),
-            },
+            'action': tfds.features.Tensor(shape=(1,), dtype=np.int8),
+            'image': tfds.features.Image(shape=(None, None, 3)),
             'tags': tfds.features.Sequence(np.int32),
         }
     ),
 }
+_SKIP = tfds.decode.SkipDecoding()
 
 
-def _episode(rng, index):
-  # Some have no steps.
-  episode = all_features.make_episode(rng, index, index % 4)
-  for t, step in enumerate(episode['steps']):
-    image = rng.integers(0, 256, (4 + index, 5, 3), dtype=np.uint8)
-    step['observation']['image'] = image
-    step['tags'] = list(range(t))
-  return episode
+def _episode(index, length):
+  """Returns an episode whose images are of one size, and tell its index."""
+  image = np.full((4 + index, 5, 3), index, np.uint8)
+  return {
+      'episode_id': index,
+      'steps': [
+          {'action': [t], 'image': image + 9 * t, 'tags': list(range(t))}
+          for t in range(length)
+      ],
+  }
 
 
 class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
@@ -55,58 +53,42 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     cls._directory = os.path.join(
         tf.compat.v1.test.get_temp_dir(), 'mixed_features'
     )
-    rng = np.random.default_rng(0)
-    cls._episodes = [_episode(rng, index) for index in range(7)]
+    # Some have no steps.
+    cls._episodes = [_episode(index, index % 4) for index in range(7)]
     tfds_files.write(cls._directory, _FEATURES, cls._episodes)
 
-  def test_every_feature_is_decoded(self):
+  def test_features_that_are_not_batched(self):
     loaded = loading.load_episodes(self._directory)
     for episode, written in zip(loaded, self._episodes, strict=True):
+      steps = episode['steps']
       self.assertEqual(episode['episode_id'], written['episode_id'])
+      self.assertLen(steps['action'], len(written['steps']))
       for t, step in enumerate(written['steps']):
-        found = tf.nest.map_structure(
-            lambda leaf, t=t: leaf[t].numpy(), episode['steps']
-        )
-        self.assertEqual(found.pop('label'), 'ab'.index(step['label']))
-        self.assertAllEqual(found.pop('tags'), step['tags'])
-        words = found['observation'].pop('words')
-        self.assertEqual(words.decode(), step['observation']['words'])
-        for path, value in tree.flatten_with_path(found):
-          expected = step[path[0]] if len(path) == 1 else step[path[0]][path[1]]
-          # The format keeps the precision of float32.
-          np.testing.assert_allclose(value, expected, 1e-6)
-      self.assertLen(episode['steps']['action'], len(written['steps']))
+        for name, value in step.items():
+          self.assertAllEqual(steps[name][t], value)
     spec = loaded.element_spec['steps']
     self.assertEqual(spec['action'], tf.TensorSpec([None, 1], tf.int8))
-    for name, wanted in (
-        ('image', tf.TensorSpec([None, None, None, 3], tf.uint8)),
-        ('state', tf.TensorSpec([None, 3, 2], tf.float64)),
-        ('words', tf.TensorSpec([None], tf.string)),
-    ):
-      self.assertEqual(spec['observation'][name], wanted)
+    image = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    self.assertEqual(spec['image'], image)
 
-  @parameterized.parameters(
-      (None,), ({'steps': {'action': tfds.decode.SkipDecoding()}},)
-  )
+  @parameterized.parameters((None,), ({'steps': {'action': _SKIP}},))
   def test_images_of_varying_size(self, decoders):
-    episode = _episode(np.random.default_rng(0), 3)
-    other = _episode(np.random.default_rng(1), 2)
-    image = other['steps'][0]['observation']['image']
-    episode['steps'][2]['observation']['image'] = image
+    episode, other = _episode(3, 3), _episode(2, 2)
+    image = other['steps'][0]['image']
+    episode['steps'][2]['image'] = image
     directory = os.path.join(self.create_tempdir().full_path, 'varying')
     tfds_files.write(directory, _FEATURES, [other, episode])
     loaded = iter(loading.load_episodes(directory, decoders=decoders))
-    self.assertAllEqual(next(loaded)['steps']['observation']['image'][0], image)
+    self.assertAllEqual(next(loaded)['steps']['image'][0], image)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
-        r'images steps/observation/image must all have one size.*'
+        r'images steps/image must all have one size.*'
         r'SkipDecoding.* \[2\] \[6 5 3\] \[7 5 3\]',
     ):
       next(loaded)
-    decoders = {'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}
-    encoded = loading.load_episodes(directory, decoders=decoders)
-    (last,) = encoded.skip(1)
-    found = tf.io.decode_png(last['steps']['observation']['image'][2])
+    skip = {'steps': {'image': _SKIP}}
+    (last,) = loading.load_episodes(directory, decoders=skip).skip(1)
+    found = tf.io.decode_png(last['steps']['image'][2])
     self.assertAllEqual(found, image)
 
   def test_splits_and_shards(self):
