@@ -140,7 +140,7 @@ class ConfigsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('half.scale = 1', 'must bind fields of StepMapping'),
-      ("include 'other.gin'", 'line 1: a config may only'),
+      ("\ninclude 'other.gin'", 'line 2: a config may only'),
       ('StepMapping.reward = @a/half', 'not have scopes'),
       ('a/StepMapping.action = 1', 'line 1: a config may only'),
       ('StepMapping.action = %name', 'not have macros, but has %name'),
@@ -209,6 +209,16 @@ class LoadMixtureTest(parameterized.TestCase):
       mixture = configs.load_mixture(name)
       for dataset in mixture.weights:
         self.assertNotEmpty(configs.read_config(mixture.config_of(dataset))[0])
+
+  def test_by_path(self):
+    text = """
+        Mixture.weights = {'a': 1.0, 'b': 2}
+        Mixture.configs = {'b': 'bridge'}
+    """
+    path = self.create_tempfile('mine.gin', text).full_path
+    mixture = configs.load_mixture(path)
+    self.assertEqual(mixture.weights, {'a': 1.0, 'b': 2})
+    self.assertEqual([*map(mixture.config_of, 'ab')], ['a', 'bridge'])
 
   @parameterized.parameters(
       ("StepMapping.action = 'a'", 'must bind fields of Mixture, as Mixture.w'),

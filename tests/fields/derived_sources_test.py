@@ -12,7 +12,7 @@ _TEXTS = {
     '': b'',
     '12345678': b'12345678',
     'a\0bc': b'a',
-    'a\nb\0c': b'a\nb',
+    'a\nb\0c\nd': b'a\nb',
     'né': 'né'.encode('utf-8'),
 }
 # The success of the steps of an episode, and whether it is terminal.

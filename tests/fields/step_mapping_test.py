@@ -252,10 +252,17 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     # Without a cast, dtypes stay.
     self.assertEqual(steps['observation'].dtype, np.float64)
 
+  def test_a_discount_becomes_float32(self):
+    mapping = dataclasses.replace(_PLAIN, discount='r')
+    (steps,) = _mapped(mapping, episodes=_EPISODES[:1])
+    self.assertEqual(steps['discount'].dtype, np.float32)
+    self.assertAllEqual(steps['discount'], [0, 1, 2, 3])
+
   @parameterized.parameters(
       ('action', 'a/detla[:2]', 'no field a/detla. Did you mean a/delta'),
       ('action', 'a/delta[:4]', r'a/delta has 3 numbers, so \[:4\] of it'),
       ('action', 'a/delta[-4:]', r'a/delta has 3 numbers, so \[-4:\] of it'),
+      ('action', 'a/delta[2:1]', r'a/delta has 3 numbers, so \[2:1\] of it'),
       ('action', 'a[:2]', 'Only of a vector .* be taken, but a is a nest'),
       ('action', 'a/count[:1]', r'but a/count is int64 \(\)'),
       ('action', ['obs/words', 'r'], r'concatenated to a .*string \(\)'),
