@@ -42,14 +42,14 @@ _UNEQUAL = "An episode's fields must have a row for every step."
 
 
 def _record(number):
-  row = np.arange(_STEPS)
+  row, ones = np.arange(_STEPS), np.ones(_STEPS, np.float32)
   return tfds.features.FeaturesDict(_FEATURES).serialize_example(
       {
           'episode_id': number,
           'steps': {
               'observation': np.full([_STEPS, 3], number, np.float32),
               'image': np.zeros([_STEPS, 2, 2, 3], np.uint8),
-              **dict.fromkeys(('action', 'reward', 'discount'), row + 1.0),
+              **dict.fromkeys(('action', 'reward', 'discount'), ones),
               'is_first': row == 0,
               'is_last': row == _STEPS - 1,
               'is_terminal': row < 0,
@@ -146,7 +146,7 @@ class BadRecordsTest(tf.test.TestCase):
         batching.unbatch(data_sets.batches_of(data)),
         data,
     )
-    for number in 3, 8, 39, 45:
+    for number in 3, 39, 45:
       self._write(directory, [number])
       # The records of two files come in turn, 16 at a time.
       order = [*range(16), *range(20, 36), *range(16, 20), *range(36, 60)]
@@ -202,6 +202,12 @@ class BadRecordsTest(tf.test.TestCase):
           self.assertEqual(
               (fault.rule, fault.field, fault.values), (rule, field, values)
           )
+
+  def test_fields_of_unequal_length_are_refused_one_by_one(self):
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'a row for every step.*reward'
+    ):
+      list(self._load([8])[1])
 
 
 if __name__ == '__main__':
