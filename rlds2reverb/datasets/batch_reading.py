@@ -66,10 +66,10 @@ def read_batches(
   """Reads the episodes of a split as batches, in the order of TFDS.
 
   A batch has up to about 2 MiB, or one episode. `records.record_batches` says
-  how many records are in memory together, and `records.cut` what becomes of
-  files that cannot be read to their end. An episode that cannot be parsed or
-  decoded, or whose fields differ in length, comes in a batch of its own,
-  without its steps and with its fault.
+  how many records are in memory together, and `records.complete_batches` what
+  becomes of files that cannot be read to their end. An episode that cannot be
+  parsed or decoded, or whose fields differ in length, comes in a batch of its
+  own, without its steps and with its fault.
 
   Args:
     builder: the builder of an RLDS data set on disk.
@@ -139,7 +139,7 @@ def _parse_and_decode(records, settings):
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
   parallel = settings.num_parallel_calls
-  batches = records_lib.cut(records, grouping.GROUP_BYTES)
+  batches = records_lib.complete_batches(records, grouping.GROUP_BYTES)
   parsed = attempts.attempt(batches, reader.parse, reader.bad_parsed, parallel)
   parts = graphs.flat_map(parsed, reader.parts)
   if _is_stored_plainly(settings.features[rlds.STEPS].feature):

@@ -70,7 +70,7 @@ def record_batches(
     read_config: tfds.ReadConfig,
     max_bytes: int,
 ) -> Optional[RecordBatches]:
-  """Reads the records of a split in batches, in the order of TFDS; see `cut`.
+  """Reads the records of a split in batches, in the order of TFDS.
 
   Args:
     builder: the builder of a data set on disk.
@@ -182,8 +182,8 @@ def _file_bytes(path: str) -> int:
     return 0  # That the file cannot be read is told when it is read.
 
 
-def cut(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
-  """Cuts batches of records into smaller ones, and finds those not read.
+def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
+  """Cuts batches of records into smaller ones, and reads what is missing.
 
   If a file cannot be read to its end, the records before come out first, and
   then the error of TFDS. If the order is random, or the number of episodes is

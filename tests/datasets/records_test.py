@@ -46,7 +46,7 @@ def _batches(directory, max_bytes, **kwargs):
       read_config=tfds.ReadConfig(**kwargs),
       max_bytes=max_bytes,
   )
-  return records.cut(batches, max_bytes).map(
+  return records.complete_batches(batches, max_bytes).map(
       lambda bounds, batch: stacked_steps.rows_of(batch, bounds[0], bounds[1])
   )
 
@@ -174,7 +174,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
           read_config=tfds.ReadConfig(),
           max_bytes=max_bytes,
       )
-      list(records.cut(batches, max_bytes))
+      list(records.complete_batches(batches, max_bytes))
     total = sum(len(record) for file in files for record in file)
     if case == 'sub_split':
       total -= 20 * 220
