@@ -419,8 +419,17 @@ class ConvertTest(_ConvertTestCase):
     self.assertEqual(
         [task.source for task in plan.tasks], [0, 1, 0, 0, 1, 0, 0, 1, 0]
     )
-    self.convert(plan, dry_run=True)
+    self.convert(plan)
     self.assertIn('\n  9 episodes by their weights\n', self.said[0])
+    self.assertEqual(
+        job_testing.rewards_of(self._content(plan)),
+        sorted(
+            job_testing.pairs(enumerate(job_testing.LENGTHS[:6]))
+            + job_testing.pairs(enumerate([3] * 3))
+        ),
+    )
+    with self.assertRaisesRegex(ValueError, 'in two sources'):
+      self.plan(opened=opened[:1] * 2)
     pixels = os.path.join(job_testing.RECORDED, 'cartpole_pixels')
     opened[1] = sources.open_source(sources.make_source(pixels))
     message = 'has other frames than numbered'
