@@ -1,8 +1,6 @@
 """Tests of how windows are found, by NumPy and by TensorFlow."""
 
 import itertools
-import subprocess
-import sys
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -14,15 +12,6 @@ from tests import contract
 
 _End = windows_lib.EndOfEpisode
 _ENDS = [end.value for end in _End if end != _End.CROSS]
-_WITHOUT_TENSORFLOW = """
-import sys
-import numpy as np
-from rlds2reverb.episodes import windows
-found = windows.Windows(3, 2, 'overlap').find(np.array([6, 2]))
-assert found.episode.tolist() == [0, 0, 0, 1], found
-assert found.start.tolist() == [0, 2, 3, 0], found
-assert 'tensorflow' not in sys.modules
-"""
 _check = windows_lib.check_windows
 _CROSS = windows_lib.Windows(3, end='cross')
 
@@ -74,9 +63,6 @@ class WindowsTest(parameterized.TestCase):
       index, numbers = windows_lib.ranges(*arguments, 10)
       self.assertEqual(np.asarray(index).tolist(), [0, 0, 2, 2, 2, 3])
       self.assertEqual(np.asarray(numbers).tolist(), [5, 15, 0, 10, 20, 7])
-
-  def test_arrays_do_without_tensorflow(self):
-    subprocess.run([sys.executable, '-c', _WITHOUT_TENSORFLOW], check=True)
 
   @parameterized.parameters(
       (lambda: windows_lib.Windows(0), 'length of windows must be .* but is 0'),
