@@ -55,6 +55,23 @@ class ServeTest(absltest.TestCase):
     server = serve.serve_source(self._source(), [table], allow_empty=True)
     self.assertEqual(self._size(server, 'long'), 0)
 
+  def test_the_checkpoint_of_the_server_comes_before_the_data_set(self):
+    source = self._source()
+    root = os.path.join(self.create_tempdir().full_path, 'root')
+    tables = [_TABLE, items.TableItems('whole', None)]
+    server = serve.serve_source(source, tables, checkpoint_root=root)
+    self.addCleanup(server.stop)
+    self.assertEqual(server_status.ask(server)['pairs'].size, 2 + 4)
+    client = server.localhost_client()
+    (sample,) = client.sample('whole', emit_timesteps=False)
+    client.mutate_priorities(
+        'whole', deletes=[int(np.ravel(sample.info.key)[0])]
+    )
+    client.checkpoint()
+    server.stop()
+    server = serve.serve_source(source, tables, checkpoint_root=root)
+    self.assertEqual(self._size(server, 'whole'), 1)
+
   def test_the_status_of_a_table_that_lets_inserts_wait(self):
     server = reverb.Server(
         [

@@ -163,6 +163,25 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     everything = np.arange(len(items))
     data.assert_equal(self, items.batch(everything), copies.batch(everything))
 
+  def test_other_formats_are_copied(self):
+    path = os.path.join(self.create_tempdir().full_path, 'data.npz')
+    columns = {
+        'observations': np.arange(12.0).reshape([6, 2]),
+        'actions': np.arange(6.0),
+        'rewards': np.arange(6.0),
+        'terminals': np.arange(6) % 3 == 2,
+    }
+    np.savez(path, **columns)
+    index = random_access.build_index(path, self.new_folder())
+    items = random_access.Items(index, random_access.ActionChunks())
+    expected = np.concatenate(
+        [
+            episode['steps']['action']
+            for episode in data.as_list(rlds2reverb.formats.load(path))
+        ]
+    )
+    self.assertAllEqual(items.column('action'), expected)
+
   def test_files_that_cannot_be_read(self):
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
     shutil.copytree(self.directory, directory)

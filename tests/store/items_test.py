@@ -27,7 +27,7 @@ def _store(count):
 
 class ItemIndexTest(parameterized.TestCase):
 
-  @parameterized.product(end=_ENDS, seed=(*range(4),))
+  @parameterized.product(end=_ENDS, seed=(*range(8),))
   def test_random_episodes(self, end, seed):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, [9, 4, 30][seed % 3], rng.integers(1, 40))

@@ -214,6 +214,12 @@ _EXAMPLES = {
         ),
         {'view': '0 1 2'},
     ),
+    'actions_of_rows': (
+        lambda: windows.stack_and_chunk(
+            windows.transition_rows(_B), num_actions=2
+        ).columns,
+        {'action': '1 2; 2 3; 3 3'},
+    ),
     'actions_up_to_a_goal': (
         lambda: windows.stack_and_chunk(
             {**_B, 'goal': np.array([1, 3, 2, 3])}, 2, 2, goal_step='goal'

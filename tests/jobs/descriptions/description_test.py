@@ -143,6 +143,10 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         *(one['message'][:30] for one in found.oddities),
     ):
       self.assertRegex(text, line)
+    rows = dict(views.statistics_rows(found, 1))[position]
+    self.assertEqual(
+        [row[0] for row in rows], [f'{position}[0]', f'{position}: 2 more']
+    )
 
   def test_actions_that_are_clipped(self):
     rng = np.random.default_rng(0)
