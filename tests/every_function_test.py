@@ -357,6 +357,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       {'action': ['action', lambda e: e['steps']['reward'][1:, None]]},
       {'observation': {'a': lambda e: e['steps']['reward'][1:]}},
   )
+  @pytest.mark.few(1)
   def test_a_mapping_whose_function_returns_another_length(self, **sources):
     mapping = rlds2reverb.fields.StepMapping(**sources)
     action = golden.COMPLETE['action'][:, None].astype(np.float32)

@@ -9,6 +9,7 @@ import dataclasses
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import rlds2reverb
@@ -125,6 +126,7 @@ class UserCodeTest(parameterized.TestCase):
           2,
       ),
   )
+  @pytest.mark.few(6)
   def test_on_episodes(self, function, factor):
     (found,) = _rewards_of(function(golden.stacked([ways.FIVE])))
     np.testing.assert_array_equal(found, factor * _REWARD)

@@ -5,6 +5,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -178,6 +179,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
       ),
       dict(assert_cardinality=False),
   )
+  @pytest.mark.few(2)
   def test_options(self, split='train', **options):
     config = tfds.ReadConfig(**options)
     self._assert_same(self._vectors, split, read_config=config)

@@ -5,6 +5,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
@@ -106,6 +107,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       ('mapped', lambda episodes: episodes.map(lambda episode: episode)),
       ('frames', trajectories.convert_rlds_to_trajectories),
   )
+  @pytest.mark.few(1)
   def test_an_iterator_can_be_saved(self, make):
     made = make(loading.load_episodes(_RECORDED))
     iterator = iter(made)

@@ -6,6 +6,7 @@ import json
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
+import pytest
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
@@ -120,6 +121,7 @@ class LayoutTest(parameterized.TestCase):
       *((_WITHIN_EPISODES, 2), (_WITHIN_EPISODES, 149)),
       *((_LEFT_OVER, 8), (_ACROSS, 2), (_ACROSS, 64)),
   )
+  @pytest.mark.few(2)
   def test_random_episodes(self, tables, chunk_length):
     rng, count = np.random.default_rng(chunk_length), 16
     lengths = rng.integers(1, np.where(rng.random(count) < 0.8, 9, 150))

@@ -171,6 +171,7 @@ class ConfigsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
       (name.replace('/', '_'), name) for name in _IN_MEMORY
   )
+  @pytest.mark.few(20)
   def test_from_memory_to_steps(self, name):
     _, episodes = _data_of(name)
     config = _config_of(name)

@@ -76,6 +76,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('batched', {'one_episode_blocks': True}, None, 1),
       ('batched', {'block_length': 2}, 2, None),
   )
+  @pytest.mark.few(2)
   def test_golden_episodes_in_blocks(self, form, arguments, *sizes):
     episodes = [golden.COMPLETE]
     data = conversion.trajectory_blocks(
@@ -117,6 +118,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           None,
       ),
   )
+  @pytest.mark.few(2)
   def test_random_episodes(self, form, case, block_length):
     episodes = golden.random_episodes(np.random.default_rng(1), 25, **case)
     for episode in episodes:
@@ -156,6 +158,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(('stacked', 1), ('batched', None))
+  @pytest.mark.few(1)
   def test_of_both_steps(self, form, block_length):
     def info_fn(current, following):
       return (

@@ -6,6 +6,7 @@ import operator
 from absl.testing import parameterized
 import gin
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -61,6 +62,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       ('nested', True, None, 'transition'),
       ('batched', True, 2, 'step'),
   )
+  @pytest.mark.few(2)
   def test_what_looks_wrong(self, form, nested_fields, length, at):
     episodes = _episodes(nested_fields)
     nans = {}
@@ -95,6 +97,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(report.warnings, 3 if at == 'step' else 2)
 
   @parameterized.parameters(('stacked', False, 1), ('batched', True, None))
+  @pytest.mark.few(1)
   def test_nan_is_invalid(self, form, nested_fields, length):
     episodes = _episodes(nested_fields)
     expected = []

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import rlds2reverb
@@ -68,6 +69,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('overlap', 36, 2, 'batched'),
       ('cross', 24, 1, 'batched'),
   )
+  @pytest.mark.few(3)
   def test_edges(self, end, length, stride, form):
     episodes = contract.edge_episodes(max(min(length, 16), 2), seed=length)
     windows = length, stride, end

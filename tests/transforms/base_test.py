@@ -5,6 +5,7 @@ import functools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.arrays import constants
@@ -150,6 +151,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ('overridden_filter', [_KeepLongWithReward(min_length=4)], 2),
       ('nothing_kept', [_KEEP(min_length=99)], 0),
   )
+  @pytest.mark.few(2)
   def test_on_batches_as_on_single_episodes(self, transforms, count):
     episodes = [ways.FIVE, ways.THREE, ways.FIVE]
     made, expected = (
