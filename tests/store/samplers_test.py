@@ -95,6 +95,31 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
 class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
+  @parameterized.product(num_workers=(1, 2, 3, 5), drop_last=(True, False))
+  def test_workers_share_an_epoch(self, num_workers, drop_last):
+    sampler = samplers.WithoutReplacement(drop_last)
+    items = _items([5, 0, 6])
+    epochs = [[] for _ in range(20)]
+    for worker in range(num_workers):
+      process = samplers.Process(4, (0, 0), worker, num_workers)
+      own = process.share_of(11)
+      per_epoch = sampler.batches_per_epoch(own, 2)
+      batches = _draw(sampler, items, 2, range(20 * per_epoch), process)
+      sizes = [2] * (own // 2) + [1] * (own % 2 and not drop_last)
+      self.assertEqual(list(map(len, batches)), sizes * 20)
+      for epoch, found in enumerate(epochs):
+        found += sum(batches[epoch * per_epoch :][:per_epoch], [])
+      self.assertEqual(
+          sampler.batch_size(items, process, 2),
+          2 if drop_last or own % 2 == 0 else None,
+      )
+    left_out = set()
+    for found in epochs:
+      self.assertLen(set(found), len(found))
+      left_out |= set(range(11)) - set(found)
+    # Every item once an epoch; or not always the same ones are left out.
+    self.assertEqual(bool(left_out), drop_last)
+
   @parameterized.parameters((12, 3, False), (13, 4, True), (16, 16, False))
   def test_groups_of_batches_are_the_same_batches(self, count, size, drop_last):
     items, sampler = _items([count]), samplers.WithoutReplacement(drop_last)
