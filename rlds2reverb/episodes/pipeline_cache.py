@@ -38,7 +38,8 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
   @functools.wraps(build)
   def call(inputs: Any, *settings: Hashable, **functions) -> tf.data.Dataset:
     # A data set in the graph of a function must not leave it.
-    if any(functions.values()) or not tf.executing_eagerly():
+    has_function = any(one is not None for one in functions.values())
+    if has_function or not tf.executing_eagerly():
       return build(inputs, *settings, **functions)
     spec = tf.nest.map_structure(tf.type_spec_from_value, inputs)
     pipeline = _pipeline(build, settings, repr(spec))
