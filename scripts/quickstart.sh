@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 python -m scripts.quickstart "$@"
-say 'The environment is .venv; ". .venv/bin/activate" makes it that of this shell.'
+say "The environment is $venv; \". $venv/bin/activate\" makes it that of this shell."
