@@ -1,0 +1,137 @@
+"""Each config, on random data of just the features that its data sets have.
+
+What a mapping makes of it is compared with what numpy makes of the same arrays.
+"""
+
+import re
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import numpy as np
+import pytest
+import tensorflow as tf
+import tree
+
+from rlds2reverb.fields import configs
+from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import known_features
+
+_LENGTH = 4
+# No features of its data sets are known.
+_UNKNOWN = 'd4rl_kitchen'
+
+
+def _random_leaf(info, rng, *length):
+  shape = [*length, *(5 if size is None else size for size in info.shape)]
+  if info.dtype == tf.string:
+    return rng.integers(0, 99, shape).astype('S').astype(object)
+  is_float = info.dtype.is_floating
+  values = rng.random(shape) if is_float else rng.integers(0, 2, shape)
+  return values.astype(info.dtype.as_numpy_dtype)
+
+
+def _random_episode(features, is_terminal):
+  rng = np.random.default_rng(_LENGTH)
+  spec = features.get_tensor_spec()
+  steps = tf.nest.map_structure(
+      lambda info: _random_leaf(info, rng, _LENGTH), spec.pop('steps')
+  )
+  at_end = np.arange(_LENGTH) == _LENGTH - 1
+  steps |= {
+      'is_first': at_end[::-1],
+      'is_last': at_end,
+      'is_terminal': at_end & is_terminal,
+  }
+  fields = tf.nest.map_structure(lambda info: _random_leaf(info, rng), spec)
+  return {**fields, 'steps': steps}
+
+
+def _find(nest, path):
+  """Finds a field, whose keys may have slashes in them."""
+  if path in nest:
+    return nest[path]
+  keys = [key for key in nest if path.startswith(f'{key}/')]
+  return _find(nest[keys[0]], path[len(keys[0]) + 1 :])
+
+
+def _made(source, episode, cast):
+  """Returns what a source stands for, in numpy."""
+  make = lambda one: _made(one, episode, cast)
+  if isinstance(source, dict):
+    return {name: make(one) for name, one in source.items()}
+  if isinstance(source, list):
+    leaves = [leaf for one in source for leaf in tf.nest.flatten(make(one))]
+    columns = [np.reshape(leaf, [_LENGTH, -1]) for leaf in leaves]
+    floats = [one.dtype for one in columns if one.dtype.kind == 'f']
+    dtype = np.result_type(*(floats or [np.float32]))
+    return np.concatenate(columns, axis=1, dtype=dtype, casting='unsafe')
+  if isinstance(source, derived_sources.TextOfCodes):
+    rows = [bytes(row.astype(np.uint8)) for row in make(source.source)]
+    return np.array([row.split(b'\0')[0] for row in rows], object)
+  if isinstance(source, derived_sources.TerminalOnSuccess):
+    end = make(source.success)[-2:].any()
+    return np.array([False] * (_LENGTH - 1) + [end])
+  if not isinstance(source, str):
+    return np.full([_LENGTH], source, np.float32)
+  path, first, last = re.fullmatch(
+      r'(.*?)(?:\[(-?\d*):(-?\d*)\])?', source
+  ).groups()
+  if path.startswith('../'):
+    value = _find(episode, path[3:])
+    value = np.repeat(np.asarray(value)[None], _LENGTH, axis=0)
+  else:
+    value = _find(episode['steps'], path)
+  value = tf.nest.map_structure(
+      lambda leaf: leaf.astype(cast.get(leaf.dtype.name, leaf.dtype)), value
+  )
+  if first is None:
+    return value
+  return value[:, slice(*(int(n) if n else None for n in (first, last)))]
+
+
+def _expected(mapping, episode):
+  fields = {
+      name: _made(source, episode, mapping.cast)
+      for name, source in vars(mapping).items()
+      if name not in ('cast', 'last_reward', 'last_action')
+      and source is not None
+  }
+  at_end = np.arange(_LENGTH) == _LENGTH - 1
+  fields.setdefault('is_first', at_end[::-1])
+  fields.setdefault('is_last', at_end)
+  fields.setdefault('is_terminal', np.zeros([_LENGTH], bool))
+  reward = np.reshape(fields.get('reward', np.zeros([_LENGTH])), [_LENGTH])
+  if mapping.last_reward == 'transition':
+    reward = np.array([*reward[:-2], reward[-2] + reward[-1], 0], reward.dtype)
+  fields['reward'] = reward
+  if mapping.last_action:
+    fields['has_action'] = np.ones([_LENGTH], bool)
+  ends = [1, 1, 0, 0] if fields['is_terminal'][-1] else [1, 1, 1, 1]
+  fields['discount'] = np.reshape(fields.get('discount', ends), [_LENGTH])
+  return fields
+
+
+class FittingTest(parameterized.TestCase):
+
+  def test_the_others_are_known(self):
+    self.assertEqual(known_features.known_features(_UNKNOWN), {})
+
+  @parameterized.parameters({*configs.config_names()} - {_UNKNOWN})
+  @pytest.mark.few(20)
+  def test_as_numpy_does(self, config):
+    mapping = configs.load_mapping(config)
+    features = [*known_features.known_features(config).values()]
+    for each, is_terminal in (features[0], True), (features[-1], False):
+      episode = _random_episode(each, is_terminal)
+      found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
+      found = dict(tree.flatten_with_path(found))
+      expected = dict(tree.flatten_with_path(_expected(mapping, episode)))
+      self.assertEqual(found.keys(), expected.keys())
+      for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf, f'{path}')
+        if leaf.dtype.kind == 'f' and path[0] in ('observation', 'action'):
+          self.assertEqual(found[path].dtype, leaf.dtype, path)
+
+
+if __name__ == '__main__':
+  absltest.main()
