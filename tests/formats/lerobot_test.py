@@ -7,6 +7,7 @@ from unittest import mock
 from absl.testing import parameterized
 import av
 import numpy as np
+import pyarrow as pa
 from pyarrow import parquet
 import tensorflow as tf
 
@@ -19,6 +20,23 @@ _VERSIONS = ('v2.1', 'v3.0')
 _LENGTHS = (7, 5, 6)
 _STARTS = (0, 7, 12)
 _CAMERAS = ('top', 'wrist')
+
+
+class _Array(pa.ExtensionType):
+  """Stands for the types that `datasets` registers when it is imported."""
+
+  NAME = 'tests.array'
+
+  def __init__(self, storage_type):
+    super().__init__(storage_type, self.NAME)
+
+  def __arrow_ext_serialize__(self):
+    return b''
+
+  @classmethod
+  def __arrow_ext_deserialize__(cls, storage_type, serialized):
+    del serialized
+    return cls(storage_type)
 
 
 def _path(version):
@@ -206,10 +224,17 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     steps = lerobot.load_lerobot(path, modality=True, cameras=[]).element_spec
     self.assertNotIn('video', steps['steps']['observation'])
 
-  def test_row_groups_that_cut_episodes(self):
+  def test_row_groups_that_cut_episodes_and_a_type_of_huggingface(self):
     path = expected.copy_of(self, 'lerobot', 'v3.0')
     file = os.path.join(path, 'data', 'chunk-000', 'file-000.parquet')
-    parquet.write_table(parquet.read_table(file), file, row_group_size=2)
+    table = parquet.read_table(file)
+    actions = table['action'].combine_chunks()
+    pa.register_extension_type(_Array(actions.type))
+    self.addCleanup(pa.unregister_extension_type, _Array.NAME)
+    actions = pa.ExtensionArray.from_storage(_Array(actions.type), actions)
+    place = table.column_names.index('action')
+    table = table.set_column(place, 'action', actions)
+    parquet.write_table(table, file, row_group_size=2)
     episodes = _read(path, cameras=[])
     for episode, columns in zip(episodes, _expected('v3.0')):
       self.assertAllEqual(episode['steps']['action'], columns['action'])

@@ -179,7 +179,8 @@ class ConvertTest(_ConvertTestCase):
     for path in data_sets.files_of(folder):
       with open(path, 'wb') as f:
         f.truncate(5_000_000)  # Zeros, which are no record.
-    plan = self.plan(directory=folder)
+    info = "StepMapping.policy_info = {'as_it_was': 'reward'}"
+    plan = self.plan(directory=folder, bindings=[info])
     self.assertEqual(self.convert(plan, dry_run=True), {})
     self.assertFalse(os.path.exists(plan.output.place))
     self.assertFalse(os.path.exists(self.job_folder(plan)))
@@ -187,6 +188,7 @@ class ConvertTest(_ConvertTestCase):
     for line in (
         'episodes: 8; files: 4, 20.0 MB; how many steps is not known',
         'observation: float32 (2,)',
+        'policy_info/as_it_was: float32 ()',
         'table experience: items of 2 frames, every 1, at an end drop',
         f'to a new Reverb checkpoint {plan.output.place}',
         'tasks: 4, done already: 0',

@@ -15,6 +15,7 @@ from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
+from tests import testing
 from tests.jobs import data_sets
 
 
@@ -173,6 +174,14 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertIn('a sample of 2 episodes', views.to_text(sample))
     with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
       describing.describe(f'{path}/no')
+
+  def test_a_table_whose_items_are_no_trajectories(self):
+    with testing.reverb_server(tf.TensorSpec([3])) as client:
+      client.insert(tf.zeros([3]).numpy(), {testing.TABLE: 1.0})
+      found = describing.describe(client.checkpoint())
+    (table,) = found.tables
+    self.assertEqual((table['num_items'], found.counts), (1, {}))
+    self.assertIn('Table experience: 1 item of', views.to_text(found))
 
 
 if __name__ == '__main__':
