@@ -14,7 +14,7 @@ from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.jobs.descriptions import views
 from tests import golden
-from tests.jobs import browser
+from tests.jobs.descriptions import browser
 from tests.jobs.descriptions import odd_data
 
 _in_browser = unittest.skipUnless(
