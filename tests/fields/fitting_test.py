@@ -15,35 +15,11 @@ import tree
 from rlds2reverb.fields import configs
 from rlds2reverb.fields import derived_sources
 from rlds2reverb.fields import known_features
+from tests import known_data
 
 _LENGTH = 4
 # No features of its data sets are known.
 _UNKNOWN = 'd4rl_kitchen'
-
-
-def _random_leaf(info, rng, *length):
-  shape = [*length, *(5 if size is None else size for size in info.shape)]
-  if info.dtype == tf.string:
-    return rng.integers(0, 99, shape).astype('S').astype(object)
-  is_float = info.dtype.is_floating
-  values = rng.random(shape) if is_float else rng.integers(0, 2, shape)
-  return values.astype(info.dtype.as_numpy_dtype)
-
-
-def _random_episode(features, is_terminal):
-  rng = np.random.default_rng(_LENGTH)
-  spec = features.get_tensor_spec()
-  steps = tf.nest.map_structure(
-      lambda info: _random_leaf(info, rng, _LENGTH), spec.pop('steps')
-  )
-  at_end = np.arange(_LENGTH) == _LENGTH - 1
-  steps |= {
-      'is_first': at_end[::-1],
-      'is_last': at_end,
-      'is_terminal': at_end & is_terminal,
-  }
-  fields = tf.nest.map_structure(lambda info: _random_leaf(info, rng), spec)
-  return {**fields, 'steps': steps}
 
 
 def _find(nest, path):
@@ -122,7 +98,7 @@ class FittingTest(parameterized.TestCase):
     mapping = configs.load_mapping(config)
     features = [*known_features.known_features(config).values()]
     for each, is_terminal in (features[0], True), (features[-1], False):
-      episode = _random_episode(each, is_terminal)
+      episode = known_data.random_episode(each, _LENGTH, is_terminal)
       found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
       found = dict(tree.flatten_with_path(found))
       expected = dict(tree.flatten_with_path(_expected(mapping, episode)))

@@ -12,6 +12,7 @@ from rlds2reverb.fields import configs
 from rlds2reverb.fields import known_features
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import rotations
+from tests import known_data
 from tests.transforms import octo
 
 _LENGTH = 12
@@ -64,32 +65,13 @@ _OTHERS = {
 }
 
 
-def _random_leaf(rng, info):
-  shape = [_LENGTH, *info.shape]
-  if info.dtype == tf.string:
-    return np.full(shape, b'', object)
-  if info.dtype.is_floating:
-    return rng.uniform(-1, 1.5, shape).astype(info.dtype.as_numpy_dtype)
-  if info.dtype == tf.uint8:
-    return np.zeros(shape, np.uint8)
-  return rng.integers(0, 2, shape).astype(info.dtype.as_numpy_dtype)
-
-
 class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _treat(self, config):
     """Returns a random episode's steps, mapped; and transformed as well."""
-    rng = np.random.default_rng(len(config))
     features, *_ = known_features.known_features(config).values()
-    spec = features.get_tensor_spec()
-    steps = tf.nest.map_structure(
-        lambda info: _random_leaf(rng, info), spec.pop('steps')
-    )
-    metadata = tf.nest.map_structure(
-        lambda info: tf.constant(_random_leaf(rng, info)[0]), spec
-    )
-    mapping = configs.load_mapping(config)
-    mapped = mapping({**metadata, 'steps': steps})
+    episode = known_data.random_episode(features, _LENGTH, True)
+    mapped = configs.load_mapping(config)(episode)
     treated = applying.Compose(configs.load_transforms(config))(mapped)
     return mapped['steps'], treated['steps']['action'].numpy()
 
