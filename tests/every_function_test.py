@@ -275,7 +275,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertIn(part, message)
 
   @_named(_FUNCTIONS)
-  @pytest.mark.few(6)
+  @pytest.mark.few(3)
   def test_refused(self, function):
     steps = _episode(np.random.default_rng(0), 4, True)
     bad = _with(steps, action=steps['action'][:3])
@@ -305,7 +305,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       {'nan': 'invalid'},
       {'info': _reward_to_come},
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_a_conversion_refuses_whole_episodes(self, **settings):
     episodes = []
     data = golden.stacked(episodes, golden.stacked_spec(golden.COMPLETE))

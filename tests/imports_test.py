@@ -99,25 +99,23 @@ class ImportsTest(absltest.TestCase):
     for path in files:
       imported = {_find_file(m, files) for m in _get_imported_modules(path)}
       for other in sorted(imported - {None}):
-        with self.subTest(path, imports=other):
-          self.assertLessEqual(
-              _get_floor(other),
-              _get_floor(path),
-              f'{path} must not import {other}: imports go'
-              f' {" <- ".join(_FLOORS)}.',
-          )
+        self.assertLessEqual(
+            _get_floor(other),
+            _get_floor(path),
+            f'{path} must not import {other}: imports go'
+            f' {" <- ".join(_FLOORS)}.',
+        )
 
   def test_each_test_runs_as_a_program(self):
     tests = [p for p in _find_files('tests') if p.endswith('_test.py')]
     self.assertGreater(len(tests), 1)
     for path in tests:
-      with self.subTest(path):
-        self.assertStartsWith(
-            ast.unparse(_read(path).body[-1]),
-            "if __name__ == '__main__':",
-            f"{path} must end with `if __name__ == '__main__'` and run its"
-            ' tests there, or Bazel passes it without running any.',
-        )
+      self.assertStartsWith(
+          ast.unparse(_read(path).body[-1]),
+          "if __name__ == '__main__':",
+          f"{path} must end with `if __name__ == '__main__'` and run its"
+          ' tests there, or Bazel passes it without running any.',
+      )
 
 
 if __name__ == '__main__':

@@ -153,7 +153,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
       )
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
-  @pytest.mark.few(1)
+  @pytest.mark.long
   def test_openvla(self, name):
     state = _STATES[name]
     is_bridge = name == 'bridge_dataset'

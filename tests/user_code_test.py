@@ -126,11 +126,12 @@ class UserCodeTest(parameterized.TestCase):
           2,
       ),
   )
-  @pytest.mark.few(6)
+  @pytest.mark.few(4)
   def test_on_episodes(self, function, factor):
     (found,) = _rewards_of(function(golden.stacked([ways.FIVE])))
     np.testing.assert_array_equal(found, factor * _REWARD)
 
+  @pytest.mark.long
   def test_on_fragments_frames_and_items(self):
     data = golden.stacked([ways.FIVE])
     (fragment,) = windows.convert_rlds_to_fragments(

@@ -5,6 +5,7 @@ import os
 from absl.testing import parameterized
 import gym
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.datasets import loading
@@ -62,6 +63,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     return os.path.join(self.create_tempdir().full_path, 'recorded')
 
   @parameterized.parameters('CartPole-v1', 'Pendulum-v1')
+  @pytest.mark.few(1)
   def test_steps_are_those_of_the_environment(self, name):
     directory = self._directory()
     recording.record_episodes(name, directory, 2, seed=7)

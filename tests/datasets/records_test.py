@@ -101,7 +101,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       damage=['cut_off', 'overwritten', 'missing', 'shorter', 'longer'],
       sizes=[[512], [3, 20, 1, 7] * 20],
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_a_damaged_file(self, damage, sizes):
     directory = self._copy()
     first, second, _ = self._files(directory)

@@ -5,6 +5,7 @@ import weakref
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import batching
@@ -93,6 +94,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ([1, 600, 1, 1], (), 2, True, [[0], [1], [2, 3]]),
       ([], (), 2, True, []),
   )
+  @pytest.mark.few(2)
   def test_short_episodes_come_together(
       self, lengths, longer, size, named, expected
   ):

@@ -5,6 +5,7 @@ import functools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -149,6 +150,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       ('stacked', True), ('nested', False), ('batched', False)
   )
+  @pytest.mark.few(1)
   def test_every_kind_of_source(self, form, eagerly):
     episodes = [_own_episode(0), *_EPISODES, _own_episode(0)]
     made = _mapped(_HARD, form, episodes, eagerly)
@@ -240,6 +242,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
           [0, 0, 0, 2],
       ),
   )
+  @pytest.mark.few(2)
   def test_what_a_field_becomes(self, is_terminal, ends, reward, rewards):
     mapping = dataclasses.replace(
         _PLAIN, is_terminal=is_terminal, reward=reward

@@ -4,6 +4,7 @@ import dataclasses
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 import tree
 
@@ -82,6 +83,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       (golden.stacked, True), (golden.nested, False), (golden.batched, True)
   )
+  @pytest.mark.few(1)
   def test_random_episodes(self, form, acting_only):
     episodes = _random(0, 12, nested_fields=True)
     episodes[0]['reward'][:] = np.nan

@@ -118,7 +118,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           None,
       ),
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_random_episodes(self, form, case, block_length):
     episodes = golden.random_episodes(np.random.default_rng(1), 25, **case)
     for episode in episodes:
@@ -418,7 +418,7 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
       yield [golden.joined(*episodes)] if rng.random() < 0.3 else episodes
 
   @parameterized.parameters(('batched', 2), ('stacked', 1), ('nested', None))
-  @pytest.mark.few(1)
+  @pytest.mark.long
   def test_the_same_streams_are_valid(self, form, block_length):
     episodes = [golden.COMPLETE]
     ours = _convert(

@@ -62,7 +62,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       ('nested', True, None, 'transition'),
       ('batched', True, 2, 'step'),
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_what_looks_wrong(self, form, nested_fields, length, at):
     episodes = _episodes(nested_fields)
     nans = {}

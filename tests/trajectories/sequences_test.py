@@ -54,6 +54,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('overlap', [[0, 1, 2], [2, 3, 4], [3, 4, 5], [10, 11, 0]]),
       ('cross', [[0, 1, 2], [2, 3, 4], [4, 5, 10]]),
   )
+  @pytest.mark.few(3)
   def test_by_hand(self, end, expected):
     short = contract.make_steps([10, 11], [10], terminal=False)
     dataset = _convert(golden.stacked([contract.A, short]), 3, 2, end)
@@ -69,7 +70,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('overlap', 36, 2, 'batched'),
       ('cross', 24, 1, 'batched'),
   )
-  @pytest.mark.few(3)
+  @pytest.mark.few(1)
   def test_edges(self, end, length, stride, form):
     episodes = contract.edge_episodes(max(min(length, 16), 2), seed=length)
     windows = length, stride, end

@@ -151,7 +151,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ('overridden_filter', [_KeepLongWithReward(min_length=4)], 2),
       ('nothing_kept', [_KEEP(min_length=99)], 0),
   )
-  @pytest.mark.few(2)
+  @pytest.mark.few(1)
   def test_on_batches_as_on_single_episodes(self, transforms, count):
     episodes = [ways.FIVE, ways.THREE, ways.FIVE]
     made, expected = (

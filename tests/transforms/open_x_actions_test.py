@@ -6,6 +6,7 @@ with the features of the data sets. The action of a last step has no meaning.
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.fields import configs
@@ -78,6 +79,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.named_parameters(
       (config, config, gripper) for config, gripper in _GRIPPERS.items()
   )
+  @pytest.mark.few(6)
   def test_gripper(self, config, gripper):
     mapped, found = self._treat(config)
     expected = mapped['action'].numpy()

@@ -9,6 +9,7 @@ import functools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import transforms
@@ -368,6 +369,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
       given = _episodes(has_action)[0]
       _assert_near(self, transform.transform(given), oracle(given))
 
+  @pytest.mark.long
   def test_in_a_graph_with_known_dtypes_and_shapes(self):
     transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
     episodes = _episodes(False)[:4]

@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import transforms
@@ -76,6 +77,7 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
       ('episode', [b''] * 3, 1, 3),
       ('step', [b'a', b'b', b'c'], 1, 600),
   )
+  @pytest.mark.few(1)
   def test_instructions_are_as_likely(self, level, words, count, length):
     target = 'observation/instruction'
     draw = transforms.DrawInstruction(_FIELDS, target, level=level, seed=1)

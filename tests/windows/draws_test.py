@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import windows
@@ -45,6 +46,7 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
           [(0, range(-1, 2), 1), (1, [0], 1), (2, [0], 1)],
       ),
   )
+  @pytest.mark.few(2)
   def test_frequencies(self, length, arguments, weights):
     flat = windows.FlatRows.of(golden.stacked(_EPISODES))
     drawn = _drawn(

@@ -8,6 +8,7 @@ import itertools
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb import windows
@@ -244,6 +245,7 @@ _CASES = {
 class OracleTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*enumerate(golden.FORMS.values()))
+  @pytest.mark.few(1)
   def test_equals_numpy(self, index, form):
     # One pipeline has every other case.
     cases = dict(itertools.islice(_CASES.items(), index, None, 2))
@@ -283,6 +285,7 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
       ('truncate_episodes', 1, True, True),
       ('complete_episodes', 5, False, True),
   )
+  @pytest.mark.few(1)
   def test_fragments(self, mode, length, drop_remainder, by_agents):
     rng = np.random.default_rng(4)
     episodes = [

@@ -137,6 +137,7 @@ class PageTest(absltest.TestCase):
         views.to_html(self.description)
 
   @_in_browser
+  @pytest.mark.long
   def test_in_a_browser(self):
     excerpts = self.description.episodes
     by_number = {one['episode']: one for one in excerpts}

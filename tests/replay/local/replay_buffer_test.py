@@ -5,6 +5,7 @@ import os
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
@@ -50,6 +51,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
       ((4, 3, 'cross'), 'batched'),
       ((None, 1, 'drop'), 'stacked'),
   )
+  @pytest.mark.few(1)
   def test_every_item_once(self, setting, form):
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
     data = golden.FORMS_AND_BATCHES[form](episodes)
@@ -116,6 +118,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       ('uniform', None), ('without_replacement', 4), ('prioritized', 4)
   )
+  @pytest.mark.few(1)
   def test_all_ways_give_the_same_batches(self, sampler, batch_size):
     expected = None
     for buffer, batches in self.batches(sampler, batch_size):
@@ -184,6 +187,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
   # 24 items: batches of 4 make whole epochs, which are drawn in groups of 16;
   # batches of 5 do not.
   @parameterized.parameters(('prioritized', 4), ('without_replacement', 5))
+  @pytest.mark.few(1)
   def test_at_any_position(self, sampler, batch_size):
     expected = self.train(self.make(sampler), batch_size, 26)
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')

@@ -175,12 +175,14 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
           for name in group:
             self.assertEqual(found[name].items, expected[name].items, name)
 
-  def test_episodes_as_tf_agents_takes_them(self):
+  @parameterized.parameters('cross', 'tiled', 'episodes')
+  @pytest.mark.few(1)
+  def test_episodes_as_tf_agents_takes_them(self, name):
     # An empty episode; a stream that begins at a MID step.
     rng = np.random.default_rng(3)
     episodes = [_episode(rng, length) for length in (3, 0, 5, 1)]
     episodes[0]['is_first'][0] = False
-    settings = golden.stacked(episodes), ('tiled', 'cross', 'episodes')
+    settings = golden.stacked(episodes), (name,)
     rules = rules_lib.ConversionRules(validation='tf_agents')
     self.check_same(
         _pushed(*settings, 'bulk', rules=rules),

@@ -11,6 +11,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 
@@ -259,6 +260,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           {'identity': _IDENTITY, 'episode_id': 'name'},
       ),
   )
+  @pytest.mark.few(2)
   def test_episode_that_is_refused(self, other, message, options=()):
     # The third is the last of a batch.
     names = tf.data.Dataset.from_tensor_slices([4, 5, 4, 6, 7])

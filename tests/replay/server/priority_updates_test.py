@@ -2,6 +2,7 @@
 
 from absl.testing import parameterized
 import numpy as np
+import pytest
 import reverb
 import tensorflow as tf
 
@@ -66,6 +67,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       update(info.key, tf.constant(rewards))
 
+  @pytest.mark.long
   def test_items_of_several_servers(self):
     servers = [self.serve([1, 2]), self.serve([3, 4])]
     updater = priority_updates.PriorityUpdater(

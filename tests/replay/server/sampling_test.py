@@ -129,6 +129,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
           'items of other lengths', self.sample(client, _TABLE, 8, 3)
       )
 
+  @pytest.mark.long
   def test_servers_are_drawn_by_their_sizes_and_priorities(self):
     shards = [[1.0, 4.0], [9.0, 16.0, 25.0], []]
     by_reward = lambda item: item.reward[0]
@@ -151,6 +152,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         self, [counts[reward] for reward in expected], list(expected.values())
     )
 
+  @pytest.mark.long
   def test_tables_that_remove_what_was_sampled(self):
     for drop_remainder, sizes in ((False, [3, 3, 2]), (True, [3, 3])):
       address = self.serve('one_pass', range(8))
@@ -174,6 +176,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   # What goes wrong.
 
+  @pytest.mark.long
   def test_nothing_comes(self):
     late = [self.serve('uniform', []) for _ in range(2)]
     full = self.serve('one_pass', range(8))
