@@ -64,17 +64,17 @@ class ConvertTest(job_testing.JobTestCase):
         f'--dataset={self.data}',
         f'--server_address=localhost:{server.port}',
         f'--job_dir={job}',
-        '--num_workers=2',
         '--task_mb=0.0005',  # Two episodes or so.
     )
     # A shell starts jobs in the background with Ctrl-C ignored.
-    for num_done, sent, of_ctrl_c in (
-        (1, signal.SIGINT, signal.SIG_DFL),
-        (4, signal.SIGTERM, signal.SIG_IGN),
-        (7, signal.SIGKILL, signal.SIG_DFL),
+    for num_done, sent, of_ctrl_c, num_workers in (
+        (1, signal.SIGINT, signal.SIG_DFL, 1),
+        (4, signal.SIGTERM, signal.SIG_IGN, 2),
+        (7, signal.SIGKILL, signal.SIG_DFL, 2),
     ):
       process = _start(
           *args,
+          f'--num_workers={num_workers}',
           preexec_fn=lambda of=of_ctrl_c: signal.signal(signal.SIGINT, of),
           start_new_session=True,
       )
@@ -92,7 +92,7 @@ class ConvertTest(job_testing.JobTestCase):
         while time.monotonic() < deadline:
           os.killpg(process.pid, 0)
           time.sleep(0.02)
-    result = programs.run('convert', *args)
+    result = programs.run('convert', *args, '--num_workers=1')
     self.assertEqual(result.returncode, 0, result.stderr)
     with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
       self.assertEqual(json.load(f)['steps'], sum(_LENGTHS))

@@ -134,21 +134,23 @@ class ClonesLossTest(tf.test.TestCase):
 class ReturnsTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ('cartpole_bc', behavioral_cloning, 450),
-      ('pendulum_cql_sac', cql_sac, -300),
-      ('position_only_cartpole_recurrent_dqn', recurrent_dqn, 300),
+      ('cartpole_bc', behavioral_cloning, 1000, 450),
+      ('pendulum_cql_sac', cql_sac, 3000, -300),
+      ('position_only_cartpole_recurrent_dqn', recurrent_dqn, 600, 300),
   )
-  def test_trainers_reach_their_returns(self, config, trainer, least):
+  def test_trainers_reach_their_returns(self, config, trainer, count, least):
     folder = self.create_tempdir().full_path
     data = f'{folder}/data'
     result = programs.run(
         'record_episodes', f'--config=training/{config}', f'--directory={data}'
     )
     self.assertEqual(result.returncode, 0, result.stderr)
-    returns = trainer.train_eval(data, f'{folder}/run')
+    returns = trainer.train_eval(data, f'{folder}/run', count)
     self.assertGreater(returns.mean, least)
     if trainer is recurrent_dqn:
-      returns = trainer.train_eval(data, f'{folder}/other', lstm_size=None)
+      returns = trainer.train_eval(
+          data, f'{folder}/other', count, lstm_size=None
+      )
       self.assertLess(returns.mean, 100)
 
 

@@ -131,7 +131,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([30, 70, 3, 12]), _TABLES)
     return path if own else self.serve(path).checkpoint()
 
-  @parameterized.parameters((False, 5), (True, 100))
+  @parameterized.parameters((False, 5), (True, 50))
   @pytest.mark.few(1)
   def test_damages_are_refused_or_nobody_notices_them(self, own, count):
     path, tries, refused = self.intact(own), 0, 0

@@ -108,7 +108,7 @@ def _policy_info(current, following):
   }
 
 
-def _pushed(data, names, method, info=_policy_info, rules=None):
+def _pushed(data, names, method, info, rules=None):
   """Returns what is pushed to observers of several settings, by their names."""
   options = options_lib.ConversionOptions(rules, one_episode_chunks=True)
   with testing.reverb_server(
@@ -124,7 +124,7 @@ def _pushed(data, names, method, info=_policy_info, rules=None):
     return {name: testing.contents(client, name) for name in names}
 
 
-def _written(data, names, path, info=_policy_info, **options):
+def _written(data, names, path, info, **options):
   """Returns what is written in one pass: to a server, and to a checkpoint."""
   options = options_lib.ConversionOptions(policy_info_fn=info, **options)
   tables = [items.TableItems(name, **_SETTINGS[name][2]) for name in names]
@@ -158,20 +158,22 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(found[name], contents, name)
 
   @parameterized.parameters(
-      ((1, 2, 5, 80, 1, 9, 150, 3), tuple(_SETTINGS)),
-      ((3000, 1, 700), ('strided', 'long_tiled')),
+      ((1, 2, 5, 80, 1, 9, 150, 3), tuple(_SETTINGS), None),
+      ((3000, 1, 700), ('strided', 'long_tiled'), _policy_info),
   )
   @pytest.mark.long
-  def test_items_of_observers(self, lengths, names):
+  def test_items_of_observers(self, lengths, names, info):
     rng = np.random.default_rng(7)
     data = golden.stacked([_episode(rng, length) for length in lengths])
-    expected = _pushed(data, names, 'observer')
-    self.check_same(_pushed(data, names, 'bulk'), expected)
+    expected = _pushed(data, names, 'observer', info)
+    self.check_same(_pushed(data, names, 'bulk', info), expected)
     crossing = [name for name in names if 'cross' in name]
     for number, group in enumerate((set(names) - set(crossing), crossing)):
       for chunk_length in (None, 4) if group else ():
         path = os.path.join(self.create_tempdir().full_path, str(number))
-        for found in _written(data, group, path, chunk_length=chunk_length):
+        for found in _written(
+            data, group, path, info, chunk_length=chunk_length
+        ):
           for name in group:
             self.assertEqual(found[name].items, expected[name].items, name)
 
@@ -185,8 +187,8 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     settings = golden.stacked(episodes), (name,)
     rules = rules_lib.ConversionRules(validation='tf_agents')
     self.check_same(
-        _pushed(*settings, 'bulk', rules=rules),
-        _pushed(*settings, 'observer', rules=rules),
+        _pushed(*settings, 'bulk', _policy_info, rules),
+        _pushed(*settings, 'observer', _policy_info, rules),
     )
 
 
