@@ -77,6 +77,7 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
       ({'response': np.zeros([0], int)}, 'A response must have a token'),
       ({'penalty': [0.1]}, 'a penalty for each token'),
       ({'max_length': 4}, 'more tokens than max_length'),
+      ({'max_length': 0}, 'max_length must be a positive'),
       ({'prompt': np.zeros([0], int), 'observation': 'new'}, 'A prompt must'),
       ({'response': np.int32([4])}, 'int64, but the response is'),
       ({'prompt': _PROMPT[None]}, 'must be the ids'),

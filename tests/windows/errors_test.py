@@ -66,7 +66,7 @@ _IN_A_GRAPH = [
         'gamma must lie in',
         lambda gamma: _to_go(_B, gamma).columns['reward_to_go'],
         [tf.TensorSpec([])],
-        [0.5],
+        [0.0],
         [-0.5],
     ),
     (
