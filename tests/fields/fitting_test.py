@@ -76,37 +76,43 @@ def _expected(mapping, episode):
   fields.setdefault('is_first', at_end[::-1])
   fields.setdefault('is_last', at_end)
   fields.setdefault('is_terminal', np.zeros([_LENGTH], bool))
-  reward = np.reshape(fields.get('reward', np.zeros([_LENGTH])), [_LENGTH])
+  reward = fields.get('reward', np.zeros([_LENGTH], np.float32))
+  reward = np.reshape(reward, [_LENGTH])
   if mapping.last_reward == 'transition':
     reward = np.array([*reward[:-2], reward[-2] + reward[-1], 0], reward.dtype)
   fields['reward'] = reward
   if mapping.last_action:
     fields['has_action'] = np.ones([_LENGTH], bool)
   ends = [1, 1, 0, 0] if fields['is_terminal'][-1] else [1, 1, 1, 1]
-  fields['discount'] = np.reshape(fields.get('discount', ends), [_LENGTH])
+  discount = np.reshape(fields.get('discount', ends), [_LENGTH])
+  fields['discount'] = discount.astype(np.float32)
   return fields
 
 
 class FittingTest(parameterized.TestCase):
 
-  def test_the_others_are_known(self):
+  def test_of_one_no_features_are_known(self):
     self.assertEqual(known_features.known_features(_UNKNOWN), {})
 
-  @parameterized.parameters({*configs.config_names()} - {_UNKNOWN})
+  @parameterized.parameters(
+      *(name for name in configs.config_names() if name != _UNKNOWN)
+  )
   @pytest.mark.few(20)
   def test_as_numpy_does(self, config):
     mapping = configs.load_mapping(config)
     features = [*known_features.known_features(config).values()]
     for each, is_terminal in (features[0], True), (features[-1], False):
       episode = known_data.random_episode(each, _LENGTH, is_terminal)
+      if isinstance(mapping.is_terminal, derived_sources.TerminalOnSuccess):
+        # Of the second episode it is success in the transition to the end.
+        episode['steps']['is_terminal'][-2] = not is_terminal
       found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
       found = dict(tree.flatten_with_path(found))
       expected = dict(tree.flatten_with_path(_expected(mapping, episode)))
       self.assertEqual(found.keys(), expected.keys())
       for path, leaf in expected.items():
         np.testing.assert_array_equal(found[path], leaf, f'{path}')
-        if leaf.dtype.kind == 'f' and path[0] in ('observation', 'action'):
-          self.assertEqual(found[path].dtype, leaf.dtype, path)
+        self.assertEqual(found[path].dtype, tf.as_dtype(leaf.dtype), path)
 
 
 if __name__ == '__main__':
