@@ -18,7 +18,7 @@ from tests import golden
 from tests import ways
 from tests.transforms import octo
 
-_COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.1, 0.1])
+_COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.05, 0.05, -0.1, 0.1])
 
 
 def _episode(rng, length, has_action):
