@@ -150,6 +150,23 @@ class UserCodeTest(parameterized.TestCase):
     expected = 2 * np.stack([_REWARD[:-1], _REWARD[1:]], 1)
     np.testing.assert_array_equal(pairs, expected)
 
+  @parameterized.parameters(False, True)
+  def test_a_function_that_is_false(self, reverb_server):
+    data = golden.stacked([ways.FIVE])
+    info = ways.Empty(lambda step, unused_next: 3 * step['reward'])
+    (frames,) = rlds2reverb.convert_rlds_to_trajectories(
+        data, info, batched=True
+    )
+    np.testing.assert_array_equal(frames.policy_info, 3 * _REWARD)
+    spec = rlds2reverb.create_trajectory_data_spec(data, info)
+    self.assertEqual(spec.policy_info, tf.TensorSpec([], tf.float32))
+    buffer = rlds2reverb.open_replay_buffer(data, reverb_server=reverb_server)
+    pairs = buffer.as_dataset(
+        2, 2, sequence_preprocess_fn=ways.Empty(lambda frames: frames.reward)
+    )
+    rewards, _ = next(iter(pairs))
+    self.assertEqual(rewards.shape, [2, 2])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -32,6 +32,19 @@ def make(observations, rewards, *, terminal: bool) -> golden.Episode:
   )
 
 
+class Empty:
+  """A function that is false, as a model is to which no layer was added."""
+
+  def __init__(self, function: Callable[..., Any]):
+    self._function = function
+
+  def __call__(self, *args: Any) -> Any:
+    return self._function(*args)
+
+  def __len__(self) -> int:
+    return 0
+
+
 FIVE = _with_vector_actions(contract.A_WITH_ZERO_DISCOUNTS)
 THREE = _with_vector_actions(contract.B)
 

@@ -153,11 +153,15 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
       for name, source in sources.items()
       if source.weight is not None
   }
-  own = {name: each.item_weights for name, each in sources.items()}
-  if any(own.values()) and not weights:
+  own = {
+      name: source.item_weights
+      for name, source in sources.items()
+      if source.item_weights is not None
+  }
+  if own and not weights:
     weights = {name: len(each) for name, each in items.items()}
   for name in weights:
-    if own[name]:
+    if name in own:
       of_items = np.asarray(own[name](items[name]), np.float64)
       weights[name] = weights[name] * of_items / of_items.sum()
   return weights or None

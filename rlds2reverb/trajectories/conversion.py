@@ -128,7 +128,7 @@ def trajectory_blocks(
         name for name in rlds_data.element_spec if name != rlds.STEPS
     )
   policy_info = None
-  if options.policy_info_fn:
+  if options.policy_info_fn is not None:
     policy_info = specs.PolicyInfo(options.policy_info_fn, step_spec)
   used = {rlds.OBSERVATION, rlds.ACTION, rlds.REWARD}
   if policy_info:

@@ -64,7 +64,9 @@ def frame_spec(
         ' map_fields.'
     )
   time_step_spec = ts.time_step_spec(step[rlds.OBSERVATION], step[rlds.REWARD])
-  info_spec = PolicyInfo(policy_info_fn, step).spec if policy_info_fn else ()
+  info_spec = ()
+  if policy_info_fn is not None:
+    info_spec = PolicyInfo(policy_info_fn, step).spec
   action_spec = policy_step.PolicyStep(step[rlds.ACTION], info=info_spec)
   return trajectory.from_transition(time_step_spec, action_spec, time_step_spec)
 

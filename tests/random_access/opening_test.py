@@ -20,6 +20,7 @@ from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
 from rlds2reverb.arrays import normalization
+from tests import ways
 from tests.random_access import data
 
 _MAPPING = rlds2reverb.fields.StepMapping(
@@ -185,7 +186,7 @@ class OpenBatchesTest(tf.test.TestCase):
 
   def test_episodes_are_weighed_beside_data_sets(self):
     by_episode = random_access.Items.episode_weights
-    batches = self.open(item_weights=by_episode)
+    batches = self.open(item_weights=ways.Empty(by_episode))
     one, other = batches.items.sources.values()
     drawn = np.concatenate([batches.draw(number) for number in range(400)])
     expected = np.concatenate(

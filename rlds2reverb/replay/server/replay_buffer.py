@@ -159,12 +159,12 @@ class ServerReplayBuffer(
         self._server_address,
         self._table_name,
         num_steps or length,
-        None if sequence_preprocess_fn else sample_batch_size,
+        sample_batch_size if sequence_preprocess_fn is None else None,
         timeout=self._timeout,
     )
     # A server of its own lives as long as its data sets.
     dataset.replay_buffer = self
-    if sequence_preprocess_fn:
+    if sequence_preprocess_fn is not None:
       preprocess = graphs.as_user_code(sequence_preprocess_fn)
       dataset = dataset.map(lambda frames, info: (preprocess(frames), info))
       if sample_batch_size is not None:
