@@ -121,22 +121,30 @@ def wrong_usage():
 class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  Until `hold`, either of them raises KeyboardInterrupt. After it, they end
-  `wait`. A second signal ends the program at once.
+  Until `hold`, either of them raises KeyboardInterrupt, again every two seconds
+  until the block is left: Python drops what is raised in `__del__`, and C++
+  may turn it into another error. After `hold`, they end `wait`. A second signal
+  ends the program at once.
   """
 
   def __init__(self):
     self._is_held = False
+    self._is_interrupted = False
     self._stop = threading.Event()
 
   def __enter__(self) -> 'StopSignals':
-    numbers = signal.SIGINT, signal.SIGTERM
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGALRM
     self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
+    self._unraisablehook = sys.unraisablehook
+    sys.unraisablehook = self._on_unraisable
     return self
 
-  def __exit__(self, *unused_error) -> None:
-    for number, handler in self._handlers.items():
-      signal.signal(number, handler)
+  def __exit__(self, unused_type, error, unused_traceback) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    self._release(*self._handlers)
+    sys.unraisablehook = self._unraisablehook
+    if self._is_interrupted and isinstance(error, Exception):
+      raise KeyboardInterrupt from error
 
   def hold(self) -> None:
     """From now on, lets signals end `wait` and interrupt nothing."""
@@ -150,11 +158,22 @@ class StopSignals:
     """
     return self._stop.wait(seconds)
 
+  def _release(self, *numbers: signal.Signals) -> None:
+    for number in numbers:
+      signal.signal(number, self._handlers[number])
+
   def _on_signal(self, *unused_arguments) -> None:
-    self.__exit__()
-    if not self._is_held:
+    self._release(signal.SIGINT, signal.SIGTERM)
+    if self._is_held:
+      self._stop.set()
+    else:
+      self._is_interrupted = True
+      signal.setitimer(signal.ITIMER_REAL, 2)
       raise KeyboardInterrupt
-    self._stop.set()
+
+  def _on_unraisable(self, unraisable: Any) -> None:
+    if unraisable.exc_type is not KeyboardInterrupt:
+      self._unraisablehook(unraisable)
 
 
 def require(*names: str) -> None:

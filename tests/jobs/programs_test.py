@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from unittest import mock
 
 from absl import app
@@ -86,6 +87,13 @@ class FlagsTest(absltest.TestCase):
       self._sources(gin_binding=wrong)
 
 
+class _SignalsWhenDeleted:
+  """A signal arrives in its `__del__`; Python drops what is raised there."""
+
+  def __del__(self):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 class StopSignalsTest(absltest.TestCase):
 
   def test_they_end_the_wait_or_interrupt(self):
@@ -99,6 +107,21 @@ class StopSignalsTest(absltest.TestCase):
       with usage.StopSignals():
         os.kill(os.getpid(), signal.SIGTERM)
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+  def test_an_interrupt_that_gets_lost_comes_again(self):
+    before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    with self.assertRaises(KeyboardInterrupt):
+      with usage.StopSignals():
+        _SignalsWhenDeleted()
+        time.sleep(10)
+    after = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    self.assertEqual(after, before)
+    with self.assertRaises(KeyboardInterrupt):
+      with usage.StopSignals():
+        try:
+          os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt as error:
+          raise RuntimeError('As C++ may do.') from error
 
 
 class QuietTest(absltest.TestCase):
