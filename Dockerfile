@@ -6,5 +6,6 @@
 FROM python:3.11-slim-bookworm
 WORKDIR /rlds2reverb
 COPY . .
-RUN bash -c '. scripts/environment.sh'
+# Makes the environment, and the byte code of what it imports, for all containers.
+RUN bash scripts/quickstart.sh --num_episodes=5
 CMD ["bash", "scripts/quickstart.sh"]
