@@ -2,6 +2,7 @@
 
 from concurrent import futures
 import functools
+import itertools
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
+from rlds2reverb.replay import layout
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
@@ -72,6 +74,21 @@ def _wait_for_items(address):
     time.sleep(0.02)
   # The writer hears of them a moment later.
   time.sleep(1)
+
+
+def _interrupt_before_segment(count, address=None):
+  """Sends Ctrl-C to this thread, not to a `__del__` that would drop it."""
+  add = layout.Layout.add
+  calls = itertools.count()
+
+  def interrupt(*args):
+    if next(calls) == count:
+      if address:
+        _wait_for_items(address)
+      signal.raise_signal(signal.SIGINT)
+    return add(*args)
+
+  return mock.patch.object(layout.Layout, 'add', interrupt)
 
 
 def _unused_address(test):
@@ -183,23 +200,16 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     # A shell starts what runs in the background with Ctrl-C ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     self.addCleanup(signal.signal, signal.SIGINT, before)
-    addresses = []
-
-    def interrupt():
-      for address in addresses:
-        _wait_for_items(address)
-      os.kill(os.getpid(), signal.SIGINT)
-
-    data = _large_data({25: interrupt})
-    parent = self.parent()
-    with self.assertRaises(KeyboardInterrupt):
+    data, parent = _large_data(), self.parent()
+    with _interrupt_before_segment(2), self.assertRaises(KeyboardInterrupt):
       self.write(data, parent)
     self.assertEmpty(os.listdir(parent))
     with testing.reverb_server(data) as client:
-      addresses.append(client.server_address)
+      server = client.server_address
       with self.assertLogs(level='ERROR') as logs:
-        with self.assertRaises(KeyboardInterrupt):
-          _insert(data, client)
+        with _interrupt_before_segment(2, server):
+          with self.assertRaises(KeyboardInterrupt):
+            _insert(data, client)
       message = rf'confirmed (\d+) items. Table {testing.TABLE!r} holds '
       self.assertRegex(logs.output[0], message)
       confirmed = int(re.search(message, logs.output[0])[1])
