@@ -73,14 +73,19 @@ make_environment() {
       'Reverb server.' ;;
   esac
   make_venv "$python"
-  # The lock file has every package, so that pip has nothing to resolve. Python
-  # makes the byte code of what it imports; that of all takes pip half its time.
+  # The lock file has every package, so that pip has nothing to resolve. Byte code
+  # is made of what is imported; that of all would take pip half of its time.
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
     --no-compile --quiet --progress-bar off --use-pep517 --requirement "$lock" ||
     fail "could not install what $lock lists; pip says why above."
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     --no-deps --no-build-isolation --use-pep517 --editable . ||
     fail 'could not install rlds2reverb itself; pip says why above.'
+  # So that processes that start together do not all make it.
+  if [ "${EXTRA:-}" != frameworks ]; then
+    TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -c 'import tensorflow' ||
+      fail 'made an environment in which TensorFlow cannot be imported.'
+  fi
   made_from > "$venv/made_from"
 }
 
