@@ -87,11 +87,14 @@ class FlagsTest(absltest.TestCase):
       self._sources(gin_binding=wrong)
 
 
-class _SignalsWhenDeleted:
-  """A signal arrives in its `__del__`; Python drops what is raised there."""
+class _Deleted:
+  """Calls a function in its `__del__`, where Python drops what is raised."""
+
+  def __init__(self, function):
+    self._function = function
 
   def __del__(self):
-    os.kill(os.getpid(), signal.SIGTERM)
+    self._function()
 
 
 class StopSignalsTest(absltest.TestCase):
@@ -109,17 +112,23 @@ class StopSignalsTest(absltest.TestCase):
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
   def test_an_interrupt_that_gets_lost_comes_again(self):
+    stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    reports = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
     before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
-        _SignalsWhenDeleted()
+        _Deleted(lambda: 1 / 0)
+        _Deleted(stop)
         time.sleep(10)
     after = signal.getsignal(signal.SIGALRM), sys.unraisablehook
     self.assertEqual(after, before)
+    # Python tells of other errors that it drops.
+    [report] = [one.args[0].exc_type for one in reports.call_args_list]
+    self.assertIs(report, ZeroDivisionError)
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
         try:
-          os.kill(os.getpid(), signal.SIGTERM)
+          stop()
         except KeyboardInterrupt as error:
           raise RuntimeError('As C++ may do.') from error
 
