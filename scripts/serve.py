@@ -176,8 +176,8 @@ def _serve(server, checkpoints, signals):
 def main():
   checkpoints = _checkpoints()
   lock = checkpoints.locked() if checkpoints else contextlib.nullcontext()
-  with lock, usage.StopSignals() as signals:
-    try:
+  try:
+    with lock, usage.StopSignals() as signals:
       port = FLAGS.metrics_port
       with quiet.quiet_stderr('[reverb/'):
         if port is not None:
@@ -186,9 +186,9 @@ def main():
       if port is not None:
         server_status.serve_metrics(port, server, checkpoints)
       _serve(server, checkpoints, signals)
-    except KeyboardInterrupt:
-      _say('Stopped before the server was ready.')
-      return 1
+  except KeyboardInterrupt:
+    _say('Stopped before the server was ready.')
+    return 1
 
 
 if __name__ == '__main__':

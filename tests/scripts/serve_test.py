@@ -131,6 +131,34 @@ class ServeTest(absltest.TestCase):
     self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
 
   @pytest.mark.long
+  def test_a_stop_that_becomes_another_error_while_it_starts(self):
+    program = """
+import os, signal
+from unittest import mock
+from rlds2reverb.jobs import usage
+from scripts import serve
+
+def start(unused_checkpoints):
+  try:
+    os.kill(os.getpid(), signal.SIGTERM)
+  except KeyboardInterrupt as error:
+    raise RuntimeError('As C++ may do.') from error
+
+with mock.patch.object(serve, '_start', start):
+  usage.run(serve.main)
+"""
+    result = subprocess.run(
+        [sys.executable, '-c', program],
+        env=programs.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.stdout, 'Stopped before the server was ready.\n')
+    self.assertNotIn('Traceback', result.stderr)
+
+  @pytest.mark.long
   def test_a_checkpoint_on_a_port(self):
     write.write_reverb_checkpoint(
         loading.load_episodes(self._data),
