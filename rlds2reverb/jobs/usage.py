@@ -121,10 +121,10 @@ def wrong_usage():
 class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  Until `hold`, either of them raises KeyboardInterrupt, again every two seconds
-  until the block is left: Python drops what is raised in `__del__`, and C++
-  may turn it into another error. After `hold`, they end `wait`. A second signal
-  ends the program at once.
+  Until `hold`, either of them raises KeyboardInterrupt: again at once where
+  Python drops it, as in `__del__`, and every two seconds until the block is
+  left, as C++ may turn it into another error. After `hold`, they end `wait`. A
+  second signal ends the program at once.
   """
 
   def __init__(self):
@@ -140,9 +140,9 @@ class StopSignals:
     return self
 
   def __exit__(self, unused_type, error, unused_traceback) -> None:
+    sys.unraisablehook = self._unraisablehook
     signal.setitimer(signal.ITIMER_REAL, 0)
     self._release(*self._handlers)
-    sys.unraisablehook = self._unraisablehook
     if self._is_interrupted and isinstance(error, Exception):
       raise KeyboardInterrupt from error
 
@@ -172,7 +172,9 @@ class StopSignals:
       raise KeyboardInterrupt
 
   def _on_unraisable(self, unraisable: Any) -> None:
-    if unraisable.exc_type is not KeyboardInterrupt:
+    if unraisable.exc_type is KeyboardInterrupt:
+      signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
       self._unraisablehook(unraisable)
 
 
