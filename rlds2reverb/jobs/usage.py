@@ -8,7 +8,9 @@ A program ends with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import math
 import os
 import resource
@@ -96,6 +98,8 @@ def run(
         _fail(tf_errors.message_of(e))
       raise
 
+  # At its end, Python would search all of TensorFlow for garbage: one second.
+  atexit.register(gc.freeze)
   try:
     try:
       app.run(call, flags_parser=parse)
