@@ -129,6 +129,9 @@ class StopSignals:
   Python drops it, as in `__del__`, and every two seconds until the block is
   left, as C++ may turn it into another error. After `hold`, they end `wait`. A
   second signal ends the program at once.
+
+  After an interrupt, Python reports no errors that it drops: graphs that are
+  left half made raise them when they are deleted.
   """
 
   def __init__(self):
@@ -144,7 +147,10 @@ class StopSignals:
     return self
 
   def __exit__(self, unused_type, error, unused_traceback) -> None:
-    sys.unraisablehook = self._unraisablehook
+    if self._is_interrupted:
+      sys.unraisablehook = lambda _: None
+    else:
+      sys.unraisablehook = self._unraisablehook
     signal.setitimer(signal.ITIMER_REAL, 0)
     self._release(*self._handlers)
     if self._is_interrupted and isinstance(error, Exception):
@@ -178,7 +184,7 @@ class StopSignals:
   def _on_unraisable(self, unraisable: Any) -> None:
     if unraisable.exc_type is KeyboardInterrupt:
       signal.setitimer(signal.ITIMER_REAL, 0.01)
-    else:
+    elif not self._is_interrupted:
       self._unraisablehook(unraisable)
 
 

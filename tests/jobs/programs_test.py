@@ -99,6 +99,10 @@ class _Deleted:
 
 class StopSignalsTest(absltest.TestCase):
 
+  def setUp(self):
+    super().setUp()
+    self._reports = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
+
   def test_they_end_the_wait_or_interrupt(self):
     before = signal.getsignal(signal.SIGTERM)
     with usage.StopSignals() as signals:
@@ -106,6 +110,7 @@ class StopSignalsTest(absltest.TestCase):
       os.kill(os.getpid(), signal.SIGTERM)
       self.assertTrue(signals.wait())
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+    self.assertIs(sys.unraisablehook, self._reports)
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -113,20 +118,22 @@ class StopSignalsTest(absltest.TestCase):
 
   def test_an_interrupt_that_gets_lost_comes_again(self):
     stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    reports = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
-    before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    before = signal.getsignal(signal.SIGALRM)
     after_it = []
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
         _Deleted(lambda: 1 / 0)
         _Deleted(stop)
-        time.sleep(1)
-        after_it.append('work')
-    after = signal.getsignal(signal.SIGALRM), sys.unraisablehook
-    self.assertEqual(after, before)
+        try:
+          time.sleep(1)
+          after_it.append('work')
+        finally:
+          _Deleted(lambda: [][0])
+    _Deleted(lambda: [][0])
+    self.assertEqual(signal.getsignal(signal.SIGALRM), before)
     self.assertEmpty(after_it)
-    # Python tells of other errors that it drops.
-    [report] = [one.args[0].exc_type for one in reports.call_args_list]
+    # Python tells of what it has dropped before.
+    [report] = [each.args[0].exc_type for each in self._reports.call_args_list]
     self.assertIs(report, ZeroDivisionError)
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
