@@ -4,7 +4,6 @@ import ast
 import os
 import re
 import textwrap
-from typing import List
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # The tutorials import trainers from examples/.
@@ -70,7 +69,7 @@ _DEFAULT = re.compile(r'<(?:\w+\.\w+: |built-in function )([^<>]*)>')
 _NAME = re.compile(r'[A-Za-z_][\w.]*(\(\))?')
 
 
-def _language(block: List[str]) -> str:
+def _language(block: list[str]) -> str:
   try:
     ast.parse(textwrap.dedent('\n'.join(block)))
   except SyntaxError:
@@ -78,7 +77,7 @@ def _language(block: List[str]) -> str:
   return 'python'
 
 
-def _mark_code(lines: List[str]) -> List[str]:
+def _mark_code(lines: list[str]) -> list[str]:
   """Marks the indented blocks of a docstring as code.
 
   A block is indented by four more than the text around it, as in Markdown. What
