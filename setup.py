@@ -119,10 +119,16 @@ setuptools.setup(
         f'pyarrow; {_PYTHON_3_13}',
         f'numpy==1.26.4; {_WITH_NUMPY_1}',
         f'numpy>=2.1; {_PYTHON_3_13}',
+        # Compiles the loops that sample from replay buffers. 0.61 is the first
+        # release for Python 3.13, and works with NumPy 1.26.
+        'numba>=0.61,<1',
         # The release that was tried with Reverb's insert stream.
         f'grpcio==1.74.0; {_WITH_REVERB}',
         f'grpcio; {_WITHOUT_REVERB}',
-        # The gym that TF-Agents 0.19.0 knows, for recording episodes.
+        # For recording episodes. 1.1 brought the autoreset modes of vectorized
+        # environments.
+        'gymnasium>=1.1,<2',
+        # The gym that TF-Agents 0.19.0 imports, for training.
         'gym==0.23.0',
         'dm-tree',
         'etils[epath]',
@@ -137,12 +143,12 @@ setuptools.setup(
             'distributed',
             'h5py',
             'jinja2',
+            'msgpack',
             'prometheus_client',
+            'pyyaml',
             'vl-convert-python',
             'zarr',
         ],
-        # For files of HDF5: robomimic, Minari, ManiSkill, D4RL and d3rlpy.
-        'hdf5': ['h5py'],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
         # The pages of `describe`: templates, and Vega-Lite, which a page holds
@@ -150,6 +156,8 @@ setuptools.setup(
         'page': ['jinja2', 'vl-convert-python'],
         # For `formats.load` of Zarr.
         'zarr': ['zarr'],
+        # For episodes that RLlib's new API stack has recorded.
+        'rllib': ['msgpack'],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
         # and notebooks that are run when it is built. Newer releases of IPython
         # and Sphinx import what the typing-extensions that TF-Agents asks for
@@ -181,13 +189,16 @@ setuptools.setup(
         'metrics': ['prometheus_client'],
         # For `convert --runner`. It takes 165 MB, and an older pillow.
         'beam': ['apache-beam==2.77.0'],
-        # For `python -m tests.record_environments`, on Python 3.10 and 3.11.
-        # The tests read what it has recorded, so they do without these 370 MB.
+        # To record from Atari, the DeepMind Control Suite and
+        # Gymnasium-Robotics, on Python 3.10 and 3.11: 370 MB.
         'recording': [
             'ale-py==0.12.1',
             'dm_control==1.0.50',
             'gymnasium[mujoco]==1.3.0',
-            # What the recorded numbers depend on, to the last bit.
+            'gymnasium-robotics==1.4.2',
+            # dm_control 1.0.50 does not work with MuJoCo 4. What
+            # `python -m tests.record_environments` records depends on the
+            # version, to the last bit.
             'mujoco==3.17.0',
         ],
     },

@@ -1,11 +1,14 @@
 """RLDS data for the benchmarks: on disk, in the TFDS format, or generated."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import io
 import math
 import os
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
+from typing import Any
 
 from absl import flags
 import numpy as np
@@ -171,7 +174,7 @@ def _features(images: bool) -> tfds.features.FeaturesDict:
 
 def random_steps(
     rng: np.random.Generator, length: int, images: bool = False
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns the steps, `[T, ...]`, of one terminal episode."""
   is_last = np.arange(length) == length - 1
   normal = lambda *shape: rng.normal(size=(length, *shape)).astype(np.float32)
@@ -191,7 +194,7 @@ def random_steps(
   }
 
 
-def jpeg(rng: np.random.Generator, size: Tuple[int, int]) -> bytes:
+def jpeg(rng: np.random.Generator, size: tuple[int, int]) -> bytes:
   """Returns an image with noise; one of 256x256 has about 20 KB."""
   y, x = np.mgrid[: size[0], : size[1]]
   waves = np.sin(x / rng.uniform(5, 30)) + np.cos(y / rng.uniform(5, 30))

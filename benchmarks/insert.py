@@ -156,7 +156,7 @@ def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
   """Compares items as arrays of bytes with a message object for each."""
   keys = np.arange(1, count + 1, dtype=np.uint64)
   row = np.arange(count) % 64
-  slices = encoding.Slices(
+  slices = encoding.ChunkSlices(
       np.arange(count + 1), keys, row, np.full(count, 2, np.int64)
   )
   dates = 10**18 + np.arange(count)

@@ -2,10 +2,11 @@ r"""Sampling from a replay buffer, with a server and without one.
 
     python -m benchmarks.replay
 
-The limit in a graph is a plain `tf.gather` of every column in memory; that of
-NumPy is indexing one packed row. cpprb and flashbax are measured on the same
-data where they are installed. They ask for versions that TensorFlow 2.15
-excludes, and work in one environment with it on Python 3.11 all the same:
+The limit in a graph is a plain `tf.gather` of every column in memory. The limit
+in NumPy is indexing one packed row, which copies each window by `memcpy`. cpprb
+and flashbax are measured on the same data where they are installed. They ask
+for versions that TensorFlow 2.15 excludes, and work in one environment with it
+on Python 3.11 all the same:
 
     pip install --no-deps cpprb==11.0.0 flashbax==0.1.3 jax==0.4.30 \
         jaxlib==0.4.30 chex==0.1.86 flax==0.8.5 optax==0.2.3 toolz \
@@ -246,6 +247,32 @@ def _compare(episodes, size, length, folder) -> None:
   )
 
 
+def _compare_images() -> None:
+  """Compares sampling stacked frames of Atari with copying them."""
+  count, size = 10_000, 32
+  steps = {
+      'observation': np.zeros([count, 84, 84, 4], np.uint8),
+      'action': np.zeros(count, np.int64),
+      'reward': np.zeros(count, np.float32),
+      'discount': np.ones(count, np.float32),
+      'is_first': np.arange(count) == 0,
+      'is_last': np.arange(count) == count - 1,
+      'is_terminal': np.zeros(count, bool),
+  }
+  buffer = rlds2reverb.EpisodesReplayBuffer(
+      tf.data.Dataset.from_tensors({'steps': steps}), rlds2reverb.Windows(1)
+  )
+  images = {'observation': steps['observation']}
+  batches = _BATCHES.value // 8
+  runs = {
+      _PACKED: _indexing(images, count, size, 1, batches),
+      'uniform, NumPy': _looping(buffer.batches(size).iterate(), batches),
+  }
+  timing.compare(
+      [timing.Case(k, batches * size, run, _PACKED) for k, run in runs.items()]
+  )
+
+
 def main(_) -> None:
   logging.set_verbosity(logging.ERROR)
   with data.temporary_episodes(_STEPS.value) as folder:
@@ -254,6 +281,8 @@ def main(_) -> None:
       print(f'Batches of {size} items of {length} frames:')
       with tempfile.TemporaryDirectory() as frames:
         _compare(episodes, size, length, frames)
+  print('Batches of 32 images of 84x84x4 bytes:')
+  _compare_images()
 
 
 if __name__ == '__main__':

@@ -1,12 +1,13 @@
 """Timing of several cases against each other, their table, and memory."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 import statistics
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, Optional, Sequence, Tuple
 
 from absl import flags
 
@@ -36,13 +37,13 @@ class Case:
 
   name: str
   steps: int
-  run: Callable[[], Optional[float]]
-  limit: Optional[str] = None
+  run: Callable[[], float | None]
+  limit: str | None = None
 
 
 def compare(
-    cases: Sequence[Case], references: Sequence[Tuple[str, str]] = ()
-) -> Dict[str, float]:
+    cases: Sequence[Case], references: Sequence[tuple[str, str]] = ()
+) -> dict[str, float]:
   """Runs the cases in turn, again and again, and prints a row for each.
 
   A first run of each does not count: in it graphs are traced, and files come

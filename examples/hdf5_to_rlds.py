@@ -21,8 +21,9 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as directory:
     path = os.path.join(directory, 'data.hdf5')
     with h5py.File(path, 'w') as file:
-      file['observations'] = np.random.rand(5, 3).astype(np.float32)
-      file['next_observations'] = np.random.rand(5, 3).astype(np.float32)
+      states = np.random.rand(7, 3).astype(np.float32)  # 4 and 3
+      file['observations'] = np.delete(states, [3, 6], axis=0)
+      file['next_observations'] = np.delete(states, [0, 4], axis=0)
       file['actions'] = np.random.rand(5, 2).astype(np.float32)
       file['rewards'] = np.ones(5, np.float32)
       # The first episode ends after 3 transitions, the second is cut after 2.

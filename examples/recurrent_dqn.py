@@ -69,10 +69,10 @@ def train_eval(
   settings = dict(locals())
   tf.keras.utils.set_random_seed(seed)
   episodes = rlds2reverb.load_episodes(dataset)
-  specs = training.specs_of(environment, episodes)
+  specs = training.get_specs(environment, episodes)
   # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
   normalization = training.fit_normalization(episodes)
-  time_step_spec, action_spec = training.normalized_specs(*specs)
+  time_step_spec, action_spec = training.normalize_specs(*specs)
   directory = training.open_run(
       directory, {**settings, 'normalization': normalization}
   )

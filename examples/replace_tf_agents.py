@@ -19,10 +19,11 @@ from rlds2reverb import rlds_to_reverb  # was: from tf_agents.replay_buffers
 
 
 def main() -> None:
+  states = np.random.rand(12, 3).astype(np.float32)  # 6 in each episode
   episodes = formats.load(
       {
-          'observations': np.random.rand(10, 3).astype(np.float32),
-          'next_observations': np.random.rand(10, 3).astype(np.float32),
+          'observations': np.delete(states, [5, 11], axis=0),
+          'next_observations': np.delete(states, [0, 6], axis=0),
           'actions': np.random.rand(10, 1).astype(np.float32),
           'rewards': np.ones(10, np.float32),
           'terminals': np.arange(10) % 5 == 4,  # two episodes of 5 transitions

@@ -14,11 +14,14 @@ upgrade=--upgrade
 # lock FILE USE ARGUMENTS... writes a lock file whose first line says its use.
 lock() {
   local file=requirements/$1.txt use=$2
+  # Without GPUs, whose libraries take several GB. Nothing else differs. But
+  # PyTorch's wheel on PyPI cannot be imported without the libraries of NVIDIA.
+  local dropped='nvidia|cuda|triton'
+  [ "$1" != frameworks ] || dropped='cuda|triton'
   shift 2
   uv pip compile --universal --no-emit-index-url --no-annotate --no-header \
     --quiet $upgrade --output-file "$file" "$@"
-  # Without GPUs, whose libraries take several GB. Nothing else differs.
-  sed -i -E 's/^tensorflow==/tensorflow-cpu==/; /^(nvidia|cuda|triton)/d' "$file"
+  sed -i -E "s/^tensorflow==/tensorflow-cpu==/; /^($dropped)/d" "$file"
   sed -i "1i # $use Made by requirements/lock.sh." "$file"
 }
 
@@ -33,13 +36,19 @@ lock_library() {
 }
 
 lock_library tests 'The library and its tests.' test
-lock_library beam 'The same with Apache Beam, which needs other versions.' \
+lock_library beam 'The packages of tests.txt and Apache Beam, which requires other versions.' \
   test beam
-lock_library docs 'The same with what builds the manual.' test docs
+lock_library docs 'The packages of tests.txt and the tools that build the manual.' test docs
 # TF-Agents asks for an older typing-extensions than PyTorch does, and works with
 # a newer one.
-printf '%s\n' absl-py dm-tree 'etils[epath]' grain jax numpy pillow torch==2.13.0 |
+printf '%s\n' absl-py dm-tree 'etils[epath]' grain jax numba numpy pillow torch==2.13.0 |
   lock frameworks 'PyTorch and JAX, alone or on top of tests.txt.' - \
     --python-version 3.11 --constraint <(
+      grep -v '^#\|^typing-extensions\|^tensorflow-cpu' requirements/tests.txt
+    )
+printf '%s\n' ale-py==0.12.1 dm_control==1.0.50 gymnasium-robotics==1.4.2 \
+  mujoco==3.17.0 |
+  lock recording 'Environments for recording episodes, on top of tests.txt.' - \
+    --python-version 3.10 --constraint <(
       grep -v '^#\|^typing-extensions\|^tensorflow-cpu' requirements/tests.txt
     )

@@ -1,9 +1,9 @@
 """Offline reinforcement-learning data into training: RLDS to Reverb.
 
-This module has what everybody uses. Everything else is in a module by its
-task: `rlds2reverb.datasets`, `formats`, `fields`, `transforms`, `statistics`,
+This module exports what most users need. The rest is in modules by task:
+`rlds2reverb.datasets`, `formats`, `fields`, `transforms`, `statistics`,
 `trajectories`, `windows`, `indexing`, `tokens`, `agents`, `replay` and
-`random_access`. What programs do, `rlds2reverb.jobs`, is imported by itself.
+`random_access`. The programs import `rlds2reverb.jobs`.
 """
 
 import importlib.util
@@ -13,23 +13,26 @@ import warnings
 
 from etils import epy
 
-from rlds2reverb import gym_notice
 from rlds2reverb.version import __version__
 
-# TF-Agents is written for Keras 2, which is a package of its own beside newer
-# releases of TensorFlow. TensorFlow looks at this when it is imported.
+# TF-Agents needs Keras 2, which newer releases of TensorFlow only use from the
+# package tf_keras. TensorFlow reads this variable when it is imported.
 if importlib.util.find_spec('tf_keras') is not None:
   if 'tensorflow' in sys.modules and 'TF_USE_LEGACY_KERAS' not in os.environ:
     warnings.warn(
-        'TensorFlow was imported before rlds2reverb, and uses Keras 3, which'
-        " TF-Agents' networks do not work with. Import rlds2reverb first, or"
-        ' set TF_USE_LEGACY_KERAS=1.'
+        'TensorFlow was imported before rlds2reverb and uses Keras 3, but the'
+        ' networks of TF-Agents need Keras 2. Import rlds2reverb first, or set'
+        ' TF_USE_LEGACY_KERAS=1.',
+        stacklevel=2,
     )
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
 
-gym_notice.leave_out()
+# TF-Agents 0.19 imports gym 0.23, which prints three lines about its end of
+# maintenance. If gym has not been imported yet, this text is removed.
+if 'gym' not in sys.modules and importlib.util.find_spec('gym_notices'):
+  importlib.import_module('gym_notices.notices').notices.clear()
 
-# Each is imported when it is first used: `--help` need not wait for TensorFlow.
+# Imported on first use, so that `--help` does not wait for TensorFlow.
 with epy.lazy_api_imports(globals()):
   from rlds2reverb import agents
   from rlds2reverb import datasets

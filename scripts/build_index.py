@@ -9,8 +9,8 @@ options of the format:
     sources = {'bridge': IndexedData('/data/bridge', 'bridge')}
     open_batches(sources, '/data/indexes', ...)
 
-The images stay where they are, and the program says if they cannot. Where it is
-stopped, the same command starts from the beginning.
+Images are not copied; the program reports an error if they would have to be.
+After an interruption, the same command starts from the beginning.
 """
 
 from absl import app
@@ -20,16 +20,14 @@ from etils import epy
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
-  from rlds2reverb.fields import bindings as bindings_lib
+  from rlds2reverb.fields import configs
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.random_access import opening
 
-_SOURCE = 'jobs.sources.make_source'
-flags_lib.define(_SOURCE, 'dataset', 'split', 'config', 'format')
-flags_lib.define(_SOURCE, 'gin_binding=bindings', repeated=True)
+flags_lib.define_single_source_flags()
 flags.DEFINE_string(
     'index_dir', None, 'A new directory for the index, named as the data set.'
 )
@@ -40,14 +38,17 @@ FLAGS = flags.FLAGS
 
 
 def _options(data):
-  """Returns what `formats.load` takes besides the path of the data set."""
+  """Returns the arguments of `formats.load` except for the path."""
   bindings = FLAGS.gin_binding
   with usage.wrong_usage():
     source = sources_lib.make_source(
-        data, bindings=bindings, format=FLAGS.format
+        data,
+        bindings=bindings,
+        format=FLAGS.format,
+        options=flags_lib.reader_options(),
     )
-    options = sources_lib.options_of(source)
-    bound = bindings_lib.read('\n'.join(bindings), '--gin_binding')
+    options = source.get_reader_options()
+    bound = configs.parse_bindings(source.bindings, '--gin_binding')
   if sum(map(len, bound.values())) != len(options):
     raise app.UsageError(
         "--gin_binding is for options of the format's reader, and the format"

@@ -7,6 +7,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What is mounted below is only seen by this script and ends with it, even if it
+# is killed: removing its folder can then never reach the devices of this machine.
+if [ "$(id -u)" = 0 ] && [ -z "${own_mounts:-}" ] && unshare --mount true; then
+  own_mounts=1 exec unshare --mount bash scripts/ci_clean_machine.sh "$@"
+fi
+
 suite=bookworm
 work=$(mktemp -d)
 root=$work/debian
@@ -20,7 +26,7 @@ clean_up() {
 trap clean_up EXIT
 
 make_debian() {
-  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+  [ -n "${own_mounts:-}" ] && command -v apt-get >/dev/null || return 1
   if ! command -v debootstrap >/dev/null; then
     apt-get -q update >/dev/null &&
       apt-get -q install -y --no-install-recommends debootstrap >/dev/null ||

@@ -3,14 +3,15 @@ r"""Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
     rlds2reverb-convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
         --config=d4rl_mujoco --checkpoint_dir=/data/halfcheetah
 
-The program says what it will do, and does it. If it is interrupted, the same
-command goes on, and ends with the same items as if nothing had happened.
+The program describes the job, and runs it. After an interruption, the same
+command resumes the job. Its output is the same as without the interruption.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+import functools
 import sys
-from typing import List, Optional, Sequence
 
 from absl import app
 from absl import flags
@@ -19,77 +20,109 @@ from etils import epy
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.jobs import convert as convert_lib
-  from rlds2reverb.jobs import engines
   from rlds2reverb.jobs import job as job_lib
   from rlds2reverb.jobs import plan as plan_lib
   from rlds2reverb.jobs import processes
-  from rlds2reverb.jobs import ranges as ranges_lib
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.jobs import tasks as tasks_lib
 
 flags_lib.define_source_flags()
-flags_lib.define_strings(
-    mixture='A mixture by its name, or a gin file: its data sets in --data_dir,'
-    ' with their configs and weights, in the place of --dataset, --config and'
-    ' --weight.',
-    checkpoint_dir='A new directory, for a Reverb checkpoint.',
-    server_address='A running Reverb server, host:port; or several, joined by'
-    ' commas, each of which gets its share of the episodes.',
-    rlds_dir='A new directory, for an RLDS data set.',
-    statistics_dir='A new directory, for the statistics of the fields:'
-    ' statistics.json.',
-    only_quarantined='A quarantine.jsonl whose episodes alone are converted,'
-    ' after a repair.',
-    runner='What runs the job on Apache Beam: FnApiRunner, FlinkRunner,'
-    " SparkRunner, DataflowRunner, PortableRunner. Beam's own options"
-    ' follow as flags, as in --direct_num_workers=2; so does --num_workers.'
-    ' By default the job runs without Beam.',
-    dask_scheduler='The scheduler of a Dask cluster whose workers run the job:'
-    ' tcp://host:8786.',
+flags.DEFINE_string(
+    'mixture',
+    None,
+    'The name of a mixture, or a gin file: data sets in --data_dir with their'
+    ' configs and weights, instead of --dataset, --config and --weight.',
 )
+flags.DEFINE_string(
+    'checkpoint_dir', None, 'A new directory for a Reverb checkpoint.'
+)
+flags.DEFINE_string(
+    'server_address',
+    None,
+    'A running Reverb server, host:port; or several, joined by commas, which'
+    ' share the episodes.',
+)
+flags.DEFINE_string('rlds_dir', None, 'A new directory for an RLDS data set.')
+flags.DEFINE_string(
+    'statistics_dir',
+    None,
+    'A new directory for the statistics of the fields: statistics.json.',
+)
+flags.DEFINE_string(
+    'only_quarantined',
+    None,
+    'A quarantine.jsonl: only its episodes are converted, after a repair.',
+)
+flags.DEFINE_string(
+    'runner',
+    None,
+    'The Apache Beam runner: FnApiRunner, FlinkRunner, SparkRunner,'
+    " DataflowRunner or PortableRunner. Beam's options follow as flags, as in"
+    ' --direct_num_workers=2, and it gets --num_workers. By default the job'
+    ' runs without Beam.',
+)
+flags.DEFINE_string(
+    'dask_scheduler',
+    None,
+    'The scheduler of a Dask cluster that runs the job: tcp://host:8786.',
+)
+flags_lib.define_file_format('rlds_file_format', ' in --rlds_dir')
 flags_lib.define_table_flags('drop', 'pad', 'tile', 'zero_pad', 'overlap')
 flags_lib.define_rule_flags('terminal_discount', 'nan')
 flags.DEFINE_multi_float(
     'weight',
     None,
-    'One for each --dataset, for a mixture: of each as many episodes as its'
-    ' weight says, and no episode twice.',
+    'A weight for each --dataset, for a mixture: each gives episodes in'
+    ' proportion to its weight, and none twice.',
 )
 flags.DEFINE_enum(
     'invalid_episodes',
     'raise',
     ['raise', 'skip'],
-    'Whether the task of an invalid episode fails, or the episode is left out'
+    'Whether the task of an invalid episode fails, or the episode is skipped'
     ' and listed in quarantine.jsonl.',
 )
 flags.DEFINE_float(
     'max_invalid_fraction',
     1.0,
-    'With --invalid_episodes=skip: the job stops if more than this part of all'
-    ' episodes is invalid.',
+    'With --invalid_episodes=skip: the job stops if more than this fraction of'
+    ' all episodes is invalid.',
     lower_bound=0.0,
     upper_bound=1.0,
 )
 flags.DEFINE_integer(
     'num_workers',
     None,
-    'Processes that work at once. By default as many as the processors and the'
-    ' size of the data are worth.',
+    'The number of worker processes. By default it depends on the processors'
+    ' and the size of the data.',
     lower_bound=1,
 )
 flags.DEFINE_float(
     'task_mb',
     None,
-    'About how many megabytes of files a task reads: what is lost, at most, of'
-    ' each worker when the job is interrupted. The default is 64, or half of'
-    ' the data if that is less, but at least 8.',
+    'Approximate megabytes of files per task, which an interruption may make'
+    ' each worker repeat. The default is 64, or half of the data if that is'
+    ' less, but at least 8.',
     lower_bound=0.0,
     upper_bound=1e9,
 )
-flags_lib.define('jobs.convert.convert', 'job_dir=folder', 'dry_run')
+flags.DEFINE_string(
+    'job_dir',
+    None,
+    'The folder of the job, by default next to the output, with .job after its'
+    ' name, or for a server in ~/.cache/rlds2reverb/jobs.',
+)
+flags.DEFINE_bool('dry_run', False, 'Whether to only describe the job.')
+flags.DEFINE_bool(
+    'compare_checksums',
+    False,
+    'Whether to compare the contents of input files with those of finished'
+    ' tasks. By default only their sizes and modification times are compared,'
+    ' which some tools preserve. Every start reads all files once more.',
+)
 FLAGS = flags.FLAGS
 
 
@@ -108,17 +141,22 @@ def _output() -> plan_lib.Output:
     )
   (kind,) = chosen
   if kind == plan_lib.SERVER:
+    usage.refuse_ignored(['rlds_file_format'], 'without --rlds_dir')
     with usage.wrong_usage():
       return plan_lib.Output(kind, places[kind])
   if kind in (plan_lib.RLDS, plan_lib.STATISTICS):
     usage.refuse_ignored(
         [*flags_lib.TABLE_FLAGS, 'terminal_discount'], f'with --{kind}_dir'
     )
-  split = 'train' if kind == plan_lib.RLDS else ''
-  return plan_lib.Output(kind, files.user_path(places[kind]), split)
+  if kind != plan_lib.RLDS:
+    usage.refuse_ignored(['rlds_file_format'], 'without --rlds_dir')
+    return plan_lib.Output(kind, files.user_path(places[kind]))
+  return plan_lib.Output(
+      kind, files.user_path(places[kind]), 'train', FLAGS.rlds_file_format
+  )
 
 
-def _plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
+def _plan(sources: list[sources_lib.Source]) -> plan_lib.Plan:
   """Returns the plan that the flags describe."""
   if FLAGS.invalid_episodes != 'skip':
     usage.refuse_ignored(
@@ -137,9 +175,9 @@ def _plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   only, weights = None, FLAGS.weight
   if FLAGS.only_quarantined is not None:
     path = files.user_path(FLAGS.only_quarantined)
-    only = path, ranges_lib.of_quarantine(path, opened)
+    only = path, plan_lib.read_quarantine(path, opened)
   if FLAGS.mixture is not None:
-    weights = list(sources_lib.weights_of(opened).values())
+    weights = list(sources_lib.compute_weights(opened).values())
   return plan_lib.make_plan(
       opened,
       output,
@@ -151,8 +189,8 @@ def _plan(sources: List[sources_lib.Source]) -> plan_lib.Plan:
   )
 
 
-def _distributed(options: Sequence[str]) -> Optional[engines.Engine]:
-  """Returns what runs the job on other machines, if the flags ask for that."""
+def _distributed(options: Sequence[str]) -> processes.Engine | None:
+  """Returns the engine that the flags select, or None for this machine."""
   # pylint: disable=g-import-not-at-top
   if FLAGS.dask_scheduler is not None:
     usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
@@ -180,21 +218,23 @@ def _distributed(options: Sequence[str]) -> Optional[engines.Engine]:
   return None
 
 
-def _local(plan: plan_lib.Plan, engine: processes.Processes) -> engines.Engine:
-  """Returns what runs the job on this machine."""
+def _local(
+    plan: plan_lib.Plan, engine: processes.Processes
+) -> processes.Engine:
+  """Returns the engine for a job on this machine."""
   num_bytes = sum(data_set.num_bytes for data_set in plan.data_sets)
-  fastest = engines.choose_num_workers(num_bytes, len(plan.tasks))
+  fastest = processes.choose_num_workers(num_bytes, len(plan.tasks))
   count = min(FLAGS.num_workers or fastest, len(plan.tasks))
   print(f'workers: {count}')
   if count == 1 and len(plan.tasks) <= processes.TASKS_PER_WORKER:
-    return engines.InProcessEngine()
+    return processes.InProcessEngine()
   engine.num_workers = count
   return engine
 
 
 def main(*beam_options: str):
-  # TensorFlow is imported, and its threads are not started yet. How many
-  # workers are of use is known later.
+  # TensorFlow is imported, and has not started threads yet. The number of
+  # workers is chosen later.
   engine = processes.Processes(1, fork=True)
   try:
     return _convert(beam_options, engine)
@@ -203,7 +243,7 @@ def main(*beam_options: str):
 
 
 def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
-  """Does the job; returns the exit code."""
+  """Runs the job; returns the exit code."""
   if FLAGS.mixture is not None and FLAGS.weight is not None:
     raise app.UsageError('--mixture has weights. Leave out --weight.')
   sources = flags_lib.sources_from_flags('convert', FLAGS.mixture)
@@ -227,7 +267,9 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
           dry_run=FLAGS.dry_run,
           max_invalid_fraction=FLAGS.max_invalid_fraction if skips else 0.0,
           allow_empty=FLAGS.allow_empty,
+          compare_checksums=FLAGS.compare_checksums,
           engine=engine or _local(plan, local),
+          say=functools.partial(print, flush=True),
       )
   except KeyboardInterrupt:
     print(

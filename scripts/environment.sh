@@ -2,9 +2,9 @@
 # or not as setup.py says, and activates it. To be sourced, in the top folder of
 # the repository.
 #
-# EXTRA=beam makes .venv-beam from requirements/beam.txt, and so do EXTRA=docs and
-# EXTRA=frameworks with theirs. PYTHON names the Python of a new environment, and
-# VENV its folder.
+# EXTRA=beam makes .venv-beam from requirements/beam.txt; EXTRA=docs,
+# EXTRA=frameworks and EXTRA=recording work alike. PYTHON names the Python of a new
+# environment, VENV its folder.
 venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
 lock=requirements/${EXTRA:-tests}.txt
 # Containers often set it. Without byte code each program compiles TensorFlow
@@ -67,7 +67,13 @@ make_venv() {
 make_environment() {
   local python
   python=$(find_python) || exit 1
-  say "Making $venv from $lock with $python; it takes 1 to 3 minutes and 2 GB ..."
+  local gigabytes=2 module=tensorflow
+  case "${EXTRA:-}" in
+    frameworks) gigabytes=5 module=torch ;;
+    recording) gigabytes=1 module=gymnasium ;;
+  esac
+  say "Making $venv from $lock with $python; it takes 1 to 3 minutes and" \
+    "$gigabytes GB ..."
   case "$(version_of "$python")" in 3.12 | 3.13)
     say 'Reverb is there for Python 3.10 and 3.11 only. All works that needs no' \
       'Reverb server.' ;;
@@ -82,10 +88,8 @@ make_environment() {
     --no-deps --no-build-isolation --use-pep517 --editable . ||
     fail 'could not install rlds2reverb itself; pip says why above.'
   # So that processes that start together do not all make it.
-  if [ "${EXTRA:-}" != frameworks ]; then
-    TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -c 'import tensorflow' ||
-      fail 'made an environment in which TensorFlow cannot be imported.'
-  fi
+  TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -c "import $module" ||
+    fail "made an environment in which $module cannot be imported."
   made_from > "$venv/made_from"
 }
 

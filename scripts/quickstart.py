@@ -14,10 +14,9 @@ import time
 from absl import flags
 from etils import epy
 
-from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   import reverb
   from tf_agents.replay_buffers import reverb_replay_buffer
   from tf_agents.replay_buffers import reverb_utils
@@ -27,6 +26,7 @@ with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
   import rlds2reverb
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import rlds
+  from rlds2reverb.store import kernels
 
 flags.DEFINE_string(
     'directory',
@@ -118,6 +118,10 @@ def main():
       'read', f'{len(lengths)} episodes, {sum(lengths)} steps from {directory}'
   )
 
+  _print_stage(
+      'kernels',
+      f'compiled, or loaded from the cache, in {kernels.seconds:.1f} s',
+  )
   data_spec = rlds2reverb.create_trajectory_data_spec(episodes)
   blocks = rlds2reverb.convert_rlds_to_trajectories(episodes, batched=True)
   frames = sum(len(block.step_type) for block in blocks.as_numpy_iterator())
@@ -131,7 +135,7 @@ def main():
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
   if importlib.util.find_spec('reverb') is not None:
-    with quiet.quiet_stderr('[reverb/'):
+    with usage.quiet_stderr('[reverb/'):
       _push_and_sample(episodes, data_spec, max_size=2 * frames)
   else:
     _print_stage('no Reverb', 'for this Python: sampling without a server')

@@ -1,9 +1,9 @@
-r"""Records episodes of a gym environment as an RLDS data set on disk.
+r"""Records episodes of an environment as an RLDS data set on disk.
 
     rlds2reverb-record-episodes --environment=CartPole-v1 \
         --num_episodes=100 --directory=/tmp/cartpole
 
-Actions are uniformly random, or those of a scripted or of a saved policy:
+Actions are uniformly random, or from a scripted or saved policy:
 
     rlds2reverb-record-episodes --environment=Pendulum-v1 \
         --policy=pendulum --randomness=0.8 --directory=/tmp/pendulum
@@ -18,11 +18,10 @@ from etils import epy
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import recording
   from rlds2reverb.episodes import checks
-  from rlds2reverb.training import policies
 
 flags.DEFINE_multi_string('config', None, 'A gin file that sets flags.')
 flags.DEFINE_multi_string(
@@ -32,7 +31,10 @@ flags.DEFINE_multi_string(
     ' "record_episodes.seed = 1".',
 )
 flags.DEFINE_string(
-    'environment', 'CartPole-v1', 'The id of a gym environment.'
+    'environment',
+    'CartPole-v1',
+    'The id of a Gymnasium environment, such as CartPole-v1, ALE/Breakout-v5 or'
+    ' package:Id-v0, or dm_control/DOMAIN-TASK.',
 )
 flags.DEFINE_string(
     'directory',
@@ -48,29 +50,40 @@ flags.DEFINE_string(
 flags.DEFINE_float(
     'randomness',
     0.0,
-    'With --policy: the highest probability of a random action. That of each'
-    ' episode is drawn uniformly below it.',
+    'With --policy: the maximum probability of a random action. The probability'
+    ' of each episode is sampled uniformly from 0 to it.',
     lower_bound=0.0,
     upper_bound=1.0,
 )
 flags.DEFINE_integer(
     'num_episodes', 100, 'How many episodes to record.', lower_bound=1
 )
-_FUNCTION = 'datasets.recording.record_episodes'
-flags_lib.define(_FUNCTION, 'max_steps', lower_bound=1)
-flags_lib.define(_FUNCTION, 'split', 'seed')
+flags.DEFINE_integer(
+    'max_steps',
+    None,
+    'The number of transitions after which an episode is truncated.',
+    lower_bound=1,
+)
+flags.DEFINE_string('split', 'train', 'The name of the split.')
+flags.DEFINE_integer(
+    'seed',
+    0,
+    'The seed of the environment and of the random actions. An environment of'
+    ' dm_env is seeded when it is made.',
+)
+flags_lib.define_file_format('file_format')
 FLAGS = flags.FLAGS
 
 
 def main():
-  # It registers environments of ours with gym.
-  from rlds2reverb.training import environments  # noqa: F401
+  # This registers PositionOnlyCartPole-v1.
+  from rlds2reverb.training import environments
 
   flags_lib.take_bound_flags('record_episodes')
   usage.require('directory')
   policy = None
   if FLAGS.policy is not None:
-    policy = policies.make_policy(
+    policy = environments.make_policy(
         files.user_path(FLAGS.policy)
         if os.sep in FLAGS.policy
         else FLAGS.policy,
@@ -90,6 +103,7 @@ def main():
       split=FLAGS.split,
       seed=FLAGS.seed,
       progress=True,
+      file_format=FLAGS.file_format,
   )
   episodes = checks.counted(FLAGS.num_episodes, 'episode')
   print(f'Recorded {episodes} in {directory}')

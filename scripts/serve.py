@@ -1,35 +1,36 @@
-"""Serves a Reverb checkpoint, or a data set, until it is told to stop.
+"""Serves a Reverb checkpoint, or a data set, until it gets a signal.
 
     rlds2reverb-serve --checkpoint_dir=/data/checkpoint --port=8000
 
     rlds2reverb-serve --dataset=/data/cartpole --sequence_length=2
 
 Ctrl-C, or SIGTERM, stops the server. Reverb listens on all interfaces, without
-authentication: docs/serving.md says how to fence it in.
+authentication: docs/serving.md describes how to restrict access.
 """
 
 import contextlib
+import functools
+import math
 
 from absl import app
 from absl import flags
 from etils import epy
 
 from rlds2reverb.jobs import flags as flags_lib
-from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   import tensorflow as tf
 
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
-  from rlds2reverb.episodes import tf_errors
+  from rlds2reverb.episodes import errors
   from rlds2reverb.jobs import serve
-  from rlds2reverb.jobs import server_status
+  from rlds2reverb.replay import reverb
   from rlds2reverb.replay.checkpoint import records
   from rlds2reverb.replay.checkpoint import serve as checkpoint_serve
 
-# What only the episodes of a data set need.
+# Flags that have no effect with a checkpoint.
 _DATASET_FLAGS = ('split', 'data_dir', 'config', 'format', 'gin_binding')
 
 flags_lib.define_source_flags()
@@ -40,8 +41,8 @@ flags.DEFINE_integer('port', None, 'The port; by default a free one.', 1, 65535)
 flags.DEFINE_string(
     'checkpoint_root',
     None,
-    'Where the server writes checkpoints of its own. If there is one already,'
-    ' the server starts from it. Reverb removes all else from there.',
+    'The folder for checkpoints of the server. If it has a checkpoint, the'
+    ' server starts from it. Reverb removes all other files from it.',
 )
 flags.DEFINE_bool(
     'checkpoint_at_end',
@@ -51,21 +52,21 @@ flags.DEFINE_bool(
 flags.DEFINE_float(
     'checkpoint_minutes',
     None,
-    'After how many minutes, again and again, a checkpoint is written to'
-    ' --checkpoint_root. The tables wait while one is written.',
+    'The interval in minutes between checkpoints in --checkpoint_root. Writing'
+    ' one blocks the tables.',
     lower_bound=0.01,
 )
 flags.DEFINE_integer(
     'keep_checkpoints',
     1,
-    'How many checkpoints are kept, the older ones in a folder beside'
+    'The number of checkpoints to keep. Older ones are in a folder next to'
     ' --checkpoint_root, with .kept after its name.',
     lower_bound=1,
 )
 flags.DEFINE_float(
     'keep_hours',
     None,
-    'With --keep_checkpoints: those that are older are not kept.',
+    'With --keep_checkpoints: the maximum age of older checkpoints.',
     lower_bound=0.0,
 )
 flags.DEFINE_integer(
@@ -73,6 +74,32 @@ flags.DEFINE_integer(
 )
 flags_lib.define_table_flags(
     'drop', 'pad', 'tile', 'zero_pad', 'overlap', 'cross'
+)
+_OVERRIDE = ' NAME=VALUE for one table, or VALUE for all tables; repeatable.'
+flags.DEFINE_multi_string(
+    'max_size',
+    None,
+    'The maximum number of items of a table, instead of the one in its'
+    ' checkpoint.' + _OVERRIDE,
+)
+flags.DEFINE_multi_string(
+    'max_times_sampled',
+    None,
+    'How often an item is sampled before it is removed, instead of the number'
+    ' in the checkpoint; 0 for no limit.' + _OVERRIDE,
+)
+flags.DEFINE_multi_string(
+    'sampler',
+    None,
+    'The sampler of a table, instead of the one in its checkpoint: uniform,'
+    ' fifo, lifo, min_heap, max_heap or prioritized:EXPONENT.' + _OVERRIDE,
+)
+flags.DEFINE_multi_string(
+    'rate_limiter',
+    None,
+    'The rate limiter of a table, instead of the one in its checkpoint:'
+    ' min_size:SIZE, queue:SIZE, stack:SIZE or'
+    ' sample_to_insert_ratio:RATIO:MIN_SIZE:ERROR_BUFFER.' + _OVERRIDE,
 )
 FLAGS = flags.FLAGS
 
@@ -101,7 +128,7 @@ def _checkpoints():
 def _check_metrics():
   """Raises an error if metrics cannot be served."""
   try:
-    server_status.import_prometheus()
+    serve.import_prometheus()
   except ModuleNotFoundError as e:
     raise app.UsageError(
         f"--metrics_port needs {e.name}. Run `pip install '.[metrics]'` in a"
@@ -110,20 +137,119 @@ def _check_metrics():
   checkpoint_serve.check_port(FLAGS.metrics_port)
 
 
+def _parse_int(text):
+  """Returns a number from 0 up that fits into a setting of a table."""
+  if not 0 <= (value := int(text)) < 2**63:
+    raise ValueError('expected an integer from 0 up')
+  return value
+
+
+def _parse_size(text):
+  if not (value := _parse_int(text)):
+    raise ValueError('expected an integer from 1 up')
+  return value
+
+
+def _parse_float(text):
+  if not math.isfinite(value := float(text)):
+    raise ValueError('expected a finite number')
+  return value
+
+
+def _make_one(text, kinds):
+  """Returns a function that makes the object `kind:argument:...`.
+
+  Args:
+    text: the value of a flag.
+    kinds: constructors with the parsers of their arguments, by kind.
+  """
+  kind, *arguments = text.split(':')
+  if kind not in kinds:
+    raise ValueError(f'expected one of {", ".join(kinds)}')
+  make, *parsers = kinds[kind]
+  if len(arguments) != len(parsers):
+    raise ValueError(
+        f'{kind} takes {checks.counted(len(parsers), "value")} after a colon'
+    )
+  values = [parse(value) for parse, value in zip(parsers, arguments)]
+  make(*values)  # Raises an error if a value is not valid.
+  return functools.partial(make, *values)
+
+
+def _parse_sampler(text):
+  selectors = reverb.selectors
+  return _make_one(
+      text,
+      {
+          'uniform': [selectors.Uniform],
+          'fifo': [selectors.Fifo],
+          'lifo': [selectors.Lifo],
+          'min_heap': [selectors.MinHeap],
+          'max_heap': [selectors.MaxHeap],
+          'prioritized': [selectors.Prioritized, _parse_float],
+      },
+  )
+
+
+def _parse_rate_limiter(text):
+  limiters = reverb.rate_limiters
+  ratio = [_parse_float, _parse_size, _parse_float]
+  return _make_one(
+      text,
+      {
+          'min_size': [limiters.MinSize, _parse_size],
+          'queue': [limiters.Queue, _parse_size],
+          'stack': [limiters.Stack, _parse_size],
+          'sample_to_insert_ratio': [limiters.SampleToInsertRatio, *ratio],
+      },
+  )
+
+
+def _overrides():
+  """Returns the table settings of the flags.
+
+  Settings for all tables have no name; see `TableOverrides`.
+  """
+  settings = {}
+  for flag, parse in (
+      ('max_size', _parse_size),
+      ('max_times_sampled', _parse_int),
+      ('sampler', _parse_sampler),
+      ('rate_limiter', _parse_rate_limiter),
+  ):
+    for text in FLAGS[flag].value or ():
+      name, _, value = text.rpartition('=')
+      table = settings.setdefault(name or None, {})
+      if flag in table:
+        raise app.UsageError(
+            f'--{flag} is there twice for'
+            f' {f"table {name!r}" if name else "all tables"}. Leave one out.'
+        )
+      try:
+        table[flag] = parse(value)
+      except ValueError as e:
+        raise app.UsageError(f'--{flag}={text} is not valid: {e}.') from e
+  return [
+      checkpoint_serve.TableOverrides(name, **values)
+      for name, values in settings.items()
+  ]
+
+
 def _start(checkpoints):
   """Starts the server."""
+  overrides = _overrides()
   source = flags_lib.source_or_checkpoint(
       'serve',
       'Serve one --dataset; convert several to a checkpoint first.',
       [*_DATASET_FLAGS, *flags_lib.TABLE_FLAGS],
   )
-  server = checkpoints and checkpoints.restart(FLAGS.port)
+  server = checkpoints and checkpoints.restart(FLAGS.port, overrides)
   if server is not None:
     return server
   root = checkpoints and checkpoints.root
   if isinstance(source, str):
     return checkpoint_serve.restore_reverb_server(
-        source, port=FLAGS.port, checkpoint_root=root
+        source, port=FLAGS.port, checkpoint_root=root, tables=overrides
     )
   try:
     return serve.serve_source(
@@ -132,10 +258,11 @@ def _start(checkpoints):
         port=FLAGS.port,
         checkpoint_root=root,
         allow_empty=FLAGS.allow_empty,
+        overrides=overrides,
     )
   except tf.errors.InvalidArgumentError as e:
     raise ValueError(
-        f'{tf_errors.message_of(e)} The program `validate` lists all that is'
+        f'{errors.message_of(e)} The program `validate` lists all that is'
         ' wrong.'
     ) from e
 
@@ -150,7 +277,7 @@ def _serve(server, checkpoints, signals):
   try:
     signals.hold()
     _say(f'Serving at localhost:{server.port}')
-    for name, status in server_status.ask(client).items():
+    for name, status in serve.get_status(client).items():
       _say(f'  table {name}: {checks.counted(status.size, "item")}')
     _say(
         f'Reverb listens on port {server.port} of all interfaces, without'
@@ -168,7 +295,7 @@ def _serve(server, checkpoints, signals):
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {checkpoints.write(client)}')
   finally:
-    with quiet.quiet_stderr('[reverb/'):
+    with usage.quiet_stderr('[reverb/'):
       server.stop()
   _say('Stopped.')
 
@@ -179,16 +306,16 @@ def main():
   try:
     with lock, usage.StopSignals() as signals:
       port = FLAGS.metrics_port
-      with quiet.quiet_stderr('[reverb/'):
+      with usage.quiet_stderr('[reverb/'):
         if port is not None:
           _check_metrics()
         server = _start(checkpoints)
       if port is not None:
-        server_status.serve_metrics(port, server, checkpoints)
+        serve.serve_metrics(port, server, checkpoints)
       _serve(server, checkpoints, signals)
   except KeyboardInterrupt:
     _say('Stopped before the server was ready.')
-    return 1
+    return 130
 
 
 if __name__ == '__main__':

@@ -1,8 +1,8 @@
-"""Asks running Reverb servers what their tables hold, and prints it.
+"""Prints the status of the tables of running Reverb servers.
 
     rlds2reverb-status --server_address=localhost:8000
 
-The exit code is 1 if one of them does not answer.
+The exit code is 1 if a server does not answer.
 """
 
 import json
@@ -12,8 +12,8 @@ from etils import epy
 
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
-  from rlds2reverb.jobs import server_status
+with epy.lazy_imports():  # So that `--help` is fast.
+  from rlds2reverb.jobs import serve
   from rlds2reverb.replay.server import tables as tables_lib
 
 flags.DEFINE_list(
@@ -32,12 +32,12 @@ def main():
     for address in FLAGS.server_address:
       tables_lib.check_address(address)
   for address in FLAGS.server_address:
-    tables = server_status.ask(address, FLAGS.timeout_seconds)
+    tables = serve.get_status(address, FLAGS.timeout_seconds)
     if FLAGS.json:
       plain = {name: status._asdict() for name, status in tables.items()}
       print(json.dumps({'server': address, 'tables': plain}))
     else:
-      print(f'{address}\n{server_status.to_text(tables)}')
+      print(f'{address}\n{serve.format_status(tables)}')
 
 
 if __name__ == '__main__':

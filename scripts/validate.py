@@ -1,9 +1,8 @@
-"""Checks every episode of a data set, and lists all that is wrong.
+"""Validates every episode of a data set, and lists all problems.
 
     rlds2reverb-validate --dataset=/data/cartpole
 
-The program exits with 1 if anything is wrong, so that it can guard a data set
-in a test.
+The exit code is 1 if there are problems, so a test can run it.
 """
 
 import dataclasses
@@ -15,30 +14,32 @@ from etils import epy
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import validating
 
 flags_lib.define_source_flags()
-flags_lib.define('jobs.validating.validate', 'limit', lower_bound=1)
+flags.DEFINE_integer(
+    'limit', 100, 'The maximum number of problems to list.', lower_bound=1
+)
 flags_lib.define_rule_flags('validation', 'nan')
 flags.DEFINE_bool('json', False, 'Whether to print JSON instead of text.')
 FLAGS = flags.FLAGS
 
 
-def _print(source, found):
-  for problem in found.problems:
+def _print(source, result):
+  for problem in result.problems:
     print(problem)
-  more = found.num_problems - len(found.problems)
+  more = result.num_problems - len(result.problems)
   if more:
     print(f'and {more:,} more; --limit lists more of them.')
-  for message in found.not_read:
+  for message in result.not_read:
     print(f'NOT READ: {message}')
   print(
       f'{source.dataset}, split {source.split}:'
-      f' {checks.counted(found.num_episodes, "episode")},'
-      f' {found.num_invalid:,} invalid,'
-      f' {checks.counted(found.num_problems, "problem")}',
+      f' {checks.counted(result.num_episodes, "episode")},'
+      f' {result.num_invalid:,} invalid,'
+      f' {checks.counted(result.num_problems, "problem")}',
       flush=True,
   )
 
@@ -47,13 +48,13 @@ def main():
   is_valid = True
   for source in flags_lib.sources_from_flags('validate'):
     rules = flags_lib.rules_from_flags(source)
-    found = validating.validate(source, rules=rules, limit=FLAGS.limit)
-    is_valid &= found.is_valid
+    result = validating.validate(source, rules=rules, limit=FLAGS.limit)
+    is_valid &= result.is_valid
     if FLAGS.json:
-      plain = {**dataclasses.asdict(source), **dataclasses.asdict(found)}
+      plain = {**dataclasses.asdict(source), **dataclasses.asdict(result)}
       print(json.dumps(plain), flush=True)
     else:
-      _print(source, found)
+      _print(source, result)
   return 0 if is_valid else 1
 
 

@@ -21,14 +21,13 @@ from etils import epy
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags are parsed: `--help` is at once.
+with epy.lazy_imports():  # So that `--help` is fast.
   import tensorflow as tf
 
   from rlds2reverb.datasets import files
   from rlds2reverb.datasets import loading
   from rlds2reverb.episodes import rlds
   from rlds2reverb.fields import configs
-  from rlds2reverb.fields import known_features
   from rlds2reverb.fields import mapping as mapping_lib
   from rlds2reverb.transforms import base
 
@@ -67,7 +66,7 @@ def _validate(config):
         episode = transform(episode)
     return episode
 
-  known = known_features.known_features(config)
+  known = configs.load_known_features(config)
   checked = set()
   for name, features in known.items():
     spec = features.get_tensor_spec()

@@ -102,13 +102,19 @@ _STEP_FUNCTIONS = {
     ),
 }
 _TRANSFORMS = (
-    transforms.BinarizeGripper(),
-    transforms.RelativeToAbsoluteGripper(),
-    transforms.InvertGripper(),
-    transforms.ActionsFromStates('observation'),
-    transforms.ActionsFromStates('observation', kind='absolute', kept=()),
-    transforms.MotionsFromPoses('observation', 'quaternion_xyzw', kept=()),
-    transforms.ConvertRotation('action', 0, 'axis_angle', 'axis_angle'),
+    transforms.robotics.BinarizeGripper(),
+    transforms.robotics.RelativeToAbsoluteGripper(),
+    transforms.robotics.InvertGripper(),
+    transforms.robotics.ActionsFromStates('observation'),
+    transforms.robotics.ActionsFromStates(
+        'observation', kind='absolute', keep=()
+    ),
+    transforms.robotics.MotionsFromPoses(
+        'observation', 'quaternion_xyzw', keep=()
+    ),
+    transforms.robotics.ConvertRotation(
+        'action', 0, 'axis_angle', 'axis_angle'
+    ),
     transforms.PadField('action', 8, 8),
     transforms.RelabelGoals(include_current=True),
     transforms.NormalizeField('action', 1.0, 2.0, mask=[True, False] * 4),

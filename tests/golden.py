@@ -4,7 +4,9 @@ An episode is a dict of the fields of its steps. Its leaves are numpy arrays
 `[T, ...]`.
 """
 
+import gc
 import operator
+import os
 from typing import (
     Any,
     Callable,
@@ -21,9 +23,8 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 import tree
 
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import episode_dataset
 
 Episode = Dict[str, Any]
 
@@ -43,7 +44,7 @@ STEPS_AFTER_LAST = 'Last step of an episode must end it.'
 DISCOUNT_RANGE = 'Discount must lie in [0, 1].'
 NAN = 'Step must not hold NaN.'
 EMPTY = 'An episode must have a step.'
-UNEQUAL_LENGTHS = "An episode's fields must have a row for every step."
+UNEQUAL_LENGTHS = 'All fields of an episode must have the same number of steps.'
 
 
 class Case(NamedTuple):
@@ -254,10 +255,10 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
       yield _batch(left[:size])
       left = left[size:]
 
-  return data_sets.Episodes(
+  return episode_dataset.EpisodeDataset(
       tf.data.Dataset.from_generator(
           batches,
-          output_signature=episode_batches.EpisodeBatch(
+          output_signature=batch_lib.EpisodeBatch(
               steps,
               tf.TensorSpec([None], tf.int64),
               tf.nest.map_structure(
@@ -269,11 +270,11 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
   )
 
 
-def _batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
+def _batch(episodes: List[Dict[str, Any]]) -> batch_lib.EpisodeBatch:
   fields = [dict(episode) for episode in episodes]
   steps = [one.pop('steps') for one in fields]
   lengths = [max(map(len, tf.nest.flatten(one))) for one in steps]
-  return episode_batches.EpisodeBatch(
+  return batch_lib.EpisodeBatch(
       tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *steps),
       np.cumsum([0, *lengths], dtype=np.int64),
       tf.nest.map_structure(lambda *leaves: np.stack(leaves), *fields),
@@ -282,7 +283,7 @@ def _batch(episodes: List[Dict[str, Any]]) -> episode_batches.EpisodeBatch:
 
 def has_batches(rlds_data: tf.data.Dataset) -> bool:
   """Returns whether the batches of a data set may hold several episodes."""
-  return isinstance(rlds_data, data_sets.Episodes)
+  return isinstance(rlds_data, episode_dataset.EpisodeDataset)
 
 
 def assert_batches_hold(
@@ -293,9 +294,9 @@ def assert_batches_hold(
   Returns:
     The episodes, in numpy.
   """
-  batches = data_sets.batches_of(rlds_data)
+  batches = episode_dataset.batches_of(rlds_data)
   test.assertTrue(has_batches(rlds_data))
-  unbatched = batching.unbatch(batches)
+  unbatched = episode_dataset.unbatch(batches)
   shapes, expected_shapes = (
       tf.nest.map_structure(lambda spec: (spec.shape, spec.dtype), spec)
       for spec in (unbatched.element_spec, rlds_data.element_spec)
@@ -567,8 +568,7 @@ def frames_and_error(
   """Returns the frames before an InvalidArgumentError, and that error."""
   frames = []
   try:
-    for frame in dataset.as_numpy_iterator():
-      frames.append(frame)
+    frames.extend(dataset.as_numpy_iterator())
   except tf.errors.InvalidArgumentError as error:
     return frames, error
   return frames, None
@@ -621,3 +621,14 @@ def _as_array(leaf):
   if isinstance(leaf, bytes):
     return np.array(leaf, object)
   return np.asarray(leaf)
+
+
+def assert_no_open_files(test: Any, folder: str) -> None:
+  """Asserts that this process has no file of a folder open, or mapped."""
+  gc.collect()
+  links = '/proc/self/fd'
+  paths = [
+      os.path.realpath(os.path.join(links, number))
+      for number in os.listdir(links)
+  ]
+  test.assertEmpty([path for path in paths if path.startswith(folder)])

@@ -22,6 +22,7 @@ _FLOORS = (
     'fields',
     'statistics',
     'transforms',
+    'transforms/robotics',
     'trajectories',
     'windows',
     'indexing',
@@ -41,6 +42,7 @@ _FLOORS = (
 _ABOVE_THEIR_FOLDERS = (
     'rlds2reverb/replay/__init__.py',
     'rlds2reverb/replay/opening.py',
+    'rlds2reverb/transforms/__init__.py',
 )
 
 

@@ -87,13 +87,22 @@ class LockFilesTest(parameterized.TestCase):
   @parameterized.parameters('3.11', '3.12', '3.13')
   def test_frameworks_go_alone_and_beside_tensorflow(self, version):
     locked = _read_lock('frameworks', version)
-    wanted = ['absl-py', 'dm-tree', 'etils', 'numpy', 'pillow']
+    wanted = ['absl-py', 'dm-tree', 'etils', 'numba', 'numpy', 'pillow']
     for framework in ('torch', 'jax'):
       for requirement in _read_setup().extras_require[framework]:
         wanted.append(requirements.Requirement(requirement).name)
     self.assertContainsSubset(wanted, locked, _STALE)
     for name in ('tensorflow', 'tensorflow-cpu', 'tf-agents', 'dm-reverb'):
       self.assertNotIn(name, locked)
+    # `torch/lib/*.so` of the wheel on PyPI are linked to these. pip installs
+    # them only if the file lists them, because of --no-deps.
+    libraries = (
+        'cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile'
+        ' curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink'
+        ' nvshmem-cu13'
+    )
+    linked = [f'nvidia-{library}' for library in libraries.split()]
+    self.assertContainsSubset(linked, locked, _STALE)
     beside = _read_lock('tests', version)
     del beside['typing-extensions']  # TF-Agents works with a newer one.
     shared = set(beside) & set(locked)

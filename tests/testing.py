@@ -141,7 +141,7 @@ def pairs(episodes):
 
 # What a chi-square statistic of so many degrees of freedom exceeds once in a
 # million times, from the tables of the distribution.
-CHI_SQUARE_LIMITS = {1: 23.93, 2: 27.63, 3: 30.66, 4: 33.38, 7: 40.52}
+CHI_SQUARE_LIMITS = {1: 23.93, 2: 27.63, 3: 30.66, 4: 33.38, 5: 35.89, 7: 40.52}
 
 
 def chi_square(counts, probabilities):

@@ -15,6 +15,7 @@ def write(
     episodes: Iterable[Mapping[str, Any]],
     version: str = '1.0.0',
     max_episodes_per_file: int = 2,
+    file_format: str = 'tfrecord',
 ) -> None:
   """Writes episodes as TFDS data of one split, `train`."""
   os.makedirs(directory, exist_ok=True)
@@ -28,7 +29,9 @@ def write(
       features=tfds.features.FeaturesDict(features),
   )
   writer = tfds.core.SequentialWriter(
-      info, max_examples_per_shard=max_episodes_per_file
+      info,
+      max_examples_per_shard=max_episodes_per_file,
+      file_format=file_format,
   )
   writer.initialize_splits(['train'])
   writer.add_examples({'train': episodes})

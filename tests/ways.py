@@ -15,8 +15,7 @@ from typing import Any, Callable, Dict, List
 import tensorflow as tf
 
 from rlds2reverb import transforms
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from tests import contract
 from tests import golden
 
@@ -83,7 +82,11 @@ def _in_batches(transform, episodes):
   """Returns what a transform makes of many episodes at once, in numpy."""
   made = transforms.transform_episodes(golden.batched(episodes), [transform])
   assert golden.has_batches(made), f'{transform} takes single episodes.'
-  return list(batching.unbatch(data_sets.batches_of(made)).as_numpy_iterator())
+  return list(
+      episode_dataset.unbatch(
+          episode_dataset.batches_of(made)
+      ).as_numpy_iterator()
+  )
 
 
 # The same, and many episodes at once.

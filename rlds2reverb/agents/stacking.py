@@ -1,18 +1,18 @@
-"""Stacks the fields of many agents: `[S, A, ...]`."""
+"""Multi-agent steps with a dimension of agents, `[S, A, ...]`."""
 
-from typing import Any, Dict, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from rlds2reverb.agents import layout
+from rlds2reverb.agents import episodes
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import presence as presence_lib
-from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 from rlds2reverb.windows import unrolling
 
@@ -24,103 +24,107 @@ TEAM_REWARDS = ('sum', 'mean')
 
 def stack_agents(
     steps: Any,
-    agents: Optional[Sequence[Any]] = None,
+    agents: Sequence[Any] | None = None,
     *,
-    presence: str = layout.PRESENCE,
-    team_reward: Optional[str] = None,
-    names: rows_lib.Names = None,
-) -> Dict[str, Any]:
-  """Returns steps in which the fields by agent have a dimension of agents.
+    presence: str = episodes.PRESENCE,
+    team_reward: str | None = None,
+    names: transitions.Names = None,
+) -> dict[str, Any]:
+  """Stacks the per-agent fields of steps along a dimension of agents.
 
       observation    {'a': [S, ...], 'b': [S, ...]}    becomes [S, 2, ...]
       agent_mask                                       bool [S, 2]
 
-  Rows of an agent that is away are zeros, and its mask is False.
+  Rows of an absent agent are zeros, with a mask of False.
 
   Args:
-    steps: the steps of one episode of many agents, a nested data set or
-      stacked; see the top of `agents`.
+    steps: the steps of one multi-agent episode, nested or stacked; see
+      `rlds2reverb.agents`.
     agents: the agents to stack, in this order; by default all.
-    presence: the field that says which agents are there; it becomes the mask.
-    team_reward: makes one reward `[S]` of the agents' rewards, each from its
-      first step to the one before its last: their `"sum"` or their `"mean"`. By
-      default the reward stays `[S, A]`.
+    presence: the name of the presence field, which becomes the mask.
+    team_reward: `"sum"` or `"mean"` for one reward `[S]`, over the agents that
+      act: from their first step to the step before their last. By default the
+      reward is `[S, A]`.
     names: other names for `agent_mask` and `agent_is_terminal`.
 
   Returns:
-    The steps, stacked, with the mask. The fields of all agents are kept. An
-    `is_terminal` by agent becomes `agent_is_terminal`, `[S, A]`; the new
-    `is_terminal` is True at the last step if all agents there are terminal. All
-    agents must share the other flags and discounts.
+    The stacked steps, with shared fields and the mask. A per-agent
+    `is_terminal` becomes `agent_is_terminal`, `[S, A]`; the new `is_terminal`
+    is True at the last step if all present agents are terminal. Other flags and
+    discounts must be shared.
 
   Raises:
-    ValueError: if there are no agents, or not those that are named; if the
-      fields of two differ in structure, dtype or shape; if a flag or discount
-      is by agent; or there is a field already that is added.
+    ValueError: if there are no agents or none of a given name, a per-agent
+      field differs in structure, dtype or shape between agents, a flag or
+      discount is per agent, or a field that is added exists.
     InvalidArgumentError: if fields differ in length.
   """
   if team_reward is not None:
     checks.check_choice('team_reward', team_reward, TEAM_REWARDS)
   steps = transitions.stack_dict(steps)
-  known, by_agent, stacked = layout.layout_of(steps, presence)
-  agents = known if agents is None else list(agents)
+  all_agents, per_agent, stacked = episodes.get_layout(steps, presence)
+  agents = all_agents if agents is None else list(agents)
   for agent in agents:
-    checks.check_known('An episode', 'agent', agent, known)
+    checks.check_known('An episode', 'agent', agent, all_agents)
   if not agents:
-    raise ValueError('agents must name an agent, but is empty.')
+    raise ValueError('agents must have at least one agent, but is empty.')
   mask = tf.stack(
       [presence_lib.flags(steps, agent, presence) for agent in agents], 1
   )
-  for field, value in by_agent.items():
+  for field, value in per_agent.items():
     if field in (rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT):
       raise ValueError(
-          f'{field} is by agent, but stacked agents have one of all. Make it'
-          ' one first, or use select_agent.'
+          f'{field} must be shared by the agents that are stacked, but is per'
+          ' agent. Replace it by one field, or use select_agent.'
       )
     rows = [value[agent] for agent in agents]
-    specs = sorted({repr(layout.specs_of(row)) for row in rows})
+    specs = sorted({episodes.describe_specs(row) for row in rows})
     if len(specs) > 1:
       raise ValueError(
-          f'The agents differ in {field}, which is {" or ".join(specs)}. Stack'
-          ' those that agree, or use select_agent.'
+          f'The agents must have the same {field}, but it is'
+          f' {" or ".join(specs)}. Stack only agents that agree, or use'
+          ' select_agent.'
       )
-    side_by_side = tf.nest.map_structure(
-        lambda *leaves: tf.stack(leaves, 1), *rows
+    stacked[field] = rows_lib.fill_unless(
+        mask,
+        tf.nest.map_structure(lambda *leaves: tf.stack(leaves, 1), *rows),
     )
-    stacked[field] = gathering.fill_unless(mask, side_by_side)
-  made = {AGENT_MASK: mask}
-  if rlds.IS_TERMINAL in by_agent:
-    made[AGENT_IS_TERMINAL] = stacked[rlds.IS_TERMINAL]
+  columns = {AGENT_MASK: mask}
+  if rlds.IS_TERMINAL in per_agent:
+    columns[AGENT_IS_TERMINAL] = stacked[rlds.IS_TERMINAL]
     terminal = tf.cast(stacked[rlds.IS_TERMINAL], tf.bool) | ~mask
-    last = paths.get(steps, rlds.IS_LAST)
-    last = steps_lib.one_a_step(rlds.IS_LAST, last, tf.bool)
+    is_last = steps_lib.to_column(
+        rlds.IS_LAST, paths.get(steps, rlds.IS_LAST), tf.bool
+    )
     stacked[rlds.IS_TERMINAL] = (
-        last & tf.reduce_all(terminal, 1) & tf.reduce_any(mask, 1)
+        is_last & tf.reduce_all(terminal, 1) & tf.reduce_any(mask, 1)
     )
   if team_reward is not None:
-    stacked[rlds.REWARD] = _team_reward(
+    stacked[rlds.REWARD] = _compute_team_reward(
         [paths.get(steps, (rlds.REWARD, agent)) for agent in agents],
-        presence_lib.is_in(mask),
+        presence_lib.is_active(mask),
         team_reward,
     )
-  return rows_lib.add_columns(stacked, made, names)
+  return transitions.add_columns(stacked, columns, names)
 
 
-def _team_reward(rewards: Any, is_in: tf.Tensor, how: str) -> tf.Tensor:
-  """Returns one reward `[S]` of those of the agents, a list of `[S]`."""
+def _compute_team_reward(
+    rewards: Sequence[Any], is_acting: tf.Tensor, reduction: str
+) -> tf.Tensor:
+  """Reduces the rewards of the agents, each `[S]`, to one reward `[S]`."""
   columns = []
   for reward in rewards:
     if not tf.is_tensor(reward) or not reward.dtype.is_floating:
       raise ValueError(
-          'A team reward needs a reward of one float for each agent, but one is'
-          f' {reward}.'
+          'A team reward needs a reward of one float per agent, but one agent'
+          f' has {reward}.'
       )
-    columns.append(steps_lib.one_a_step(rlds.REWARD, reward, reward.dtype))
-  reward = gathering.fill_unless(is_in, tf.stack(columns, 1))
+    columns.append(steps_lib.to_column(rlds.REWARD, reward, reward.dtype))
+  reward = rows_lib.fill_unless(is_acting, tf.stack(columns, 1))
   total = tf.reduce_sum(reward, 1)
-  if how == 'sum':
+  if reduction == 'sum':
     return total
-  count = tf.maximum(tf.math.count_nonzero(is_in, 1), 1)
+  count = tf.maximum(tf.math.count_nonzero(is_acting, 1), 1)
   return total / tf.cast(count, total.dtype)
 
 
@@ -128,56 +132,56 @@ def unroll_agents(
     steps: Any,
     windows: windows_lib.Windows,
     *,
-    agents: Optional[Sequence[Any]] = None,
-    presence: str = layout.PRESENCE,
-    team_reward: Optional[str] = 'sum',
-    state: Optional[str] = None,
+    agents: Sequence[Any] | None = None,
+    presence: str = episodes.PRESENCE,
+    team_reward: str | None = 'sum',
+    state: str | None = None,
     time_major: bool = False,
 ) -> unrolling.Chunks:
-  """Cuts an episode of many agents into chunks with a dimension of agents.
+  """Cuts a multi-agent episode into chunks with a dimension of agents.
 
-  These are the sequences on which DI-engine's QMIX and COMA learn. A time-major
-  batch of `B` chunks, with a team reward, has
+  DI-engine's QMIX and COMA learn from such sequences. A time-major batch of `B`
+  chunks, with a team reward, has
 
       observation, next_observation    [T, B, A, ...]
       action                           [T, B, A]
       reward, discount, is_terminal    [T, B]
       agent_mask, next_agent_mask      [T, B, A]
 
-  An agent's mask is True at every step at which it is there, except for the
-  last one, at which it does not act. This is COMA's weight. Its next mask is
-  True where it sees the next observation.
+  `agent_mask` is True at the steps at which an agent is present, except for its
+  last step, at which it does not act: the weights of COMA. `next_agent_mask` is
+  True where the agent sees the next observation.
 
   Args:
     steps: see `stack_agents`.
-    windows: which chunks are cut; see `windows.unroll`.
+    windows: the chunks to cut; see `windows.unroll`.
     agents: see `stack_agents`.
     presence: see `stack_agents`.
     team_reward: see `stack_agents`; by default the sum, as these learners take
-      one reward. A reward that all agents share is kept.
+      one reward. A shared reward is not changed.
     state: the path of the field with the recurrent states.
     time_major: whether columns and mask are `[L, C, ...]`.
 
   Returns:
-    The `Chunks`; every leaf of a field by agent is `[C, L, A, ...]`, and an
-    initial state by agent `[C, A, ...]`. In chunks, rows that were filled in
-    have `mask` False, whatever their `agent_mask` is.
+    The `Chunks`. Leaves of per-agent fields are `[C, L, A, ...]`, and a
+    per-agent initial state `[C, A, ...]`. Padding has a `mask` of False, with
+    any `agent_mask`.
 
   Raises:
     ValueError, InvalidArgumentError: as `stack_agents` and `windows.unroll` do;
       and if there is a field `next_agent_mask`.
   """
-  stacked = transitions.stack_dict(steps)
-  is_shared = rlds.REWARD not in layout.layout_of(stacked, presence).by_agent
+  steps = transitions.stack_dict(steps)
+  is_per_agent = rlds.REWARD in episodes.get_layout(steps, presence).per_agent
   stacked = stack_agents(
-      stacked,
+      steps,
       agents,
       presence=presence,
-      team_reward=None if is_shared else team_reward,
+      team_reward=team_reward if is_per_agent else None,
   )
-  is_there = stacked[AGENT_MASK]
-  stacked[AGENT_MASK] = presence_lib.acts(is_there)
+  is_present = stacked[AGENT_MASK]
+  stacked[AGENT_MASK] = presence_lib.is_acting(is_present)
   rows = transitions.transition_rows(stacked)
-  made = {NEXT_AGENT_MASK: is_there[1:]}
-  rows = transitions.add_columns(rows, made)
+  columns = {NEXT_AGENT_MASK: is_present[1:]}
+  rows = rows._replace(columns=transitions.add_columns(rows.columns, columns))
   return unrolling.unroll(rows, windows, state=state, time_major=time_major)

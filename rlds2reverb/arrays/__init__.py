@@ -1,5 +1,5 @@
-"""Normalising, resizing and augmenting arrays of NumPy.
+"""Normalization, resizing and augmentation of arrays, in NumPy.
 
-The definitions serve the functions of `transforms`, which work on tensors, too.
+`transforms` does the same with tensors, by the definitions in this package.
 Nothing here imports TensorFlow.
 """

@@ -1,39 +1,39 @@
-"""Changes images at random, as dlimp does, and Octo and OpenVLA with it.
+"""Random image augmentation as in dlimp, Octo and OpenVLA.
 
-`Augmentation` says by how much. The changes, their order and their random
-numbers are defined here, once. NumPy makes them for `random_access.Batches`,
-and TensorFlow for `transforms.augment_images`. The images differ by rounding,
-by 1 of 255 here and there.
+`Augmentation` has the ranges of the changes. `ImageChanges` defines their order
+and their random numbers once: in NumPy for `random_access.Batches`, and in
+TensorFlow for `transforms.augment_images`. The images of the two differ by
+rounding, by at most 1 of 255.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Optional, Tuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rlds2reverb.arrays import constants
+from rlds2reverb.arrays import normalization
 
-Range = Optional[Tuple[float, float]]
+Range = tuple[float, float] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-  """The amounts by which images are changed; `None` leaves a change out.
+  """The ranges of random changes of images; `None` disables a change.
 
-  The changes come in the order of the attributes. After each of them, colours
-  are clipped to [0, 1].
+  The changes are applied in the order of the attributes. Colors are clipped to
+  [0, 1] after each change.
 
   Attributes:
-    crop_scale: the least and the greatest share of the image's area.
-    crop_ratio: the least and the greatest ratio of width to height, relative to
-      the image's.
-    brightness: the largest number that is added or subtracted.
-    contrast: the least and the greatest factor of the distance from the mean.
-    saturation: the least and the greatest factor.
-    hue: the largest turn of hues, as a fraction of the circle of colours.
-    OCTO: that of Octo's main camera.
-    OCTO_WRIST: that of Octo's camera at the wrist.
-    OPENVLA: that of OpenVLA.
+    crop_scale: minimum and maximum fraction of the image area.
+    crop_ratio: minimum and maximum aspect ratio (width to height), relative to
+      the aspect ratio of the image.
+    brightness: the maximum number that is added or subtracted.
+    contrast: minimum and maximum factor of the difference from the mean.
+    saturation: minimum and maximum factor of the saturation.
+    hue: the maximum rotation of hues, as a fraction of the color circle.
+    OCTO: the augmentation of Octo's primary camera.
+    OCTO_WRIST: the augmentation of Octo's wrist camera.
+    OPENVLA: the augmentation of OpenVLA.
   """
 
   OCTO: ClassVar['Augmentation']
@@ -41,18 +41,19 @@ class Augmentation:
   OPENVLA: ClassVar['Augmentation']
 
   crop_scale: Range = None
-  crop_ratio: Tuple[float, float] = (1.0, 1.0)
-  brightness: Optional[float] = None
+  crop_ratio: tuple[float, float] = (1.0, 1.0)
+  brightness: float | None = None
   contrast: Range = None
   saturation: Range = None
-  hue: Optional[float] = None
+  hue: float | None = None
 
   def __post_init__(self):
     for name in ('crop_scale', 'crop_ratio', 'contrast', 'saturation'):
       bounds = getattr(self, name)
       if bounds is not None and not 0 <= bounds[0] <= bounds[1]:
         raise ValueError(
-            f'{name} must be two numbers, the least first, but is {bounds}.'
+            f'{name} must be a minimum and a maximum of at least 0, but is'
+            f' {bounds}.'
         )
 
 
@@ -69,10 +70,10 @@ Augmentation.OPENVLA = Augmentation(
 )
 
 
-class Changes:
-  """The changes of images, floats `[N, height, width, 3]` in [0, 1].
+class ImageChanges:
+  """Changes images, floats `[N, height, width, 3]` in [0, 1].
 
-  The methods are those of NumPy; a subclass replaces them for tensors.
+  The methods work on NumPy arrays; a subclass overrides them for tensors.
   """
 
   xp: Any = np
@@ -84,103 +85,110 @@ class Changes:
 
     Args:
       images: see the class.
-      augmentation: how much they are changed.
-      draw: float32 `[]` in [0, 1), from which all random numbers are made, as
-        all changes of an image have one seed in dlimp.
+      augmentation: the ranges of the changes.
+      draw: float32 `[]` in [0, 1), from which all changes are computed, because
+        dlimp draws all changes of an image with the same seed.
     """
 
-    def between(low, high):
+    def uniform(low, high):
       low, high = np.float32(low), np.float32(high)
       return draw * (high - low) + low
 
-    changed = augmentation
-    if changed.crop_scale:
-      area = between(*changed.crop_scale)
-      bounds = (self.log(np.float32(bound)) for bound in changed.crop_ratio)
-      low, high = bounds
+    if augmentation.crop_scale:
+      area = uniform(*augmentation.crop_scale)
+      low, high = (
+          self.log(np.float32(bound)) for bound in augmentation.crop_ratio
+      )
       ratio = self.xp.exp(draw * (high - low) + low)
-      one = np.float32(1)
-      spans = [
-          self.xp.minimum(self.xp.sqrt(share), one)
-          for share in (area / ratio, area * ratio)
+      full = np.float32(1)
+      sizes = [
+          self.xp.minimum(self.xp.sqrt(squared), full)
+          for squared in (area / ratio, area * ratio)
       ]
-      starts = [draw * (one - span) for span in spans]
-      images = self.clip(self.crop(images, starts, spans), 0, 1)
-    if changed.brightness:
-      shift = between(-changed.brightness, changed.brightness)
-      images = self.clip(images + shift, 0, 1)
-    if changed.contrast:
-      factor = between(*changed.contrast)
+      starts = [draw * (full - size) for size in sizes]
+      images = self.clip(self.crop(images, starts, sizes), 0, 1)
+    if augmentation.brightness:
+      delta = uniform(-augmentation.brightness, augmentation.brightness)
+      images = self.clip(images + delta, 0, 1)
+    if augmentation.contrast:
+      factor = uniform(*augmentation.contrast)
       images = self.clip(self.adjust_contrast(images, factor), 0, 1)
-    if changed.saturation or changed.hue:
-      images = self.adjust_colours(
+    if augmentation.saturation or augmentation.hue:
+      images = self.adjust_colors(
           images,
-          changed.saturation and between(*changed.saturation),
-          changed.hue and between(-changed.hue, changed.hue),
+          augmentation.saturation and uniform(*augmentation.saturation),
+          augmentation.hue and uniform(-augmentation.hue, augmentation.hue),
       )
     return images
 
-  def crop(self, images: Any, starts: Any, spans: Any) -> Any:
-    """Returns a part of the images, resized bilinearly to their size.
+  def crop(self, images: Any, starts: Any, sizes: Any) -> Any:
+    """Crops the images, and resizes the crop to their size bilinearly.
 
     Args:
       images: see the class.
-      starts: the top and the left end of the part, as shares of the image.
-      spans: its height and width.
+      starts: top and left of the crop, as fractions of the image size.
+      sizes: height and width of the crop, as fractions of the image size.
     """
-    for axis, (start, span) in enumerate(zip(starts, spans), 1):
+    for axis, (start, fraction) in enumerate(zip(starts, sizes), 1):
       size = images.shape[axis]
-      step = span * np.float32(size - 1) / np.float32(max(size - 1, 1))
-      at = start * np.float32(size - 1) + np.arange(size, dtype='f4') * step
-      low = np.floor(at).astype(np.int64).clip(0, size - 1)
-      high = np.ceil(at).astype(np.int64).clip(0, size - 1)
-      share = (at - low).astype(np.float32)
-      share = share.reshape([-1 if a == axis else 1 for a in range(4)])
-      below, above = images.take(low, axis), images.take(high, axis)
-      images = below + (above - below) * share
+      stride = fraction * np.float32(size - 1) / np.float32(max(size - 1, 1))
+      position = start * np.float32(size - 1)
+      position = position + np.arange(size, dtype='f4') * stride
+      low = np.floor(position).astype(np.int64).clip(0, size - 1)
+      high = np.ceil(position).astype(np.int64).clip(0, size - 1)
+      weight = (position - low).astype(np.float32)
+      weight = weight.reshape([-1 if a == axis else 1 for a in range(4)])
+      lower, upper = images.take(low, axis), images.take(high, axis)
+      images = lower + (upper - lower) * weight
     return images
 
   def adjust_contrast(self, images: Any, factor: Any) -> Any:
-    """Multiplies the distance from the mean of each image and colour."""
+    """Scales the difference from the mean of each image and channel."""
     mean = images.mean((1, 2), keepdims=True)
     return (images - mean) * factor + mean
 
-  def adjust_colours(self, images: Any, saturation: Any, hue: Any) -> Any:
-    """Multiplies saturations, and then adds to hues, unless they are None."""
+  def adjust_colors(self, images: Any, saturation: Any, hue: Any) -> Any:
+    """Multiplies saturations and rotates hues in HSV, unless they are None."""
     red, green, blue = np.moveaxis(images, -1, 0)
     # Ten times as fast as `images.max(-1)`.
     value = np.maximum(np.maximum(red, green), blue)
-    spread = value - np.minimum(np.minimum(red, green), blue)
-    safe = np.where(spread > 0, spread, 1)
+    chroma = value - np.minimum(np.minimum(red, green), blue)
+    divisor = np.where(chroma > 0, chroma, 1)
     angle = np.where(
         value == red,
-        (green - blue) / safe,
+        (green - blue) / divisor,
         np.where(
-            value == green, (blue - red) / safe + 2, (red - green) / safe + 4
+            value == green,
+            (blue - red) / divisor + 2,
+            (red - green) / divisor + 4,
         ),
     )
     angle = (angle / 6) % 1
-    pure = spread / np.where(value > 0, value, 1)
+    saturations = chroma / np.where(value > 0, value, 1)
     if saturation is not None:
-      pure = np.clip(pure * saturation, 0, 1)
+      saturations = np.clip(saturations * saturation, 0, 1)
     if hue:
       angle = (angle + hue) % 1
-    shades = [
-        np.clip(np.abs(angle * 6 - middle) * sign + shift, 0, 1)
-        for middle, sign, shift in ((3, 1, -1), (2, -1, 2), (4, -1, 2))
-    ]
-    return (1 + (np.stack(shades, -1) - 1) * pure[..., None]) * value[..., None]
+    pure = np.stack(
+        [
+            np.clip(np.abs(angle * 6 - center) * sign + offset, 0, 1)
+            for center, sign, offset in ((3, 1, -1), (2, -1, 2), (4, -1, 2))
+        ],
+        -1,
+    )
+    return (1 + (pure - 1) * saturations[..., None]) * value[..., None]
 
 
 def augment(
-    images: np.ndarray, augmentation: Augmentation, seed: Tuple[int, int]
+    images: np.ndarray, augmentation: Augmentation, seed: tuple[int, int]
 ) -> np.ndarray:
-  """Changes images at random, as `transforms.augment_images` does.
+  """Changes images at random, like `transforms.augment_images`.
 
   Args:
-    images: uint8 or floats in [0, 1], `[..., height, width, 3]`. Leading
-      dimensions, as of a window, have the same changes.
-    augmentation: how much they are changed.
+    images: uint8, or floats in [0, 1], `[..., height, width, 3]`. All images of
+      leading dimensions, such as a window, are changed in the same way. Black
+      images, of missing cameras, stay black.
+    augmentation: the ranges of the changes.
     seed: two integers, such as `(seed, index)`.
 
   Returns:
@@ -189,22 +197,22 @@ def augment(
   Raises:
     ValueError: if `images` has another dtype or shape.
   """
-  is_integer = images.dtype == np.uint8
-  are_images = images.ndim > 2 and images.shape[-1] == 3
-  if not are_images or not (is_integer or constants.is_floating(images)):
+  is_uint8 = images.dtype == np.uint8
+  has_shape = images.ndim > 2 and images.shape[-1] == 3
+  if not has_shape or not (is_uint8 or normalization.is_floating(images)):
     raise ValueError(
         'The images must be uint8 or floats [..., height, width, 3], but are'
         f' {images.dtype} {images.shape}.'
     )
-  numbers = images.astype(np.float32) / (255 if is_integer else 1)
-  numbers = numbers.reshape(-1, *images.shape[-3:])
-  is_there = numbers.any((1, 2, 3), keepdims=True)
-  numbers = Changes().apply(numbers, augmentation, fraction(seed))
-  numbers = np.where(is_there, numbers, 0)
-  if is_integer:
+  floats = images.astype(np.float32) / (255 if is_uint8 else 1)
+  floats = floats.reshape(-1, *images.shape[-3:])
+  is_black = ~floats.any((1, 2, 3), keepdims=True)
+  floats = ImageChanges().apply(floats, augmentation, draw_uniform(seed))
+  floats = np.where(is_black, 0, floats)
+  if is_uint8:
     # As TensorFlow converts floats to integers.
-    numbers = np.clip(np.floor(numbers * np.float32(255.5)), 0, 255)
-  return numbers.reshape(images.shape).astype(images.dtype)
+    floats = np.clip(np.floor(floats * np.float32(255.5)), 0, 255)
+  return floats.reshape(images.shape).astype(images.dtype)
 
 
 _HALF = np.uint64(32)
@@ -214,11 +222,11 @@ _INCREMENTS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _KEY = (np.uint64(0x3EC8F720), np.uint64(0x02461E29))
 
 
-def fraction(seed: Tuple[int, int]) -> np.float32:
+def draw_uniform(seed: tuple[int, int]) -> np.float32:
   """Returns the first number of TensorFlow's `stateless_uniform`.
 
-  Its generator is Philox 4x32 of 10 rounds (Salmon et al. 2011), whose key and
-  counter are made of the seed by a first run.
+  Its generator is Philox 4x32 with 10 rounds (Salmon et al. 2011), whose key
+  and counter are computed from the seed by a first run.
   """
   words = np.array(seed, np.int64).view(np.uint64)
   counter = [half for word in words for half in (word & _LOW, word >> _HALF)]
@@ -237,5 +245,5 @@ def _philox(counter, key):
     low, high = _MULTIPLIERS[0] * a, _MULTIPLIERS[1] * c
     a, b = (high >> _HALF) ^ b ^ key[0], high & _LOW
     c, d = (low >> _HALF) ^ d ^ key[1], low & _LOW
-    key = [(k + more) & _LOW for k, more in zip(key, _INCREMENTS)]
+    key = [(k + i) & _LOW for k, i in zip(key, _INCREMENTS)]
   return a, b, c, d

@@ -9,7 +9,6 @@ import tree
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 
@@ -55,7 +54,7 @@ def align(
       message lists each difference by its path, and what each data set has.
   """
   datasets = {
-      name: stacked_steps.stack_episodes(dataset)
+      name: steps_lib.stack_episodes(dataset)
       if _has_steps(dataset.element_spec)
       else dataset
       for name, dataset in datasets.items()
@@ -81,7 +80,7 @@ def align(
         [element] = element
       filled = _fill(element, owned[source], spec)
       facts = tf.constant(source), {
-          steps_lib.field_path(keys): tf.constant(keys in owned[source])
+          paths.name_of(keys): tf.constant(keys in owned[source])
           for keys in partial
       }
       if of_batches:
@@ -120,7 +119,7 @@ def _of_any_size(name: str, spec: Any) -> Any:
     if leaf.shape.rank == 0:
       raise ValueError(
           'With batch_size, data sets of batches are mixed, but'
-          f' {steps_lib.field_path(keys) or "the element"} of {name} is a'
+          f' {paths.name_of(keys) or "the element"} of {name} is a'
           ' scalar. Call batch() on the data set.'
       )
     return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
@@ -157,7 +156,7 @@ def _merge(
   described = ', '.join(
       f'{name} has {_describe(spec)}' for name, spec in specs.items()
   )
-  differences.append(f'{steps_lib.field_path(keys) or "element"}: {described}')
+  differences.append(f'{paths.name_of(keys) or "element"}: {described}')
   return found[0]
 
 
@@ -206,7 +205,7 @@ def _nearest_length(element, own, spec, keys) -> tf.Tensor:
   like = [other for other in own if paths.get(spec, other).shape[:1] == [None]]
   if not like:
     raise ValueError(
-        f'{steps_lib.field_path(keys)} is of no known length, and the data set'
+        f'{paths.name_of(keys)} is of no known length, and the data set'
         ' without it has no other field whose length it could take.'
     )
   shared = lambda other: len(os.path.commonprefix([keys, other]))

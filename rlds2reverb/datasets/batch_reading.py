@@ -14,17 +14,14 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import readable_features
 from rlds2reverb.datasets import record_parsing
 from rlds2reverb.datasets import records as records_lib
-from rlds2reverb.episodes import attempts
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import episode_batches
-from rlds2reverb.episodes import faults
-from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import pipeline_cache
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
 
 # The features that TFDS decodes for each step alone, in a sequence of any
@@ -45,8 +42,8 @@ class _Read(NamedTuple):
   Attributes:
     is_good: bool `[]`: whether they could be read.
     records: a dict of the string of each record, and of more, `[E]`.
-    result: a `grouping.Group`, and later an `EpisodeBatch`. Of no episodes
-      if the records could not be read.
+    result: an `EpisodeBatch`, before decoding with row splits for each leaf. It
+      has no episodes if the records could not be read.
   """
 
   is_good: tf.Tensor
@@ -91,7 +88,7 @@ def read_batches(
       split,
       shuffle_files=shuffle_files,
       read_config=read_config,
-      max_bytes=grouping.GROUP_BYTES,
+      max_bytes=batch_lib.BATCH_BYTES,
   )
   if records is None:
     return None
@@ -128,7 +125,7 @@ class _Settings:
   decode_steps: Callable[[Any], Any] = dataclasses.field(compare=False)
 
 
-@pipeline_cache.cache_pipeline
+@pipelines.cache_pipeline
 def _parse_and_decode(records, settings):
   """Returns the `EpisodeBatch`s of `records.RecordBatches`."""
   reader = _Reader(settings, records.order)
@@ -139,18 +136,20 @@ def _parse_and_decode(records, settings):
   # Bad records are rare, so many records are parsed and decoded at once. Only
   # if that fails are they read again, one by one.
   parallel = settings.num_parallel_calls
-  batches = records_lib.complete_batches(records, grouping.GROUP_BYTES)
-  parsed = attempts.attempt(batches, reader.parse, reader.bad_parsed, parallel)
-  parts = graphs.flat_map(parsed, reader.parts)
+  batches = records_lib.complete_batches(records, batch_lib.BATCH_BYTES)
+  parsed = pipelines.map_or_else(
+      batches, reader.parse, reader.bad_parsed, parallel
+  )
+  parts = pipelines.flat_map(parsed, reader.parts)
   if _is_stored_plainly(settings.features[rlds.STEPS].feature):
     # A guard against errors takes milliseconds, and nothing can fail here.
-    decoded = graphs.map_elements(parts, reader.decode, parallel)
+    decoded = pipelines.map_elements(parts, reader.decode, parallel)
   else:
-    decoded = attempts.attempt(
+    decoded = pipelines.map_or_else(
         parts, reader.decode, reader.bad_decoded, parallel
     )
-  numbered = graphs.scan(decoded, tf.constant(0, tf.int64), with_index)
-  return graphs.flat_map(numbered, reader.to_batches)
+  numbered = pipelines.scan(decoded, tf.constant(0, tf.int64), with_index)
+  return pipelines.flat_map(numbered, reader.to_batches)
 
 
 class _Reader:
@@ -168,16 +167,16 @@ class _Reader:
         for spec in tf.nest.flatten(steps.get_tensor_spec())
         if spec.dtype != tf.string and spec.shape.is_fully_defined()
     ]
-    self._row_bytes = blocks.step_bytes(numbers)
+    self._row_bytes = steps_lib.estimate_step_bytes(numbers)
     # Each is used twice, and building it takes long.
-    self._parse_fn = graphs.built_once(self._parse)
-    self._decode_fn = graphs.built_once(
+    self._parse_fn = pipelines.traced_once(self._parse)
+    self._decode_fn = pipelines.traced_once(
         lambda columns: settings.decode_steps(parser.nest_steps(columns))
     )
 
   def parse(self, bounds, records) -> _Read:
     """Parses a batch of records."""
-    some = stacked_steps.rows_of(records, *tf.unstack(bounds))
+    some = rows_lib.slice_rows(records, *tf.unstack(bounds))
     return _Read(True, some, self._parse_whole(some))
 
   def bad_parsed(self, spec, bounds, records) -> _Read:
@@ -185,40 +184,44 @@ class _Reader:
     nothing = steps_lib.zeros(spec.result)
     return _Read(
         False,
-        stacked_steps.rows_of(records, *tf.unstack(bounds)),
+        rows_lib.slice_rows(records, *tf.unstack(bounds)),
         # The row splits of no episodes are a 0.
-        nothing._replace(splits=tf.pad(nothing.splits, [[0, 0], [0, 1]])),
+        nothing._replace(
+            row_splits=tf.pad(nothing.row_splits, [[0, 0], [0, 1]])
+        ),
     )
 
   def parts(self, read: _Read) -> tf.data.Dataset:
     """Divides records into parts that become batches; bad ones are one part."""
     bounds = tf.cond(
         read.is_good,
-        lambda: grouping.bounds(read.result.splits, self._row_bytes),
+        lambda: batch_lib.divide(read.result.row_splits, self._row_bytes),
         lambda: tf.stack([[0, _num_records(read.records)]]),
     )
-    return graphs.with_each(tf.data.Dataset.from_tensor_slices(bounds), read)
+    return pipelines.pair_each(tf.data.Dataset.from_tensor_slices(bounds), read)
 
   def decode(self, bounds, read: _Read) -> _Read:
     """Decodes the episodes of a part."""
-    part = grouping.part(tf.where(read.is_good, bounds, 0), read.result)
-    is_equal = tf.reduce_all(part.splits == part.splits[:1])
+    part = batch_lib.slice_episodes(
+        tf.where(read.is_good, bounds, 0), read.result
+    )
+    is_equal = tf.reduce_all(part.row_splits == part.row_splits[:1])
     return _Read(
         read.is_good & is_equal,
-        stacked_steps.rows_of(read.records, *tf.unstack(bounds)),
+        rows_lib.slice_rows(read.records, *tf.unstack(bounds)),
         self._to_batch(part),
     )
 
   def bad_decoded(self, spec, bounds, read: _Read) -> _Read:
     """Returns what stands for a part that cannot be decoded."""
-    records = stacked_steps.rows_of(read.records, *tf.unstack(bounds))
+    records = rows_lib.slice_rows(read.records, *tf.unstack(bounds))
     return _Read(False, records, steps_lib.zeros(spec.result))
 
   def to_batches(self, first, read: _Read) -> tf.data.Dataset:
     """Returns the batch; for a bad batch, those of its records, read alone."""
 
     def alone(index):
-      record = stacked_steps.rows_of(read.records, index, index + 1)
+      record = rows_lib.slice_rows(read.records, index, index + 1)
       batch = self._to_batch(_check_equal(self._parse_whole(record)))
       return _without_fault(_of_one(batch))
 
@@ -233,7 +236,7 @@ class _Reader:
         read.is_good,
         lambda: to_variant(good),
         lambda: to_variant(
-            attempts.attempt(
+            pipelines.map_or_else(
                 tf.data.Dataset.range(_num_records(read.records)),
                 alone,
                 without_steps,
@@ -248,22 +251,24 @@ class _Reader:
     fields = {**self._decode_fields(parsed.fields), **fields}
     return parsed._replace(fields=fields), is_whole
 
-  def _parse_whole(self, records) -> grouping.Group:
+  def _parse_whole(self, records) -> batch_lib.EpisodeBatch:
     """Returns parsed records, or fails."""
     parsed, is_whole = self._parse_fn(records)
-    return graphs.asserted(parsed, is_whole, record_parsing.NO_WHOLE_STEPS)
+    return errors.assert_true(parsed, is_whole, record_parsing.NO_WHOLE_STEPS)
 
-  def _to_batch(self, parsed) -> episode_batches.EpisodeBatch:
-    return episode_batches.EpisodeBatch(
-        self._decode_fn(parsed.columns), parsed.splits[0], parsed.fields
+  def _to_batch(self, parsed) -> batch_lib.EpisodeBatch:
+    return batch_lib.EpisodeBatch(
+        self._decode_fn(parsed.steps), parsed.row_splits[0], parsed.fields
     )
 
 
-def _check_equal(parsed: grouping.Group) -> grouping.Group:
+def _check_equal(parsed: batch_lib.EpisodeBatch) -> batch_lib.EpisodeBatch:
   """Returns parsed columns, after a check that lengths are the same."""
-  splits = parsed.splits
+  splits = parsed.row_splits
   is_equal = tf.reduce_all(splits == splits[:1])
-  return parsed._replace(splits=graphs.asserted(splits, is_equal, splits))
+  return parsed._replace(
+      row_splits=errors.assert_true(splits, is_equal, splits)
+  )
 
 
 def _num_records(records) -> tf.Tensor:
@@ -271,14 +276,14 @@ def _num_records(records) -> tf.Tensor:
 
 
 def _without_fault(
-    batch: episode_batches.EpisodeBatch,
-) -> episode_batches.EpisodeBatch:
-  return batch._replace(fault=faults.Fault('').tensors())
+    batch: batch_lib.EpisodeBatch,
+) -> batch_lib.EpisodeBatch:
+  return batch._replace(fault=errors.Fault('').tensors())
 
 
 def _of_one(
-    batch: episode_batches.EpisodeBatch,
-) -> episode_batches.EpisodeBatch:
+    batch: batch_lib.EpisodeBatch,
+) -> batch_lib.EpisodeBatch:
   """Returns a batch that is known to have one episode."""
   return batch._replace(
       row_splits=tf.ensure_shape(batch.row_splits, [2]),
@@ -325,13 +330,21 @@ def _field_decoder(features, decoders) -> Callable[[Any], Dict[str, Any]]:
   names = [name for name in features if name != rlds.STEPS]
   if not names:
     return lambda fields: fields
+  fields = tfds.features.FeaturesDict({name: features[name] for name in names})
+  stored = readable_features.readable_fields(fields)
   sequence = tfds.features.FeaturesDict(
-      {name: tfds.features.Sequence(features[name]) for name in names}
+      {name: tfds.features.Sequence(part) for name, part in stored.items()}
   )
-  decoders = {name: decoders[name] for name in names if name in decoders}
-  return lambda fields: image_decoders.decode(
-      sequence, fields, decoders or None
+  decoders = readable_features.without_empty(
+      {name: decoders[name] for name in names if name in decoders}
   )
+
+  def decode(stored):
+    stored = readable_features.without_empty(stored)
+    decoded = image_decoders.decode(sequence, stored, decoders or None)
+    return readable_features.restore(fields, decoded)
+
+  return decode
 
 
 def _is_stored_plainly(steps) -> bool:

@@ -10,13 +10,15 @@ import io
 import os
 import re
 import shutil
-from typing import BinaryIO, Iterable, Iterator, List, Tuple, Union
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Tuple, Union
 
 from etils import epath
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import tf_errors
+from rlds2reverb.episodes import errors
+from rlds2reverb.store import damage
+from rlds2reverb.store import json_files
 
 PathLike = Union[str, os.PathLike]
 
@@ -147,18 +149,80 @@ def local_files(path: str) -> List[str]:
   )
 
 
+class _Text(io.StringIO):
+  """The text of a file, whose parser may find brackets nested too deeply."""
+
+  def __exit__(self, kind, error, traceback):
+    super().__exit__(kind, error, traceback)
+    if kind is RecursionError:
+      raise ValueError(
+          f'{self.name} cannot be parsed: its values are nested too deeply.'
+      ) from error
+
+
 def open_text(path: str) -> io.StringIO:
   """Returns the text of a file, as an open file with the name `path`.
 
+  A RecursionError in the body of a `with` statement, as JSON that is nested
+  deeply raises it, becomes a ValueError that names the file.
+
   Raises:
     FileNotFoundError: if there is no such file.
+    ValueError: if it is not text.
   """
   # The file is read whole, because TensorFlow's `readline` treats an error as
   # the end of the file.
-  with os_errors(path), epath.Path(path).open() as f:
-    text = io.StringIO(f.read())
+  try:
+    with os_errors(path), epath.Path(path).open() as f:
+      text = _Text(f.read())
+  except UnicodeDecodeError as e:
+    raise ValueError(f'{path} is not a text file in UTF-8: {e}.') from e
   text.name = path
   return text
+
+
+def read_json(path: str, remedy: str) -> Dict[str, Any]:
+  """Returns the JSON object in a file of this library.
+
+  Args:
+    path: the file.
+    remedy: a sentence that says what to do if the file is damaged.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    OSError: if it does not hold a JSON object.
+  """
+  with json_files.naming_damage(path, remedy), open_text(path) as f:
+    text = f.read()
+  return json_files.parse(text, path, remedy)
+
+
+def pointer_hint(path: str) -> str:
+  """Returns what to do about a Git LFS pointer at a path, or an empty string.
+
+  Git checks out a pointer, a text of three lines, in place of a large file that
+  was not downloaded.
+
+  Args:
+    path: a file or, on the local disk, a folder, which is searched.
+  """
+  paths = [path]
+  if not is_url(path) and os.path.isdir(path):
+    paths = local_files(path)
+  for file in paths:
+    with contextlib.suppress(OSError):
+      if size_of(file) <= damage.MAX_POINTER_BYTES:
+        with open_binary(file) as f:
+          if f.read(len(damage.POINTER)) == damage.POINTER:
+            return damage.pointer(file)
+  return ''
+
+
+def check_not_pointer(path: str) -> None:
+  """Raises a ValueError if there is a Git LFS pointer at a path."""
+  found = pointer_hint(path)
+  if found:
+    raise ValueError(found)
 
 
 @contextlib.contextmanager
@@ -198,7 +262,10 @@ def stamp_of(path: str) -> Tuple[int, int]:
     OSError: if the file system cannot be reached.
   """
   if not is_url(path):
-    stat = os.stat(path)
+    try:
+      stat = os.stat(path)
+    except FileNotFoundError as e:
+      raise FileNotFoundError(damage.missing(path)) from e
     return stat.st_size, stat.st_mtime_ns
   with os_errors(path):
     stat = tf.io.gfile.stat(path)
@@ -242,10 +309,12 @@ def os_errors(path: str) -> Iterator[None]:
     yield
   except tf.errors.NotFoundError as e:
     raise FileNotFoundError(
-        f'{path} is not there: {tf_errors.message_of(e)}'
+        f'{path} is not there: {errors.message_of(e, path)}'
     ) from e
   except tf.errors.OpError as e:
-    raise OSError(f'{path} cannot be reached: {tf_errors.message_of(e)}') from e
+    raise OSError(
+        f'{path} cannot be reached: {errors.message_of(e, path)}'
+    ) from e
 
 
 @contextlib.contextmanager
@@ -259,6 +328,5 @@ def writing_to(path: str) -> Iterator[None]:
   except BlockingIOError:
     raise
   except OSError as e:
-    raise type(e)(
-        e.errno, f'{path} cannot be written: {e.strerror}', e.filename
-    ) from e
+    # With the number, the message would have the path a second time.
+    raise type(e)(f'{path} cannot be written: {e.strerror or e}.') from e

@@ -1,8 +1,11 @@
 """Reads RLDS data sets on disk, in the TFDS format, as stacked episodes."""
 
+import dataclasses
+import functools
 import os
 from typing import Any, Callable, Dict, Optional
 
+from google.protobuf import json_format
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
@@ -10,11 +13,18 @@ from rlds2reverb.datasets import batch_reading
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import readable_features
+from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.datasets import versions
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import private
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import tf_private
+
+# Files of fewer episodes are not asked for their size.
+_MANY = 1 << 20
 
 
 def load_episodes(
@@ -86,25 +96,102 @@ def load_episodes(
       shuffle_files=shuffle_files,
       read_config=read_config,
   )
+  is_known = read_config.assert_cardinality and not (
+      read_config.repeat_filenames or read_config.input_context
+  )
+  num_episodes = builder.info.splits[split].num_examples
+  explain = functools.partial(_explain, builder, split)
   if batches is not None:
-    is_known = read_config.assert_cardinality and not (
-        read_config.repeat_filenames or read_config.input_context
+    # All data sets that are made of it have it among their inputs.
+    batches = tf_private.with_damage_finder(batches, explain)
+    return episode_dataset.EpisodeDataset(
+        batches, num_episodes if is_known else None
     )
-    num_episodes = builder.info.splits[split].num_examples
-    return data_sets.Episodes(batches, num_episodes if is_known else None)
-  episodes = builder.as_dataset(
-      split=split,
-      decoders={
-          **(decoders or {}),
-          rlds.STEPS: tfds.decode.SkipDecoding(),
-      },
-      shuffle_files=shuffle_files,
-      read_config=read_config,
+  # Without its own check, which does not name the files.
+  read_config = dataclasses.replace(read_config, assert_cardinality=False)
+  # TFDS itself reads neither ArrayRecord files nor all features as tf.data.
+  is_readable = readable_features.readable(features) is features
+  if is_readable and not records_lib.is_array_record(builder, read_config):
+    decode_episode = episode_decoder(features, decoders)
+    decoders = {**(decoders or {}), rlds.STEPS: tfds.decode.SkipDecoding()}
+    with tf_private.read_tfrecords_by(record_places.read_file):
+      episodes = builder.as_dataset(
+          split=split,
+          decoders=decoders,
+          shuffle_files=shuffle_files,
+          read_config=read_config,
+      )
+  else:
+    decode_record = record_decoder(features, decoders)
+    decode_episode = lambda fields: {
+        **decode_record(fields.pop(records_lib.RECORD)),
+        **fields,
+    }
+    episodes = records_lib.read_records(
+        builder, split, shuffle_files=shuffle_files, read_config=read_config
+    )
+    if episodes is None:
+      raise ValueError(
+          f'{builder.info.full_name} has features that TFDS cannot read with'
+          ' tf.data, and its builder does not read TFRecord or ArrayRecord'
+          ' files.'
+      )
+  decode = decode_episode
+  if is_known:
+    count = tf.constant(num_episodes, tf.int64)
+    episodes = episode_dataset.with_cardinality(episodes, count)
+    decode = lambda unused_number, episode: decode_episode(episode)
+  return tf_private.with_damage_finder(
+      tf_private.WrappedDataset(
+          episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+      ),
+      explain,
   )
-  decode_episode = episode_decoder(features, decoders)
-  return private.WrappedDataset(
-      episodes.map(decode_episode, num_parallel_calls=tf.data.AUTOTUNE)
-  )
+
+
+def record_decoder(
+    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
+) -> Callable[[tf.Tensor], Dict[str, Any]]:
+  """Returns a function that parses and decodes the record of an episode.
+
+  Args:
+    features: the features of a data set.
+    decoders: see `load_episodes`.
+
+  Returns:
+    A function from a record, string `[]`, to an episode with stacked steps.
+  """
+  stored = readable_features.readable(features)
+  decode = episode_decoder(features, decoders)
+  decoders = {
+      **readable_features.without_empty(decoders or {}),
+      rlds.STEPS: tfds.decode.SkipDecoding(),
+  }
+
+  def decode_record(record):
+    episode = decode(stored.deserialize_example(record, decoders=decoders))
+    if stored is features:
+      return episode
+    steps = episode.pop(rlds.STEPS)
+    fields = {key: part for key, part in features.items() if key != rlds.STEPS}
+    fields = tfds.features.FeaturesDict(fields)
+    return {**readable_features.restore(fields, episode), rlds.STEPS: steps}
+
+  return decode_record
+
+
+def _explain(builder: tfds.core.DatasetBuilder, split: Any) -> str:
+  """Returns which file of a split is damaged, and how; or an empty string."""
+  file_format = tf_private.file_format_of(builder)
+  for part in builder.info.splits[split].file_instructions:
+    path = os.fspath(part.filename)
+    records = records_lib.read_file(file_format, path, 0, -1)
+    found = record_places.find_damage(
+        path, records, part.examples_in_shard, is_exact=True
+    )
+    if found:
+      return found
+  return ''
 
 
 def find_rlds_builder(
@@ -120,12 +207,56 @@ def find_rlds_builder(
     )
   with files.os_errors(os.fspath(name_or_directory)):
     builder = find_builder(name_or_directory, data_dir)
+  _check_splits(builder)
+  if not builder.info.splits:
+    raise ValueError(
+        f'{builder.data_path} has no splits: {versions.INFO_FILE} must have'
+        " their names and shardLengths, such as of 'train'."
+    )
   if rlds.STEPS not in builder.info.features:
     raise ValueError(
         f'{name_or_directory} is not an RLDS data set: its features are'
         f' {sorted(builder.info.features)}, without {rlds.STEPS}.'
     )
   return builder
+
+
+def _check_splits(builder: tfds.core.DatasetBuilder) -> None:
+  """Checks the files and the numbers of episodes of all splits.
+
+  Raises:
+    ValueError: if a split has files outside of the folder of the data set that
+      the user does not allow, or more episodes than a file can have.
+  """
+  if not tf_private.reads_files(builder):
+    return
+  folder = os.fspath(builder.data_path)
+  is_local = not files.is_url(folder)
+  for name, split in builder.info.splits.items():
+    lengths = list(split.shard_lengths)
+    if not lengths or split.filename_template is None:
+      continue
+    try:
+      paths = [os.fspath(path) for path in split.filepaths]
+    except (LookupError, ValueError) as e:
+      raise ValueError(
+          f'filepathTemplate of the split {name} in'
+          f' {folder}/{versions.INFO_FILE} is damaged: {e}. Correct it.'
+      ) from e
+    for path, length in zip(paths, lengths):
+      what = f'The split {name} in {folder}/{versions.INFO_FILE}'
+      if is_local:
+        limits.check_place(what, path, folder)
+      elif '..' in path.split('/'):
+        raise ValueError(f'{what} names {path}, outside of {folder}.')
+      if length < 0 or (length > _MANY and is_local):
+        is_there = os.path.isfile(path)
+        size = os.path.getsize(path) if is_there else 0
+        if length < 0 or length > max(size, _MANY):
+          raise ValueError(
+              f'{folder}/{versions.INFO_FILE} says that {path} has {length}'
+              f' episodes, but the file has {size} bytes. Correct shardLengths.'
+          )
 
 
 def episode_decoder(
@@ -145,25 +276,70 @@ def episode_decoder(
   decode_steps = _steps_decoder(features, decoders)
   return lambda episode: {
       **episode,
-      rlds.STEPS: stacked_steps.with_equal_lengths(
+      rlds.STEPS: steps_lib.check_equal_lengths(
           decode_steps(episode[rlds.STEPS])
       ),
   }
 
 
 def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
-  steps = features[rlds.STEPS].feature
+  step = features[rlds.STEPS].feature
+  steps = readable_features.readable(features)[rlds.STEPS].feature
   # TFDS stores steps like a sequence, which can be decoded at once.
   sequence = tfds.features.FeaturesDict(
       {rlds.STEPS: tfds.features.Sequence(steps)}
   )
   found = image_decoders.decoders_of_one_size(
-      steps, (decoders or {}).get(rlds.STEPS), (rlds.STEPS,)
+      steps,
+      readable_features.without_empty((decoders or {}).get(rlds.STEPS)),
+      (rlds.STEPS,),
   )
   found = found and {rlds.STEPS: found}
-  return lambda stored: image_decoders.decode(
-      sequence, {rlds.STEPS: stored}, found
-  )[rlds.STEPS]
+  if steps is step:
+    return lambda stored: image_decoders.decode(
+        sequence, {rlds.STEPS: stored}, found
+    )[rlds.STEPS]
+
+  def decode(stored):
+    stored = {rlds.STEPS: readable_features.without_empty(stored)}
+    decoded = image_decoders.decode(sequence, stored, found)
+    return readable_features.restore(step, decoded[rlds.STEPS])
+
+  return decode
+
+
+def _read_builder(folder: str) -> tfds.core.DatasetBuilder:
+  """Returns the TFDS builder of the folder of a version.
+
+  Raises:
+    ImportError: if a class of its features cannot be imported.
+    ValueError: if its metadata is damaged.
+  """
+  try:
+    return tfds.builder_from_directory(folder)
+  except ImportError as e:
+    raise ImportError(
+        f'features.json of {folder} has a class that cannot be imported: {e}.'
+        ' If you trust the data set, install the package of the class.',
+        name=e.name,
+    ) from e
+  except (
+      ArithmeticError,
+      AssertionError,
+      AttributeError,
+      LookupError,
+      RecursionError,
+      TypeError,
+      ValueError,
+      json_format.ParseError,
+  ) as e:
+    if folder in str(e):
+      raise
+    text = ' '.join(str(e).split())[:300].rstrip('.')
+    raise ValueError(
+        f'{versions.INFO_FILE} or features.json of {folder} is damaged:'
+        f' {type(e).__name__}: {text}. Copy them from where they are whole.'
+    ) from e
 
 
 def find_builder(
@@ -181,7 +357,7 @@ def find_builder(
   name = os.fspath(name_or_directory)
   directory = files.expand(name)
   if files.is_folder(directory):
-    return tfds.builder_from_directory(versions.find_folder(directory))
+    return _read_builder(versions.find_folder(directory))
   if data_dir is not None:
     data_dir = files.expand(data_dir)
   try:
@@ -189,15 +365,22 @@ def find_builder(
   except (tfds.core.registered.DatasetNotFoundError, ValueError):
     # The message of TFDS has 40 lines, and does not help.
     message = f'{name} is neither a directory nor the name of a TFDS data set.'
-    if name[:1] not in ('/', '~', '.') and not os.path.exists(directory):
+    extension = other_formats.by_extension(directory)
+    hint = other_formats.hint(directory)
+    if os.path.isfile(directory):
+      message = (
+          f'{message[:-1]}, but a file. Read a file of another format by'
+          f' formats.load({name!r}, {extension or "hdf5"!r}).'
+      )
+    elif name[:1] in ('/', '~', '.') or extension:
+      message = f'There is no file or folder {directory}.'
+    else:
       message += (
           " If it is a name of another format, such as LeRobot's, say so:"
-          f" formats.load({name!r}, 'lerobot'), IndexedData({name!r},"
-          " options={'format': 'lerobot'}), or --format=lerobot."
+          f" formats.load({name!r}, 'lerobot'), or IndexedData({name!r},"
+          " options={'format': 'lerobot'})."
       )
-    raise FileNotFoundError(
-        f'{message}{other_formats.hint(directory)}'
-    ) from None
+    raise FileNotFoundError(f'{message}{hint}') from None
   if not files.is_folder(os.fspath(builder.data_path)):
     raise FileNotFoundError(
         f'The TFDS data set {name} is not in {builder.data_dir}. Prepare it'

@@ -10,7 +10,10 @@ import fcntl
 import os
 from typing import Iterator
 
+from absl import logging
+
 from rlds2reverb.datasets import files
+from rlds2reverb.store import json_files
 
 # The errors of file systems that lack an operation.
 UNSUPPORTED = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -32,10 +35,11 @@ def locked(path: str, target: str, *, wait: bool = False) -> Iterator[bool]:
     BlockingIOError: if another process has the lock, unless `wait` is set.
     OSError: if the file cannot be written.
   """
+  json_files.refuse_link(path)
   with files.writing_to(target):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     while True:
-      lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+      lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
       try:
         is_locked = _try_lock(lock, target, wait)
       except BaseException:
@@ -56,10 +60,13 @@ def locked(path: str, target: str, *, wait: bool = False) -> Iterator[bool]:
 def _try_lock(lock: int, target: str, wait: bool) -> bool:
   """Locks a file, or returns False where the file system has no locks."""
   try:
-    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
-    # The error number is left out: it would stand before the sentence.
-    raise BlockingIOError(f'Another process is writing {target}.') from e
+    if not wait:
+      # The error number is left out: it would stand before the sentence.
+      raise BlockingIOError(f'Another process is writing {target}.') from e
+    logging.info('Waiting for another process, which writes %s.', target)
+    fcntl.flock(lock, fcntl.LOCK_EX)
   except OSError as e:
     if e.errno not in UNSUPPORTED:
       raise

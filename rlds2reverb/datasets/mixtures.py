@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import alignment
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
-from rlds2reverb.episodes import seeds as seeds_lib
+from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import steps as steps_lib
 
 _STOPS = ('never', 'first', 'all')
@@ -92,7 +92,8 @@ def mix_datasets(
   checks.check_not_negative('start', start)
   weights = dict.fromkeys(datasets, 1.0) if weights is None else weights
   checks.check_weights(weights, datasets)
-  total = sum(weights.values())
+  scaled = random_lib.scale_weights(list(weights.values())).tolist()
+  chance_of = {name: one / sum(scaled) for name, one in zip(weights, scaled)}
   parts, chances = [], []
   aligned = alignment.align(datasets, of_batches=batch_size is not None)
   for name, part in aligned.items():
@@ -102,7 +103,7 @@ def mix_datasets(
         # The error is reached only if there is nothing to repeat.
         part = part.repeat().concatenate(_error(part.element_spec, name))
       parts.append(part)
-      chances.append(weights[name] / total)
+      chances.append(chance_of[name])
   if batch_size is None:
     if subbatch_size is not None:
       parts = [_stacked(part, subbatch_size, stop_when) for part in parts]
@@ -130,21 +131,24 @@ def mix_datasets(
 
 
 def draw_sources(
-    weights: Any, num_draws: int, seed: seeds_lib.Seed
+    weights: Any, num_draws: int, seed: random_lib.Seed
 ) -> tf.Tensor:
   """Draws indices in proportion to weights.
 
   Args:
     weights: numbers from 0 up, not all 0, float64 `[S]`.
     num_draws: how many indices to draw.
-    seed: the seed of all of them, see `seeds.to_pair`.
+    seed: the seed of all of them, see `random.to_seed_pair`.
 
   Returns:
     The indices, int64 `[num_draws]`. One of weight 0 is never drawn.
   """
   edges = tf.cumsum(tf.convert_to_tensor(weights, tf.float64))
   places = tf.random.stateless_uniform(
-      [num_draws], seeds_lib.to_pair(seed), maxval=edges[-1], dtype=tf.float64
+      [num_draws],
+      random_lib.to_seed_pair(seed),
+      maxval=edges[-1],
+      dtype=tf.float64,
   )
   return tf.searchsorted(edges, places, side='right', out_type=tf.int64)
 
@@ -187,7 +191,7 @@ def _exact(
   """Returns batches with the same number of elements of each data set."""
   shares = batch_size * np.array(probabilities)
   sizes = np.rint(shares).astype(int)
-  if not np.allclose(shares, sizes, rtol=0, atol=1e-6):
+  if not np.allclose(shares, sizes, rtol=0, atol=1e-6) or not sizes.all():
     raise ValueError(
         f'A batch of {batch_size} cannot be shared exactly: that makes'
         f' {shares.tolist()} elements. Choose another batch_size, or'
@@ -206,6 +210,6 @@ def _exact(
 def _error(spec, name):
   def fail(_):
     message = f'The data set {name} is empty and cannot be repeated.'
-    return graphs.asserted(steps_lib.zeros(spec), False, message)
+    return errors.assert_true(steps_lib.zeros(spec), False, message)
 
   return tf.data.Dataset.range(1).map(fail)

@@ -16,9 +16,12 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
+from rlds2reverb.datasets import array_record_reading
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import record_parsing
-from rlds2reverb.episodes import private
+from rlds2reverb.datasets import record_places
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import tf_private
 
 _IGNORE = 1  # A value of `external_state_policy`.
 
@@ -44,6 +47,14 @@ _PURE = (
     'LookupTableFindV2',
     'StatefulPartitionedCall',
     'While',
+)
+
+# The names of Python functions whose results depend on inputs and files alone.
+_PURE_FUNCTIONS = (
+    array_record_reading.READ_RECORDS,
+    episode_dataset.MAP_ERROR,
+    record_parsing.FIND_FAULT,
+    record_places.CHECK_LENGTHS,
 )
 
 # The position of the first of the two seeds among a node's inputs. If both
@@ -131,8 +142,8 @@ def _tensor_bytes(dataset) -> int:
     if id(source) in seen:
       continue
     seen.add(id(source))
-    sources += private.inputs_of(source)
-    for leaf in tf.nest.flatten(private.tensors_of(source)):
+    sources += tf_private.inputs_of(source)
+    for leaf in tf.nest.flatten(tf_private.tensors_of(source)):
       if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES:
         num_bytes += leaf.dtype.size * int(tf.size(leaf))
         if leaf.dtype == tf.string:
@@ -163,7 +174,11 @@ def _find_state(graph) -> str:
         return f'{node.op} is in a function, where its seed is not known'
       # TensorFlow calls every data set stateful.
       is_data = node.op.rstrip('V23').endswith('Dataset')
-      if not is_data and node.op not in _PURE and private.is_stateful(node.op):
+      if (
+          not is_data
+          and node.op not in _PURE
+          and tf_private.is_stateful(node.op)
+      ):
         return f'{node.op} is stateful'
   return ''
 
@@ -207,7 +222,9 @@ class _Hasher:
     for key in sorted(node.attr):
       # Attributes whose names begin with _ are hints; the metadata is a name.
       # The token of a Python function is a number that differs each time.
-      is_token = key == 'token' and record_parsing.FIND_FAULT in node.name
+      is_token = key == 'token' and any(
+          name in node.name for name in _PURE_FUNCTIONS
+      )
       if not (key.startswith('_') or key == 'metadata' or is_token):
         parts += [key.encode(), self._attribute(node.attr[key])]
     return _digest(*parts, *_references(node.input, hashes))

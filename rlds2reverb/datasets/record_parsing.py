@@ -5,7 +5,7 @@ records, one after the other.
 """
 
 import math
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 from google.protobuf import message
 import numpy as np
@@ -13,11 +13,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import image_decoders
 from rlds2reverb.datasets import record_places
-from rlds2reverb.episodes import faults
-from rlds2reverb.episodes import grouping
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import limits
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 # Pipelines know the operation that looks at bad records by this name.
@@ -29,6 +31,10 @@ CANNOT_BE_PARSED = (
 )
 CANNOT_BE_DECODED = (
     'An episode must be stored as features.json says, but it cannot be decoded.'
+)
+TOO_LARGE = (
+    'An image must have at most as many pixels as its feature in features.json,'
+    f' and as the limit of a value allows. {limits.VARIABLE} raises it.'
 )
 WRONG_COUNT = 'A field of an episode must have all of its values.'
 NO_WHOLE_STEPS = (
@@ -51,20 +57,23 @@ class Parser:
     stored = features.tf_example_spec
     self._spec = {name: stored[name] for name, _ in _leaves(self._fields)}
     self._columns = _leaves({rlds.STEPS: self._steps})
+    self._images = dict(_images(features, ''))
     for name, _ in self._columns:
       self._spec[name] = tf.io.RaggedFeature(
           stored[name].dtype, row_splits_dtype=tf.int64
       )
 
-  def parse(self, records: tf.Tensor) -> Tuple[grouping.Group, tf.Tensor]:
+  def parse(
+      self, records: tf.Tensor
+  ) -> Tuple[batch_lib.EpisodeBatch, tf.Tensor]:
     """Parses records.
 
     Args:
       records: string `[E]`.
 
     Returns:
-      Their group, whose columns are a tuple of leaves; and, bool `[]`, whether
-      every episode has whole steps.
+      Their batch, whose steps are a tuple of leaves with row splits for each;
+      and, bool `[]`, whether every episode has whole steps.
     """
     found = tf.io.parse_example(records, self._spec)
     splits = tf.stack([found[name].row_splits for name, _ in self._columns])
@@ -76,7 +85,9 @@ class Parser:
     )
     fields = [_cast(found[name], info) for name, info in _leaves(self._fields)]
     fields = tree.unflatten_as(self._fields, fields)
-    parsed = grouping.Group(columns, splits // sizes[:, np.newaxis], fields)
+    parsed = batch_lib.EpisodeBatch(
+        columns, splits // sizes[:, np.newaxis], fields
+    )
     return parsed, is_whole
 
   def find_fault(
@@ -84,7 +95,7 @@ class Parser:
       record: tf.Tensor,
       index: tf.Tensor,
       order: tf.Tensor,
-  ) -> faults.Fault:
+  ) -> errors.Fault:
     """Finds out why a record cannot be parsed or decoded.
 
     Args:
@@ -108,7 +119,7 @@ class Parser:
         name=FIND_FAULT,
     )
     rule, field, values, place = [tf.ensure_shape(text, []) for text in found]
-    return faults.Fault(rule, field=field, values=values, place=place).tensors()
+    return errors.Fault(rule, field=field, values=values, place=place).tensors()
 
   def _look_at(self, record: np.ndarray) -> Tuple[str, str, str]:
     """Returns the rule that a record breaks, the field, and the found value."""
@@ -136,8 +147,15 @@ class Parser:
     elif parts:
       rule, found = NO_WHOLE_STEPS, parts
     elif len(set(lengths.values())) > 1:
-      rule, found = stacked_steps.UNEQUAL_LENGTHS, lengths
+      rule, found = steps_lib.UNEQUAL_LENGTHS, lengths
     else:
+      for name, feature in self._images.items():
+        size = image_decoders.find_too_large(
+            features[name].bytes_list.value, feature
+        )
+        if size:
+          found = f'{_short(name)} of {size[0]} by {size[1]} pixels'
+          return TOO_LARGE, _short(name), found
       return CANNOT_BE_DECODED, '', ''
     texts = [f'{_short(name)}: {count}' for name, count in found.items()]
     field = _short(*found) if len(found) == 1 else ''
@@ -154,9 +172,20 @@ class Parser:
 def _leaves(infos: Any) -> List[Tuple[str, Any]]:
   """Returns the name of each stored leaf, and its TFDS `TensorInfo`."""
   return [
-      (steps_lib.field_path(path), info)
+      (paths.name_of(path), info)
       for path, info in tree.flatten_with_path(infos)
   ]
+
+
+def _images(feature: Any, name: str) -> Iterator[Tuple[str, Any]]:
+  """Yields the name and the feature of each image."""
+  if isinstance(feature, tfds.features.Image):
+    yield name, feature
+  elif isinstance(feature, tfds.features.FeaturesDict):
+    for key, part in feature.items():
+      yield from _images(part, f'{name}/{key}' if name else key)
+  elif type(feature) is tfds.features.Dataset:
+    yield from _images(feature.feature, name)
 
 
 def _cast(tensor: tf.Tensor, info: Any) -> tf.Tensor:

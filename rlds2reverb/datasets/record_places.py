@@ -12,16 +12,24 @@ import json
 import mmap
 import os
 import struct
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.episodes import private
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import tf_private
+from rlds2reverb.store import array_records
+from rlds2reverb.store import damage
 
 # The bytes in the file for each record, besides its content.
 FRAME_BYTES = 12 + 4
 _LENGTH = struct.Struct('<Q')
+# Pipelines know the operation that checks a file by this name.
+CHECK_LENGTHS = 'rlds2reverb_check_lengths'
 
 
 class Records(NamedTuple):
@@ -31,19 +39,23 @@ class Records(NamedTuple):
     folder: the folder of the data set.
     names: the names of the files.
     file: int64 `[R]`: the number of the file of each record.
-    offset: int64 `[R]`: where in it each record begins.
-    length: int64 `[R]`: how many bytes it has.
+    is_array_record: whether these are ArrayRecord files, and not TFRecord.
+    offset: int64 `[R]`: where in it each record begins; of ArrayRecord, the
+      number of the record in its file.
+    length: int64 `[R]`: how many bytes it has; of ArrayRecord, how many bytes
+      of its file each record has on average.
   """
 
   folder: str
   names: List[str]
+  is_array_record: bool
   file: np.ndarray
   offset: np.ndarray
   length: np.ndarray
 
   def part(self, begin: int, end: int) -> 'Records':
     """Returns some of the records."""
-    return Records(*self[:2], *[column[begin:end] for column in self[2:]])
+    return Records(*self[:3], *[column[begin:end] for column in self[3:]])
 
   def path(self, number: int) -> str:
     """Returns the path of the file that has a record."""
@@ -54,21 +66,29 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
   """Returns the records of a split.
 
   Raises:
-    OSError: if a file has fewer records than it should have.
+    FileNotFoundError: if a file is missing.
+    OSError: if a file has fewer records than it should have, or is a Git LFS
+      pointer.
   """
   order = order_of(builder, split, tfds.ReadConfig())
-  lengths = [
-      read_lengths(path, skip + count) for path, skip, count in order.parts
-  ]
+  is_array_record = (
+      tf_private.file_format_of(builder) == tf_private.ARRAY_RECORD
+  )
+  look_up = _mean_lengths if is_array_record else read_lengths
+  lengths = [look_up(path, skip + count) for path, skip, count in order.parts]
   for (path, skip, count), found in zip(order.parts, lengths):
     if len(found) < skip + count:
       raise OSError(
-          f'{path} is damaged, or compressed: it has {len(found)} whole'
+          damage.pointer_hint(path)
+          or f'{path} is damaged, or compressed: it has {len(found)} whole'
           f' records, but should have at least {skip + count}. If it is'
           ' compressed, unpack it first, as TFDS does not read it either.'
       )
-  sizes = [found + FRAME_BYTES for found in lengths]
-  begins = [np.cumsum(one) - one for one in sizes]
+  if is_array_record:
+    begins = [np.arange(len(found)) for found in lengths]
+  else:
+    sizes = [found + FRAME_BYTES for found in lengths]
+    begins = [np.cumsum(one) - one for one in sizes]
   file, place = order.find()
   join = lambda columns: np.concatenate(
       [np.zeros(0, np.int64)]
@@ -83,10 +103,22 @@ def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
   return Records(
       folder,
       names.tolist(),
+      is_array_record,
       numbers[file],
       join(begins)[place],
       join(lengths)[place],
   )
+
+
+def _mean_lengths(path: str, stop: int) -> np.ndarray:
+  """Returns the mean length of an ArrayRecord file's records, `stop` times.
+
+  Raises:
+    OSError: if the file is damaged, or has fewer than `stop` records.
+  """
+  file = array_records.open_file(path)
+  file.check_count(stop)
+  return np.full(stop, os.path.getsize(path) // max(file.num_records, 1))
 
 
 def read_lengths(path: str, stop: int) -> np.ndarray:
@@ -101,8 +133,11 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
     header of one is damaged. Reading the records will raise the error.
 
   Raises:
+    FileNotFoundError: if there is no such file.
     OSError: if the file cannot be read.
   """
+  if not os.path.isfile(path):
+    raise FileNotFoundError(damage.missing(path))
   lengths = array.array('q')
   add, unpack, position = lengths.append, _LENGTH.unpack_from, 0
   with open(path, 'rb') as f:
@@ -118,6 +153,80 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
             break
           add(length)
   return np.array(lengths, np.int64)
+
+
+def check_lengths(path: str) -> int:
+  """Returns how many records of a file can be read; -1 if all of them can.
+
+  TensorFlow allocates the length of a record before it reads the record, so a
+  wrong length would end the process. A file that is merely cut is left to
+  TensorFlow, as is a file that is not on the local disk.
+
+  Args:
+    path: the path of a TFRecord file.
+  """
+  number = position = 0
+  try:
+    with open(path, 'rb') as f:
+      size = os.fstat(f.fileno()).st_size
+      # Records are smaller than the file, so a cut one takes little memory.
+      while position + _LENGTH.size <= size:
+        [length] = _LENGTH.unpack(os.pread(f.fileno(), _LENGTH.size, position))
+        if length > size:
+          return number
+        position += length + FRAME_BYTES
+        number += 1
+  except OSError:
+    pass  # That the file cannot be read is told when it is read.
+  return -1
+
+
+def read_file(path: tf.Tensor, buffer_size: Optional[int] = None):
+  """Returns the records of a TFRecord file, whose lengths are checked first.
+
+  Records before one with a wrong length come out first, and then an error that
+  `errors.restore` makes a `DataLossError`.
+
+  Args:
+    path: string `[]`.
+    buffer_size: as for `tf.data.TFRecordDataset`.
+  """
+  path = tf.convert_to_tensor(path, tf.string)
+  count = tf.numpy_function(
+      lambda path: np.int64(
+          check_lengths(os.fsdecode(np.asarray(path).item()))
+      ),
+      [path],
+      tf.int64,
+      stateful=False,
+      name=CHECK_LENGTHS,
+  )
+  count = tf.ensure_shape(count, [])
+  records = tf.data.TFRecordDataset(path, buffer_size=buffer_size)
+
+  def raise_error(path, record):
+    raise tf.errors.DataLossError(
+        None,
+        None,
+        f'{os.fsdecode(path)} is damaged: the length of record {record} is'
+        ' larger than the file.',
+    )
+
+  def fail(unused_number):
+    # `errors.restore` makes a DataLossError of what TensorFlow makes of it.
+    failed = tf.numpy_function(
+        raise_error,
+        [path, count],
+        tf.string,
+        stateful=False,
+        name=CHECK_LENGTHS,
+    )
+    return tf.ensure_shape(failed, [])
+
+  is_bad = tf.cast(count >= 0, tf.int64)
+  return records.take(count).concatenate(
+      tf.data.Dataset.range(is_bad).map(fail)
+  )
 
 
 class Order(NamedTuple):
@@ -187,7 +296,10 @@ def order_of(
     read_config: tfds.ReadConfig,
 ) -> Order:
   """Returns what tells the order of the records of a split."""
-  cycle = private.cycle_length_of(read_config, builder.info.disable_shuffling)
+  in_order = builder.info.disable_shuffling or (
+      tf_private.file_format_of(builder, read_config) == tf_private.ARRAY_RECORD
+  )
+  cycle = tf_private.cycle_length_of(read_config, in_order)
   return Order(
       [
           (os.fspath(part.filename), part.skip, part.take)
@@ -195,4 +307,44 @@ def order_of(
       ],
       cycle or 0,
       read_config.interleave_block_length or 1,
+  )
+
+
+def find_damage(
+    path: str,
+    records: tf.data.Dataset,
+    num_episodes: int,
+    *,
+    is_exact: bool = False,
+) -> str:
+  """Returns what is wrong with a file of records, or an empty string.
+
+  Args:
+    path: the path of the file.
+    records: all records of the file.
+    num_episodes: how many there must be at least.
+    is_exact: whether more are an error too.
+  """
+  count = 0
+  try:
+    for _ in records:
+      count += 1
+  except tf.errors.OpError as error:
+    kind, message = errors.restore(error)
+    if kind is tf.errors.NotFoundError:
+      return damage.missing(path)
+    pointer = files.pointer_hint(path)
+    if pointer:
+      return pointer
+    if message.startswith(path):
+      return message  # It says where, and what helps.
+    return (
+        f'{path} is damaged after {checks.counted(count, "whole episode")}:'
+        f' {message}. {damage.ADVICE}'
+    )
+  if count == num_episodes or (count > num_episodes and not is_exact):
+    return ''
+  return (
+      f'{path} has {checks.counted(count, "episode")}, but dataset_info.json'
+      f' says {num_episodes}. {damage.ADVICE}'
   )

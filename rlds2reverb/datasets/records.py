@@ -14,13 +14,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import array_record_reading
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import record_places
-from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import private
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
+from rlds2reverb.episodes import tf_private
 
-RECORD = private.RECORD
+RECORD = tf_private.RECORD
 
 # Larger batches of tiny records are no faster.
 _MAX_BATCH = 2048
@@ -90,7 +92,7 @@ def record_batches(
     options have an order that may be another each time.
   """
   if (
-      not private.reads_files(builder)
+      not tf_private.reads_files(builder)
       or read_config.experimental_interleave_sort_fn is not None
   ):
     return None
@@ -98,7 +100,7 @@ def record_batches(
   if has_order:
     # The number of records is checked when they are cut.
     read_config = dataclasses.replace(read_config, assert_cardinality=False)
-  records = private.read_records(
+  records = read_records(
       builder, split, shuffle_files=shuffle_files, read_config=read_config
   )
   if records is None:
@@ -121,6 +123,71 @@ def record_batches(
       alone.apply(tf.data.experimental.assert_cardinality(num_records)),
       tf.constant(num_records, tf.int64),
       tf.constant(json.dumps(order)),
+  )
+
+
+def read_records(
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    *,
+    shuffle_files: bool,
+    read_config: tfds.ReadConfig,
+) -> Optional[tf.data.Dataset]:
+  """Returns dicts with the string of each record, and `tfds_id` if asked for.
+
+  ArrayRecord files are read one after the other by default, as `data_source` of
+  TFDS does.
+
+  Args:
+    builder: the builder of a data set that TFDS reads from files.
+    split: one TFDS split.
+    shuffle_files: whether the files are read in a random order.
+    read_config: the options of TFDS.
+
+  Returns:
+    The records; None if TFDS reads them in another way.
+  """
+  if not is_array_record(builder, read_config):
+    return tf_private.read_records(
+        builder,
+        split,
+        shuffle_files=shuffle_files,
+        read_config=read_config,
+        read_file=record_places.read_file,
+    )
+  return array_record_reading.read_records(
+      builder.info.splits[split].file_instructions,
+      read_config,
+      shuffle_files,
+      tf_private.cycle_length_of(read_config, in_order=True),
+  )
+
+
+def read_file(
+    file_format: Any, path: str, skip: int, take: int
+) -> tf.data.Dataset:
+  """Returns records of one file, string `[]`.
+
+  Args:
+    file_format: the format of the file, as `private.file_format_of` returns it.
+    path: the path of the file.
+    skip: the first record.
+    take: how many records are read; all if it is -1.
+  """
+  if file_format == tf_private.ARRAY_RECORD:
+    return array_record_reading.read_file(path, skip, take)
+  return record_places.read_file(path).skip(skip).take(take)
+
+
+def is_array_record(
+    builder: tfds.core.DatasetBuilder,
+    read_config: tfds.ReadConfig = tfds.ReadConfig(),
+) -> bool:
+  """Returns whether a data set is read from ArrayRecord files."""
+  return (
+      tf_private.reads_files(builder)
+      and tf_private.file_format_of(builder, read_config)
+      == tf_private.ARRAY_RECORD
   )
 
 
@@ -150,7 +217,7 @@ def _sizes(
     return alike
   few = np.clip(alike // _FEW_OF_BATCH, 1, _FEW)
   if (
-      private.file_format_of(builder, read_config) != private.TFRECORD
+      tf_private.file_format_of(builder, read_config) != tf_private.TFRECORD
       or any(map(files_lib.is_url, paths))
       or num_bytes > _MAX_SEARCHED_BYTES
   ):
@@ -194,7 +261,7 @@ def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
       If a number is missing, the records from there on are read again, one by
       one.
     max_bytes: how many bytes a batch should have at most; see
-      `grouping.bounds_of_parts`.
+      `batch.divide_by_bytes`.
 
   Returns:
     A data set of pairs: the bounds of a batch, int64 `[2]`; and the dict of
@@ -202,7 +269,7 @@ def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
   """
   cut_one = lambda batch: _cut(batch, max_bytes)
   if read.alone == ():
-    return graphs.flat_map(read.batches, cut_one)
+    return pipelines.flat_map(read.batches, cut_one)
   num_records, alone = read.num_records, read.alone
   nothing = {name: tf.constant([], tf.string) for name in alone.element_spec}
   end = tf.data.Dataset.from_tensors((_END, nothing))
@@ -234,7 +301,7 @@ def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
 
 
 def _fail(nothing):
-  return graphs.asserted(
+  return errors.assert_true(
       nothing, False, 'The files of the data set changed while they were read.'
   )
 
@@ -242,9 +309,9 @@ def _fail(nothing):
 def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
-  return graphs.with_each(
+  return pipelines.pair_each(
       tf.data.Dataset.from_tensor_slices(
-          grouping.bounds_of_parts(num_bytes, max_bytes)
+          batch_lib.divide_by_bytes(num_bytes, max_bytes)
       ),
       batch,
   )

@@ -15,8 +15,8 @@ from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
 from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 
 _MARKER = 'saved_episodes.json'
@@ -32,6 +32,7 @@ def save_episodes(
     split: str = 'train',
     name: Optional[str] = None,
     overwrite: bool = False,
+    file_format: str = writing.TFRECORD,
 ) -> str:
   """Writes episodes as an RLDS data set, unless they are written already.
 
@@ -64,12 +65,15 @@ def save_episodes(
       `directory` before. It stays there until the new one is complete. That is
       not possible at a URL, where nothing is replaced. Anything else in
       `directory` is never replaced.
+    file_format: the format of the files, `'tfrecord'` or `'array_record'`,
+      which TFDS's `data_source` and Grain read.
 
   Returns:
     The directory, for `load_episodes`.
 
   Raises:
-    ValueError: if `rlds_data` is read from `directory`; if a field cannot be
+    ValueError: if there is no such `file_format`; if `rlds_data` is read from
+      `directory`; if a field cannot be
       written, because it is ragged, bfloat16, in a tuple, or a string array
       whose shape is open or empty; or if there are no episodes.
     BlockingIOError: if another process is writing to `directory`.
@@ -77,18 +81,20 @@ def save_episodes(
       known whether it is the same data.
     OSError: if `directory` cannot be written or replaced.
   """
+  writing.check_file_format(file_format)
   directory = files.expand(directory)
   if _reads_from(rlds_data, directory):
     raise ValueError(
         f'The episodes are read from {directory}. They cannot be saved there'
         ' too: choose another directory.'
     )
-  rlds_data = stacked_steps.stack_episodes(rlds_data)
+  rlds_data = steps_lib.stack_episodes(rlds_data)
   features = features_of(rlds_data.element_spec)
   pipeline, problem = pipelines.fingerprint(rlds_data)
-  fingerprint = identity_lib.fingerprint(
-      str(rlds_data.element_spec), pipeline, split, identity
-  )
+  known = [str(rlds_data.element_spec), pipeline, split, identity]
+  if file_format != writing.TFRECORD:
+    known.append(file_format)
+  fingerprint = identity_lib.fingerprint(*known)
   whole.recover_interrupted_write(directory)
   is_there = bool(files.names_in(directory))
   if is_there:
@@ -98,15 +104,17 @@ def save_episodes(
           f'{directory} holds something that save_episodes did not write.'
           ' Choose another directory.'
       )
-    with files.open_text(marker) as f:
-      is_same = json.load(f)['fingerprint'] == fingerprint
+    stored = files.read_json(
+        marker, f'Remove {directory} to save the episodes again.'
+    )
+    is_same = stored.get('fingerprint') == fingerprint
     if is_same and pipeline is not None and not overwrite:
       logging.info('Using the episodes saved in %s.', directory)
       return directory
     if not overwrite:
       which = (
-          'of another pipeline or identity, or of files that have changed'
-          ' since.'
+          'of another pipeline or identity, of another file format, or of files'
+          ' that have changed since.'
       )
       if pipeline is None:
         which = (
@@ -131,6 +139,7 @@ def save_episodes(
         description='Episodes saved by rlds2reverb.',
         features=features,
         split=split,
+        file_format=file_format,
     )
     with open(os.path.join(folder, _MARKER), 'w', encoding='utf-8') as f:
       json.dump({'fingerprint': fingerprint}, f)
@@ -146,7 +155,7 @@ def features_of(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
   Raises:
     ValueError: if a field cannot be written; see `save_episodes`.
   """
-  steps = steps_lib.without_time(episode_spec[rlds.STEPS])
+  steps = steps_lib.unstack_spec(episode_spec[rlds.STEPS])
   return {
       **{
           key: _feature(spec, (key,))
@@ -159,7 +168,7 @@ def features_of(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
 
 def _feature(spec: Any, keys: Sequence[Any]) -> Any:
   """Returns the TFDS feature that stores values of `spec`."""
-  path = steps_lib.field_path(keys)
+  path = paths.name_of(keys)
   if isinstance(spec, dict):
     if not all(isinstance(key, str) for key in spec):
       raise ValueError(f'{path} has keys that are not strings: {list(spec)}.')
@@ -189,7 +198,7 @@ def _feature(spec: Any, keys: Sequence[Any]) -> Any:
   # Without encoding, TensorFlow would divide by the size of a step.
   if not is_full or np.prod(shape) * dtype.itemsize >= _COMPRESSED_BYTES:
     encoding = 'zlib' if spec.dtype != tf.string else encoding
-  elif dtype == np.float64:
+  elif dtype == np.float64 or dtype.kind == 'c':
     encoding = 'bytes'
   return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
 

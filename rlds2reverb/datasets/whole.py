@@ -6,6 +6,7 @@ While a process writes a local folder `data`, there are beside it:
                       is not locked, the process has died.
     .data.unfinished  what is being written. At the end it is exchanged with
                       what was in `data`, which is then removed.
+    .data.turn        a lock, too, of `one_at_a_time`.
     .data.replaced    what was in `data`, for the moment between two renames,
                       where a file system cannot exchange two folders.
 
@@ -33,6 +34,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
+from rlds2reverb.store import json_files
 
 _UNFINISHED = '.unfinished'
 # From linux/fcntl.h and linux/fs.h.
@@ -101,6 +103,28 @@ def new_folder(
       shutil.rmtree(path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def one_at_a_time(path: str) -> Iterator[None]:
+  """Lets one process at a time look for something and make it if it is missing.
+
+      with one_at_a_time(path):
+        if not exists(path):
+          make(path)
+
+  Processes that come later wait. Where the file system has no locks, nobody
+  waits.
+
+  Args:
+    path: what is made, a local file or folder. Its parents are made.
+
+  Raises:
+    OSError: if the lock, which is a file beside it, cannot be written.
+  """
+  target = os.path.realpath(path)
+  with locks.locked(_beside(target, 'turn'), target, wait=True):
+    yield
+
+
 def recover_interrupted_write(directory: str) -> None:
   """Puts back the old folder of a writer that died between two renames."""
   target = os.path.realpath(directory)
@@ -122,7 +146,7 @@ def remove_unfinished(parent: str) -> None:
     path = os.path.join(parent, name)
     if re.fullmatch(r'\..+\.unfinished', name):
       files.remove_folder(path)
-    elif re.fullmatch(r'\..+\.lock', name):
+    elif re.fullmatch(r'\..+\.(lock|turn)', name):
       files.remove(path)
 
 
@@ -150,6 +174,7 @@ def write_text(path: str, text: str) -> None:
   target = os.path.realpath(path)
   unfinished = _beside(target, 'unfinished')
   with locks.locked(_beside(target, 'lock'), target, wait=True):
+    json_files.refuse_link(unfinished)
     try:
       with open(unfinished, 'w', encoding='utf-8') as f:
         f.write(text)
@@ -201,6 +226,10 @@ def _removed_on_error(folder: str) -> Iterator[None]:
 def _recover(target: str, is_locked: bool) -> None:
   """Removes or puts back what a writer left when it died."""
   replaced = _beside(target, 'replaced')
+  for path in _beside(target, 'unfinished'), replaced:
+    json_files.refuse_link(path)
+    if os.path.isfile(path):
+      raise OSError(f'{path} is a file, where a folder is written. Remove it.')
   if is_locked and os.path.exists(replaced) and not os.path.exists(target):
     os.rename(replaced, target)
   for path in filter(os.path.exists, (_beside(target, 'unfinished'), replaced)):

@@ -6,8 +6,12 @@ from typing import Any, Dict, Iterable, Tuple
 
 import tensorflow_datasets as tfds
 
+from rlds2reverb.episodes import checks
+
 _MAX_EPISODES_PER_FILE = 1000
 _FIRST_VERSION = '1.0.0'
+TFRECORD = 'tfrecord'
+FILE_FORMATS = (TFRECORD, 'array_record')
 
 
 def write_episodes(
@@ -20,6 +24,7 @@ def write_episodes(
     split: str = 'train',
     version: str = _FIRST_VERSION,
     max_episodes_per_file: int = _MAX_EPISODES_PER_FILE,
+    file_format: str = TFRECORD,
 ) -> None:
   """Writes one split of a data set into an empty folder.
 
@@ -32,6 +37,7 @@ def write_episodes(
     split: the name of the split.
     version: the version of the data set.
     max_episodes_per_file: how many episodes a file holds at most.
+    file_format: one of `FILE_FORMATS`.
 
   Raises:
     ValueError: if there are no episodes, or if the name of the split has other
@@ -54,7 +60,9 @@ def write_episodes(
       features=tfds.features.FeaturesDict(features),
   )
   writer = tfds.core.SequentialWriter(
-      info, max_examples_per_shard=max_episodes_per_file
+      info,
+      max_examples_per_shard=max_episodes_per_file,
+      file_format=file_format,
   )
   writer.initialize_splits([split])
   # Each call rewrites the list of splits, so one call adds all episodes.
@@ -62,6 +70,11 @@ def write_episodes(
   writer.close_all()
   if not info.splits[split].num_examples:
     raise ValueError('There are no episodes to write.')
+
+
+def check_file_format(file_format: str) -> None:
+  """Raises a ValueError if data sets cannot be written in a file format."""
+  checks.check_choice('file_format', file_format, FILE_FORMATS)
 
 
 def name_and_version(path: str) -> Tuple[str, str]:

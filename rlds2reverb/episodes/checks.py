@@ -1,7 +1,8 @@
-"""Checks of arguments, with messages that say what would be right."""
+"""Checks of arguments."""
 
 import difflib
 import numbers
+import operator
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -17,13 +18,16 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     )
 
 
-def check_known(where: str, what: str, name: Any, known: Iterable[Any]) -> None:
-  """Raises a ValueError if `where` has no `what` of a name."""
-  if name not in known:
-    names = sorted(map(str, known))
+def check_known(owner: str, kind: str, name: Any, names: Iterable[Any]) -> None:
+  """Raises a ValueError if `owner` has no `kind` of this name.
+
+  For example, `check_known('Table a', 'column', 'x', columns)`.
+  """
+  if name not in names:
+    sorted_names = sorted(map(str, names))
     raise ValueError(
-        f'{where} has no {what} {name!r}.{did_you_mean(str(name), names)} It'
-        f' has {names}.'
+        f'{owner} has no {kind} {name!r}.'
+        f'{did_you_mean(str(name), sorted_names)} It has {sorted_names}.'
     )
 
 
@@ -35,14 +39,14 @@ def check_weights(
     of: str = 'data set',
     are_positive: bool = False,
 ) -> None:
-  """Raises a ValueError if nothing can be drawn in proportion to weights.
+  """Raises a ValueError if weights cannot be sampling weights.
 
   Args:
-    weights: the weights, in a sequence or by the names of weighted things.
-    names: the names that the weights must have, by default any.
-    name: what the weights are called, for errors.
-    of: what each of them is of, for errors.
-    are_positive: whether none may be 0.
+    weights: the weights, a sequence or a mapping by name.
+    names: the names that the weights must have; by default any.
+    name: the name of the argument, for errors.
+    of: a noun for the weighted objects, for errors.
+    are_positive: whether 0 is refused.
   """
   values = weights
   labels: Sequence[Any] = range(len(weights))
@@ -54,22 +58,20 @@ def check_weights(
           f' {sorted(weights)}.'
       )
   values = np.asarray(values, np.float64)
-  is_right = (values > 0) if are_positive else (values >= 0)
-  wrong = np.flatnonzero(~is_right | np.isinf(values))
-  if len(wrong):
-    least = 'above 0' if are_positive else 'from 0 up'
+  is_valid = (values > 0) if are_positive else (values >= 0)
+  invalid = np.flatnonzero(~is_valid | np.isinf(values))
+  if len(invalid):
+    bound = 'above 0' if are_positive else 'from 0 up'
     raise ValueError(
-        f'The {name} must be finite numbers {least}, but that of {of}'
-        f' {labels[wrong[0]]} is {values[wrong[0]]}.'
+        f'The {name} must be finite numbers {bound}, but {of}'
+        f' {labels[invalid[0]]} has {values[invalid[0]]}.'
     )
   if not values.any():
     raise ValueError(f'All {name} are 0, so that no {of} can be drawn.')
-  if np.isinf(values.sum()):
-    raise ValueError(f'The sum of the {name} is too large for a float.')
 
 
 def check_count(weights: Sequence[float], count: int) -> None:
-  """Raises a ValueError unless there is a weight for each of the data sets."""
+  """Raises a ValueError unless there is one weight for each data set."""
   if np.shape(weights) != (count,):
     raise ValueError(
         f'There must be a weight for each of the {count} data sets, but weights'
@@ -78,7 +80,7 @@ def check_count(weights: Sequence[float], count: int) -> None:
 
 
 def check_positive(name: str, value: int) -> None:
-  """Raises a ValueError if `value` is not an integer above 0, of 64 bits."""
+  """Raises a ValueError if `value` is not a positive integer of 64 bits."""
   is_integer = isinstance(value, numbers.Integral)
   if isinstance(value, bool) or not is_integer or value < 1:
     message = f'{name} must be a positive integer, but is {value!r}.'
@@ -90,24 +92,45 @@ def check_positive(name: str, value: int) -> None:
 
 
 def check_not_negative(name: str, value: int) -> None:
-  """Raises a ValueError if `value` is not an integer from 0 up."""
-  if not isinstance(value, numbers.Integral) or value < 0:
+  """Raises a ValueError if `value` is not an integer of at least 0."""
+  is_integer = isinstance(value, numbers.Integral)
+  if isinstance(value, bool) or not is_integer or value < 0:
     raise ValueError(f'{name} must be an integer from 0 up, but is {value!r}.')
 
 
-def counted(count: int, one: str, several: str = '') -> str:
-  """Returns how many there are, in words: `1 file`, `1,234 files`.
+def to_index(name: str, value: Any) -> int:
+  """Returns an index as an int.
 
   Args:
-    count: how many there are.
-    one: what one of them is called, which may be `episode is`.
-    several: what any other number is called; by default `one` with an `s`.
+    name: the name of the index, for errors.
+    value: an integer of Python or NumPy, or a scalar integer array or tensor.
+
+  Raises:
+    TypeError: if it is anything else.
   """
-  return f'{count:,} {one if count == 1 else several or one + "s"}'
+  try:
+    if isinstance(value, bool):
+      raise TypeError
+    return operator.index(value)
+  except TypeError:
+    raise TypeError(f'{name} must be one integer, but is {value!r}.') from None
+
+
+def counted(count: int, singular: str, plural: str = '') -> str:
+  """Returns a count and its noun: `1 file`, `1,234 files`.
+
+  Args:
+    count: the count.
+    singular: the noun, which may include a verb, such as `episode is`.
+    plural: the plural form; by default `singular` with an `s`.
+  """
+  noun = singular if count == 1 else plural or singular + 's'
+  return f'{count:,} {noun}'
 
 
 def did_you_mean(name: str, names: Iterable[str], prefix: str = '') -> str:
   """Returns a sentence that suggests similar `names`, or an empty string."""
-  near = difflib.get_close_matches(name, list(names))
-  near = [prefix + each for each in near]
-  return f' Did you mean {" or ".join(near)}?' if near else ''
+  similar = difflib.get_close_matches(name, list(names))
+  if not similar:
+    return ''
+  return f' Did you mean {" or ".join(prefix + other for other in similar)}?'

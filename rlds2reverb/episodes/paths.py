@@ -1,12 +1,12 @@
-"""Names the fields of a nest by their paths, to find and change them.
+"""Paths of fields in nests: finding, reading, replacing and naming fields.
 
 A path is a tuple of the keys and indices that lead to a field, such as
-`('observation', 'camera', 0)`. The string that joins them with `/` is a shorter
-way to write it: `'observation/camera/0'`. Error messages use this string.
+`('observation', 'camera', 0)`. The string `'observation/camera/0'` means the
+same, and error messages use it.
 
 A path names one leaf, or all leaves below a key; the empty tuple names the
-whole nest. If a key contains a `/`, the string may mean two fields. In that
-case the tuple must be used.
+entire nest. If a key contains a `/`, the string may be ambiguous, and the tuple
+must be used.
 """
 
 from typing import (
@@ -21,47 +21,54 @@ from typing import (
     Union,
 )
 
-import tensorflow as tf
+from etils import epy
 import tree
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import steps as steps_lib
+
+with epy.lazy_imports():
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
 Path = Union[str, Sequence[Any]]
 KeyPath = Tuple[Any, ...]
 
 
+def name_of(path: Path) -> str:
+  """Returns a path as a string, such as `observation/camera/0`."""
+  return path if isinstance(path, str) else '/'.join(map(str, path))
+
+
 def find(nest: Any, path: Path) -> KeyPath:
-  """Returns the keys of the one field of `nest` that `path` names.
+  """Returns the keys of the field that `path` names.
 
   Raises:
     ValueError: if `path` names no field, or more than one. The message suggests
       similar names.
   """
   keys, problem = look_up(nest, path)
-  if problem:
-    names = [steps_lib.field_path(keys) for keys in _nodes(nest)]
+  if keys is None:
+    names = [name_of(keys) for keys in _nodes(nest)]
     raise ValueError(f'{problem} The fields are {names}.')
   return keys
 
 
 def look_up(nest: Any, path: Path) -> Tuple[Optional[KeyPath], str]:
-  """Looks a field up without raising, so that a caller can list all problems.
+  """Finds a field without raising, so that a caller can list all problems.
 
   Returns:
-    The keys of the one field of `nest` that `path` names, and an empty string;
-    or None, and a sentence that says what is wrong with `path`.
+    The keys of the field that `path` names, and an empty string; or None, and
+    the error message.
   """
-  found = _find_all(nest, path)
-  if len(found) == 1:
-    return found[0], ''
-  if found:
+  matches = _find_all(nest, path)
+  if len(matches) == 1:
+    return matches[0], ''
+  if matches:
     return None, (
-        f'{path!r} may be any of {found}. Write the path as one of these'
+        f'{path!r} may be any of {matches}. Write the path as one of these'
         ' tuples.'
     )
   name = name_of(path)
-  names = [steps_lib.field_path(keys) for keys in _nodes(nest)]
+  names = [name_of(keys) for keys in _nodes(nest)]
   return None, f'There is no field {name}.{checks.did_you_mean(name, names)}'
 
 
@@ -101,7 +108,7 @@ def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
   def map_leaf(leaf_keys, leaf):
     if leaf_keys[: len(keys)] != keys:
       return leaf
-    return fn(steps_lib.field_path(leaf_keys), tf.convert_to_tensor(leaf))
+    return fn(name_of(leaf_keys), tf.convert_to_tensor(leaf))
 
   return tree.map_structure_with_path(map_leaf, nest)
 
@@ -109,7 +116,7 @@ def map_leaves(fn: Callable[[str, Any], Any], nest: Any, path: Path) -> Any:
 def remove(nest: Any, keys: KeyPath) -> Any:
   """Returns nested dicts without the field at `keys`.
 
-  A dict that this leaves empty is removed, too.
+  A dict that becomes empty is removed, too.
 
   Raises:
     ValueError: if the field is an element of a tuple or list. Removing it would
@@ -117,12 +124,12 @@ def remove(nest: Any, keys: KeyPath) -> Any:
   """
   if not keys:
     return {}
-  nest = _copy(nest, keys)
-  rest = remove(nest[keys[0]], keys[1:])
-  if isinstance(rest, Mapping) and not rest:
+  nest = _copy_dict(nest, keys)
+  child = remove(nest[keys[0]], keys[1:])
+  if isinstance(child, Mapping) and not child:
     del nest[keys[0]]
   else:
-    nest[keys[0]] = rest
+    nest[keys[0]] = child
   return nest
 
 
@@ -132,18 +139,18 @@ def insert(nest: Any, path: Path, value: Any) -> Any:
   A string is split at every `/`.
 
   Raises:
-    ValueError: if there is a field at `path` already, or if it leads through a
-      leaf or a tuple.
+    ValueError: if the field exists already, or if `path` leads through a leaf
+      or a tuple.
   """
   keys = split(path)
   if not keys:
     raise ValueError('A field must have a path, but it is empty.')
   if len(keys) > 1:
-    below = nest.get(keys[0], {}) if isinstance(nest, Mapping) else {}
-    value = insert(below, keys[1:], value)
+    child = nest.get(keys[0], {}) if isinstance(nest, Mapping) else {}
+    value = insert(child, keys[1:], value)
   elif isinstance(nest, Mapping) and keys[0] in nest:
     raise ValueError(f'There is a field {keys[0]!r} already: {list(nest)}.')
-  return {**_copy(nest, keys), keys[0]: value}
+  return {**_copy_dict(nest, keys), keys[0]: value}
 
 
 def split(path: Path) -> KeyPath:
@@ -152,14 +159,11 @@ def split(path: Path) -> KeyPath:
 
 
 def check_list(name: str, fields: Sequence[Path]) -> None:
-  """Checks that an argument is a list of paths, and not a single one.
+  """Raises a ValueError if an argument is a string, not a list of paths.
 
   Args:
-    name: the name of the argument, for the message of an error.
-    fields: the argument.
-
-  Raises:
-    ValueError: if it is a string, whose letters would be taken for paths.
+    name: the name of the argument.
+    fields: the argument. The letters of a string would be taken for paths.
   """
   if isinstance(fields, str):
     raise ValueError(
@@ -168,24 +172,19 @@ def check_list(name: str, fields: Sequence[Path]) -> None:
     )
 
 
-def name_of(path: Path) -> str:
-  """Returns the string of a path, as error messages write it."""
-  return path if isinstance(path, str) else steps_lib.field_path(path)
-
-
 def leaves(nest: Any) -> Dict[str, Any]:
   """Returns the leaves of `nest` in a dict, by their names.
 
   Raises:
     ValueError: if two leaves have the same name.
   """
-  named = {}
+  leaf_of_name = {}
   for keys, leaf in tree.flatten_with_path(nest):
-    name = steps_lib.field_path(keys)
-    if name in named:
+    name = name_of(keys)
+    if name in leaf_of_name:
       raise ValueError(f'Two fields have the name {name}. Rename one of them.')
-    named[name] = leaf
-  return named
+    leaf_of_name[name] = leaf
+  return leaf_of_name
 
 
 def _nodes(nest) -> List[KeyPath]:
@@ -198,11 +197,11 @@ def _nodes(nest) -> List[KeyPath]:
 
 def _find_all(nest, path) -> List[KeyPath]:
   if isinstance(path, str):
-    return [keys for keys in _nodes(nest) if steps_lib.field_path(keys) == path]
+    return [keys for keys in _nodes(nest) if name_of(keys) == path]
   return [keys for keys in [(), *_nodes(nest)] if keys == tuple(path)]
 
 
-def _copy(nest, keys) -> Dict[Any, Any]:
+def _copy_dict(nest, keys) -> Dict[Any, Any]:
   if not isinstance(nest, Mapping):
     raise ValueError(
         f'Fields can be taken from and put into dicts only, but {keys[0]!r} is'

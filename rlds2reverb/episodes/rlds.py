@@ -1,8 +1,7 @@
-"""The names of the fields of RLDS episodes and steps.
+"""Names of the fields of RLDS episodes and steps.
 
-They are those of the package `rlds`. That package imports Reverb (version 0.1.8
-does), which has no release for Python 3.12 and later, so this library does
-without it.
+They equal the constants of the package `rlds`, which cannot be imported
+without Reverb (as of version 0.1.8), and so not on Python 3.12 and later.
 """
 
 STEPS = 'steps'

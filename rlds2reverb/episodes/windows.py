@@ -1,9 +1,9 @@
-"""`Windows` says how windows are cut from episodes, and finds them.
+"""Windows: runs of consecutive rows of one length, their rows and padding.
 
-Sequences, the items of tables, chunks for recurrent agents and slices are all
-windows: runs of consecutive rows of one length. One computation finds them all:
-with NumPy for arrays, and with TensorFlow, which is imported only then, for
-tensors.
+Sequences, the items of tables, chunks for recurrent agents, stacked frames and
+slices are all windows. `Windows` defines where windows start. It uses NumPy for
+arrays, and TensorFlow, which is imported only then, for tensors. `take_windows`
+gathers their rows.
 """
 
 import dataclasses
@@ -18,11 +18,13 @@ from rlds2reverb.episodes import checks
 with epy.lazy_imports():
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
+  from rlds2reverb.episodes import rows as rows_lib  # pylint: disable=g-import-not-at-top
+
 
 class EndOfEpisode(str, enum.Enum):
-  """The ways to treat the last rows of an episode if they fill no window.
+  """How to treat the last rows of an episode if they do not fill a window.
 
-  `Windows` has a drawing of each. Its string may be given in place of a member.
+  `Windows` illustrates each. The string may be used instead of the member.
   """
 
   DROP = 'drop'
@@ -34,12 +36,12 @@ class EndOfEpisode(str, enum.Enum):
   CROSS = 'cross'
 
 
-class FoundWindows(NamedTuple):
+class WindowStarts(NamedTuple):
   """The starts of windows.
 
   Attributes:
     episode: int64 `[W]`: the index of the episode of each window.
-    start: int64 `[W]`: the row of that episode at which it starts.
+    start: int64 `[W]`: the row of the episode at which the window starts.
   """
 
   episode: Any
@@ -48,7 +50,7 @@ class FoundWindows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-  """Says how windows of one length are cut from episodes.
+  """Defines how windows of one length are cut from episodes.
 
   A window is `length` consecutive rows, and the next window starts `stride`
   rows later. Here are the windows of an episode of 6 rows and of one of 2 rows,
@@ -66,29 +68,29 @@ class Windows:
 
   If the episode had 5 rows, the window 2 3 4 would end with it. `"tile"` would
   still start a window at row 4, which is 4 P P. `"zero_pad"`, `"repeat_last"`
-  and `"overlap"` would not, because no row is left over.
+  and `"overlap"` would not, because no row remains.
 
-  Where windows are masked, the mask is False for rows that were filled in.
+  Masks of windows are False for padding and repeated rows.
 
   Attributes:
     length: the number of rows of a window.
     stride: the number of rows from the start of a window to the start of the
-      next one. If it is larger than `length`, rows are left out between
-      windows.
+      next one. If it is larger than `length`, the rows between windows are
+      skipped.
     end: how the last rows of an episode are treated, an `EndOfEpisode` or its
-      string. `"drop"` makes no window that is not full. `"pad"` makes one
-      padded window of an episode that is shorter than a window, and drops the
-      rows left over in a longer one (`pad_end_of_episodes` of TF-Agents).
-      `"tile"` starts a window at every `stride`-th row of the episode, and pads
-      those that reach beyond its end (`tile_end_of_episodes` of TF-Agents).
-      `"zero_pad"` makes one more window of the rows left over, if there are
-      any, and pads it. `"repeat_last"` does the same, but repeats the last row
-      instead of padding. `"overlap"` makes one more window that starts earlier,
-      so that it ends with the episode; an episode that is shorter than a window
-      is padded. `"cross"` lets windows go on into the next episode.
+      string. `"drop"` makes full windows only. `"pad"` makes one padded window
+      of an episode that is shorter than a window, and drops the remaining rows
+      of a longer one (`pad_end_of_episodes` of TF-Agents). `"tile"` starts a
+      window at every `stride`-th row of the episode, and pads those that extend
+      beyond its end (`tile_end_of_episodes` of TF-Agents). `"zero_pad"` makes
+      one more window of the remaining rows, if any, and pads it.
+      `"repeat_last"` does the same, but repeats the last row instead of
+      padding. `"overlap"` makes one more window that starts earlier, so that it
+      ends with the episode; an episode that is shorter than a window is padded.
+      `"cross"` lets windows continue into the next episode.
 
   Raises:
-    ValueError: if a number is not a positive integer, or there is no such end.
+    ValueError: if a number is not a positive integer, or `end` is unknown.
   """
 
   length: int
@@ -105,32 +107,32 @@ class Windows:
 
   @property
   def fill(self) -> str:
-    """The rows that fill in: `"repeat"` or `"zeros"`, see `take_filled`."""
+    """The fill after an episode: `"repeat"` or `"zeros"`, see `take_filled`."""
     return 'repeat' if self.end == EndOfEpisode.REPEAT_LAST else 'zeros'
 
   @property
   def crosses_episodes(self) -> bool:
-    """Whether windows go on into the next episode."""
+    """Whether windows continue into the next episode."""
     return self.end == EndOfEpisode.CROSS
 
   @property
   def pads_episodes(self) -> bool:
-    """Whether rows may be filled in after an episode."""
+    """Whether rows may be added after an episode."""
     return self.end not in (EndOfEpisode.DROP, EndOfEpisode.CROSS)
 
   def find(
       self, num_rows: Any, seen: Any = 0, is_end: Any = True
-  ) -> FoundWindows:
-    """Finds the windows of episodes; or of parts of them, as they come.
+  ) -> WindowStarts:
+    """Finds the windows of episodes, or of parts of episodes in a stream.
 
     The windows of a part are those that end in it. Rows are counted from the
-    start of the episode; where windows cross episodes, from the start of the
-    data, which then counts as one episode.
+    start of the episode; if windows cross episodes, from the start of the data,
+    which then counts as one episode.
 
     Args:
-      num_rows: int64 `[E]`, an array or a tensor: how many rows each episode
-        has, up to the end of the part.
-      seen: int64 `[E]`: how many of these rows come before the part.
+      num_rows: int64 `[E]`, an array or a tensor: the number of rows of each
+        episode, up to the end of the part.
+      seen: int64 `[E]`: the number of these rows before the part.
       is_end: bool `[E]`: whether the episode ends with the part.
 
     Returns:
@@ -139,27 +141,27 @@ class Windows:
     ops = _module_of(num_rows)
     first = self.first_start(seen + ops.zeros_like(num_rows))
     count = self.count(num_rows, seen, is_end)
-    episode, start = ranges(first, count, self.stride)
+    episode, start = expand_ranges(first, count, self.stride)
     if self.end == EndOfEpisode.OVERLAP:
       latest = ops.maximum(num_rows - self.length, 0)
-      start = ops.minimum(start, _take(latest, episode))
-    return FoundWindows(episode, start)
+      start = ops.minimum(start, _gather(latest, episode))
+    return WindowStarts(episode, start)
 
   def count(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Any:
-    """Returns how many windows `find` finds in each episode, int64 `[E]`."""
+    """Returns the number of windows of each episode, int64 `[E]`."""
     ops = _module_of(num_rows)
     first = self.first_start(seen + ops.zeros_like(num_rows))
     count = (self.first_start(num_rows) - first) // self.stride
-    return count + ops.where(is_end, self._num_ending(num_rows), 0)
+    return count + ops.where(is_end, self._num_padded(num_rows), 0)
 
   def padding(self, num_rows: Any) -> Any:
-    """Returns how many rows are filled in after whole episodes, int64 `[E]`.
+    """Returns the number of rows added after complete episodes, int64 `[E]`.
 
     Args:
-      num_rows: int64 `[E]`, an array or a tensor: how many rows each has.
+      num_rows: int64 `[E]`, an array or a tensor: the length of each episode.
     """
     ops = _module_of(num_rows)
-    count = self._num_ending(num_rows)
+    count = self._num_padded(num_rows)
     start = self.first_start(num_rows) + (count - 1) * self.stride
     if self.end == EndOfEpisode.OVERLAP:
       start = ops.minimum(start, ops.maximum(num_rows - self.length, 0))
@@ -175,22 +177,22 @@ class Windows:
     first = _module_of(seen).maximum(seen + 1 - self.length, 0)
     return (first + self.stride - 1) // self.stride * self.stride
 
-  def _num_ending(self, num_rows):
-    """Returns how many windows episodes have that would reach beyond them."""
+  def _num_padded(self, num_rows):
+    """Returns the number of windows that extend beyond each episode."""
     ops = _module_of(num_rows)
-    beyond = self.first_start(num_rows)
-    nothing = ops.zeros_like(num_rows)
+    next_start = self.first_start(num_rows)
+    zero = ops.zeros_like(num_rows)
     if not self.pads_episodes:
-      return nothing
-    left = num_rows - beyond  # This is negative if the next start is no row.
+      return zero
+    remaining = num_rows - next_start  # Negative if there is no such row.
     if self.end == EndOfEpisode.TILE:
-      return ops.maximum((left + self.stride - 1) // self.stride, 0)
+      return ops.maximum((remaining + self.stride - 1) // self.stride, 0)
     if self.end == EndOfEpisode.PAD:
-      is_ending = (num_rows > 0) & (num_rows < self.length)
+      is_padded = (num_rows > 0) & (num_rows < self.length)
     else:
-      covered = beyond - self.stride + self.length
-      is_ending = (left > 0) & ((beyond == 0) | (covered < num_rows))
-    return ops.where(is_ending, nothing + 1, nothing)
+      covered = next_start - self.stride + self.length
+      is_padded = (remaining > 0) & ((next_start == 0) | (covered < num_rows))
+    return ops.where(is_padded, zero + 1, zero)
 
 
 def check_windows(
@@ -198,11 +200,11 @@ def check_windows(
     refused: Optional[Mapping[EndOfEpisode, str]] = None,
     of: str = '',
 ) -> None:
-  """Raises a ValueError unless a caller gives `Windows` that can be cut.
+  """Raises a ValueError unless an argument is a supported `Windows`.
 
   Args:
     windows: the argument of the caller.
-    refused: the ends that are not possible here, and why, sentences.
+    refused: the ends that are not supported, and the reasons, sentences.
     of: the owner of the windows, for the message, such as `' of table "a"'`.
   """
   if not isinstance(windows, Windows):
@@ -217,27 +219,27 @@ def check_windows(
     )
 
 
-def ranges(first: Any, count: Any, stride: int) -> Tuple[Any, Any]:
-  """Returns the numbers of several ranges, one range after the other.
+def expand_ranges(first: Any, count: Any, stride: int) -> Tuple[Any, Any]:
+  """Concatenates arithmetic progressions.
 
   Args:
     first: int64 `[R]`, an array or a tensor: the first number of each range.
-    count: int64 `[R]`: how many numbers each range has.
-    stride: the distance between a number and the next.
+    count: int64 `[R]`: the length of each range.
+    stride: the difference of consecutive numbers.
 
   Returns:
-    The range of each number, an index, and the number; both int64 `[N]`.
+    The index of the range of each number, and the number; both int64 `[N]`.
   """
   if isinstance(count, np.ndarray):
     index = np.repeat(np.arange(len(count)), count)
-    within = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
-    return index, first[index] + stride * within
+    offset = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
+    return index, first[index] + stride * offset
   # `tf.repeat` takes as much memory as if all ranges were as long as the
   # longest one.
   stops = tf.cumsum(count)
-  numbers = tf.range(tf.reduce_sum(count))
-  index = tf.searchsorted(stops, numbers, 'right', tf.int64)
-  return index, numbers * stride + tf.gather(
+  positions = tf.range(tf.reduce_sum(count))
+  index = tf.searchsorted(stops, positions, 'right', tf.int64)
+  return index, positions * stride + tf.gather(
       first - (stops - count) * stride, index
   )
 
@@ -253,7 +255,41 @@ def _module_of(values):
   return np if isinstance(values, (np.ndarray, np.generic, int)) else tf
 
 
-def _take(values, index):
+def _gather(values, index):
   if isinstance(values, np.ndarray):
     return values[index]
   return tf.gather(values, index)
+
+
+def take_windows(
+    rows: Any,
+    starts: 'tf.Tensor',
+    length: Any,
+    stop: 'tf.Tensor',
+    *,
+    fill: Union[str, float] = 'zeros',
+    start: Union[int, 'tf.Tensor'] = 0,
+) -> Tuple[Any, 'tf.Tensor']:
+  """Gathers the rows of windows.
+
+  Args:
+    rows: a nest of tensors `[N, ...]`.
+    starts: int64 `[W]`: the row at which each window starts.
+    length: the number of rows of a window, `L`.
+    stop: an integer `[]` or `[W]`: the end of the valid rows.
+    fill: the fill for rows that are not valid; see `take_filled`.
+    start: the start of the valid rows, like `stop`.
+
+  Returns:
+    The nest, every leaf `[W, L, ...]`; and a mask of the valid rows, bool
+    `[W, L]`.
+  """
+  index = window_index(starts, length)
+  start, stop = (
+      tf.reshape(tf.cast(bound, index.dtype), [-1, 1])
+      for bound in (start, stop)
+  )
+  taken = rows_lib.take_filled(
+      rows, index, stop, before=fill, after=fill, start=start
+  )
+  return taken, rows_lib.is_in_range(index, stop, start)

@@ -9,11 +9,11 @@
 They are the folders `training` and `validation` of github.com/mees/calvin.
 """
 
-import itertools
+import contextlib
 import os
-import pickle
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple, Type
 import zipfile
+import zlib
 
 import gin
 import numpy as np
@@ -24,6 +24,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
 from rlds2reverb.formats import npz
+from rlds2reverb.formats import numpy_pickles
 from rlds2reverb.formats import python_episodes
 
 _BOUNDS_FILE = 'ep_start_end_ids.npy'
@@ -31,19 +32,10 @@ _LANGUAGE_FILE = os.path.join('lang_annotations', 'auto_lang_ann.npy')
 _ACTIONS = 'actions'
 _TEXT = 'language_instruction'
 _OBSERVATIONS = ('robot_obs', 'scene_obs', 'rgb_', 'depth_')
-# A pickle of numbers and texts needs these names. Others could run code.
-_SAFE = {
-    ('numpy', 'ndarray'),
-    ('numpy', 'dtype'),
-    *itertools.product(
-        ('numpy.core.multiarray', 'numpy._core.multiarray'),
-        ('_reconstruct', 'scalar'),
-    ),
-    ('_codecs', 'encode'),
-}
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_calvin(
     directory: files.PathLike,
     *,
@@ -79,18 +71,14 @@ def load_calvin(
   path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
   if not os.path.isfile(path):
     raise ValueError(f'There is no {path}, which has the texts of the frames.')
-  spans = (
-      _find_texts(path)
-      if language
-      else [(*one, {}) for one in np.load(path).tolist()]
-  )
+  spans = _find_texts(path) if language else _read_bounds(path)
   wrong = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
   if wrong or not spans:
     raise ValueError(
         f'{path} must have the first and the last frame of each episode, but'
         f' has {wrong[:10] or "none"}.'
     )
-  like = _read_frame(directory, spans[0][0])
+  like = _read_first(directory, [first for first, *_ in spans])
   where = f'A frame of {directory}'
   columns_lib.check_left_out(where, like, leave_out)
   columns_lib.check_has(where, [_ACTIONS], like)
@@ -102,18 +90,39 @@ def load_calvin(
   if _ACTIONS in names:
     names[_ACTIONS] = rlds.ACTION
 
-  def read() -> python_episodes.Episodes:
-    for index, (first, last, fields) in enumerate(spans):
-      frames = range(first, last + 1)
-      steps = {
-          path: _column(directory, frames, name, like[name])
-          for name, path in names.items()
-      }
-      yield python_episodes.make_episode(
-          columns_lib.nest(steps), index, fields=fields
-      )
+  def read_span(index: int) -> python_episodes.PythonEpisode:
+    first, last, fields = spans[index]
+    frames = range(first, last + 1)
+    # A wrong number of frames would take memory before one is missing.
+    if not os.path.isfile(_frame_path(directory, last)):
+      raise ValueError(f'There is no frame {_frame_path(directory, last)}.')
+    steps = {
+        path: _column(directory, frames, name, like[name])
+        for name, path in names.items()
+    }
+    return python_episodes.make_episode(
+        columns_lib.nest(steps), index, fields=fields
+    )
 
-  return python_episodes.to_dataset(read, len(spans))
+  def place_of(index: int) -> Tuple[str, str]:
+    first, last, _ = spans[index]
+    return f'frames {first} to {last} of {directory}', ''
+
+  return python_episodes.to_dataset(
+      lambda: python_episodes.attempt_each(
+          read_span, range(len(spans)), place_of
+      ),
+      len(spans),
+      num_compared=1,
+  )
+
+
+def _read_first(directory: str, frames: Sequence[int]) -> Dict[str, np.ndarray]:
+  """Returns the arrays of the first frame that is whole."""
+  for frame in frames[: python_episodes.MAX_FAULTS_FIRST]:
+    with contextlib.suppress(ValueError):
+      return _read_frame(directory, frame)
+  return _read_frame(directory, frames[0])  # It tells what is wrong.
 
 
 def _column(
@@ -137,18 +146,56 @@ def _column(
   return columns_lib.Column(like.dtype, (len(frames), *like.shape), read)
 
 
+def _frame_path(directory: str, frame: int) -> str:
+  return os.path.join(directory, f'episode_{frame:07d}.npz')
+
+
 def _read_frame(
     directory: str, frame: int, names: Sequence[str] = ()
 ) -> Dict[str, np.ndarray]:
   """Returns arrays of a frame; all if no names are given."""
-  path = os.path.join(directory, f'episode_{frame:07d}.npz')
+  path = _frame_path(directory, frame)
   try:
-    with np.load(path) as arrays:
-      return {name: arrays[name] for name in names or arrays}
+    return npz.read_arrays(path, names)
   except FileNotFoundError:
     raise ValueError(f'There is no frame {path}.') from None
-  except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as e:
+  except (
+      EOFError,
+      KeyError,
+      OSError,
+      RuntimeError,  # Of zip files that are encrypted, or of a later version.
+      ValueError,
+      zipfile.BadZipFile,
+      zlib.error,
+  ) as e:
+    files.check_not_pointer(path)
+    _refuse_pickles(path, e)
     raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
+
+
+def _refuse_pickles(path: str, error: Exception) -> None:
+  """Raises a ValueError if NumPy has refused an array of objects."""
+  if 'Object arrays' in str(error):
+    raise ValueError(f'An array of {path} {columns_lib.RUNS_CODE}') from error
+
+
+def _read_bounds(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
+  """Returns the first and last frames of episodes."""
+  try:
+    with open(path, 'rb') as f:
+      bounds = npz.read_array(f, os.path.getsize(path))
+  except (EOFError, OSError, ValueError) as e:
+    files.check_not_pointer(path)
+    _refuse_pickles(path, e)
+    raise ValueError(
+        f'{path} has no first and last frames of episodes: {e}'
+    ) from e
+  if bounds.dtype.kind not in 'iu' or bounds.shape[1:] != (2,):
+    raise ValueError(
+        f'{path} must have integers of the shape (episodes, 2), the first and'
+        f' the last frame of each, but has {bounds.dtype} {bounds.shape}.'
+    )
+  return [(*one, {}) for one in bounds.tolist()]
 
 
 def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
@@ -156,25 +203,34 @@ def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
   try:
     with open(path, 'rb') as f:
       npz.read_header(f)
-      found = _Unpickler(f).load().item()
+      content = numpy_pickles.loads(f.read()).item()
+    language = content['language']
+    rows = zip(
+        _values_of(content['info']['indx'], int),
+        _values_of(language['ann'], str),
+        _values_of(language['task'], str),
+    )
     return [
-        (int(first), int(last), {_TEXT: str(text), 'task': task})
-        for (first, last), text, task in zip(
-            found['info']['indx'],
-            found['language']['ann'],
-            found['language']['task'],
-        )
+        (first, last, {_TEXT: text, 'task': task})
+        for (first, last), (text,), (task,) in rows
     ]
-  except (KeyError, TypeError, ValueError, pickle.UnpicklingError) as e:
-    raise ValueError(f'{path} has no texts of CALVIN: {e}') from e
+  except Exception as e:  # Whatever is missing or has another type.
+    files.check_not_pointer(path)
+    raise ValueError(f'{path} has no texts of CALVIN: {e}.') from e
 
 
-class _Unpickler(pickle.Unpickler):
-  """Reads numbers and texts, and refuses whatever could run code."""
-
-  def find_class(self, module: str, name: str) -> Any:
-    if (module, name) not in _SAFE:
-      raise pickle.UnpicklingError(
-          f'it names {module}.{name}, which may run any code, so it is refused.'
-      )
-    return super().find_class(module, name)
+def _values_of(rows: Any, kind: Type[Any]) -> Iterator[List[Any]]:
+  """Yields the values of each row, which are of one type."""
+  for row in rows:
+    row = row.tolist() if isinstance(row, np.ndarray) else row
+    row = row if isinstance(row, (list, tuple)) else [row]
+    values = [
+        value.item() if isinstance(value, np.generic) else value
+        for value in row
+    ]
+    for value in values:
+      if type(value) is not kind:  # pylint: disable=unidiomatic-typecheck
+        raise ValueError(
+            f'it has a {type(value).__name__} where {kind.__name__} is expected'
+        )
+    yield values

@@ -5,6 +5,7 @@ from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
 import dataclasses
+import math
 from typing import (
     Any,
     Callable,
@@ -24,8 +25,10 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 
 # The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
@@ -40,6 +43,10 @@ RUNS_CODE = (
     'has objects of Python, which may run any code when they are read, so it is'
     ' refused.'
 )
+# How much of two columns is compared at a time.
+_CHUNK_BYTES = 8 << 20
+# How many rows that are not needed `reordered` reads between two that are.
+_MAX_GAP = 64
 # Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
 _INDEX = '_index_'
 
@@ -85,6 +92,29 @@ def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
           column[begin + first : begin + last], (last - first, *shape)
       ),
   )
+
+
+def reordered(column: AnyColumn, order: np.ndarray) -> Column:
+  """Returns the rows of a column in another order.
+
+  Args:
+    column: the column.
+    order: int64 `[M]`: the row of `column` that each row is.
+  """
+
+  def read_rows(begin: int, end: int) -> np.ndarray:
+    rows, places = np.unique(order[begin:end], return_inverse=True)
+    if not len(rows):
+      return column[0:0]
+    # Files are read in spans, and not row by row.
+    spans = np.split(rows, np.flatnonzero(np.diff(rows) > _MAX_GAP) + 1)
+    found = [
+        column[int(span[0]) : int(span[-1]) + 1][span - span[0]]
+        for span in spans
+    ]
+    return np.concatenate(found)[places.reshape(-1)]
+
+  return Column(column.dtype, (len(order), *column.shape[1:]), read_rows)
 
 
 def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
@@ -239,6 +269,11 @@ def row_spec(column: AnyColumn) -> tf.TensorSpec:
   Text, bytes, and rows of uint8 of varying length become strings.
   """
   dtype = tf.as_dtype(column.dtype.newbyteorder('='))
+  limits.check_size(
+      f'A row of {getattr(column, "name", "a column")}, {dtype.name}'
+      f' {list(column.shape[1:])},',
+      math.prod(column.shape[1:]) * column.dtype.itemsize,
+  )
   return tf.TensorSpec(column.shape[1:], dtype)
 
 
@@ -267,6 +302,77 @@ def read(
       for value in flat
   ]
   return strings.reshape(shape)
+
+
+def equal_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+  """Returns which rows of two arrays are equal, bool `[N]`; NaN equals NaN."""
+  same = np.asarray(one == other)
+  if one.dtype.kind in 'fc':
+    same |= (one != one) & (other != other)
+  return same.reshape(len(one), math.prod(one.shape[1:])).all(1)
+
+
+def find_jumps(
+    column: AnyColumn, after: AnyColumn, spec: Optional[tf.TensorSpec] = None
+) -> np.ndarray:
+  """Returns which rows do not lead to the next one, bool `[N - 1]`.
+
+  Args:
+    column: observations `[N, ...]`, of which a part is in memory at a time.
+    after: the observation that follows each of them, of the same shape.
+    spec: the spec of one row; by default that of the column.
+  """
+  spec = row_spec(column) if spec is None else spec
+  chunk = max(_CHUNK_BYTES // steps_lib.estimate_step_bytes(spec), 1)
+  jumps = np.zeros(max(len(column) - 1, 0), bool)
+  for begin in range(0, len(jumps), chunk):
+    end = min(begin + chunk, len(jumps))
+    jumps[begin:end] = ~equal_rows(
+        read(after, slice(begin, end), spec),
+        read(column, slice(begin + 1, end + 1), spec),
+    )
+  return jumps
+
+
+def check_leads_on(
+    where: str,
+    name: str,
+    column: AnyColumn,
+    next_name: str,
+    after: AnyColumn,
+) -> None:
+  """Checks that each next observation of an episode is the one that follows.
+
+  An episode has every observation once, so another next observation would be
+  lost.
+
+  Args:
+    where: the episode, for the error.
+    name: the name of the observations.
+    column: observations `[T, ...]`.
+    next_name: the name of the next observations.
+    after: next observations `[T, ...]`.
+
+  Raises:
+    ValueError: if they have another shape, or if the next observation of a row
+      is not the observation of the next row.
+  """
+  if column.shape != after.shape:
+    raise ValueError(
+        f'{next_name} of {where} has the shape {list(after.shape)}, but {name}'
+        f' has {list(column.shape)}.'
+    )
+  if not is_readable(column) or not is_readable(after):
+    return  # What is not read need not be compared.
+  wrong = np.flatnonzero(find_jumps(column, after))
+  if wrong.size:
+    step = int(wrong[0])
+    raise ValueError(
+        f'{next_name} at step {step} of {where} is not {name} at step'
+        f' {step + 1}. They differ in {wrong.size} of {len(column) - 1} steps.'
+        ' The steps are of several episodes or in another order, or their next'
+        ' observations are several steps ahead, as for n-step returns.'
+    )
 
 
 def row(value: Any) -> np.ndarray:

@@ -26,6 +26,7 @@ _COUNT = 'num_episodes'
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that d3rlpy's `ReplayBuffer.dump` wrote.
 
@@ -64,20 +65,26 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
         f' {_VERSION} is read. Load and dump it with d3rlpy 2.'
     )
 
+  def read_one(file: h5py.File, index: int) -> python_episodes.PythonEpisode:
+    steps = {
+        field: _column(file, f'{name}_{index}')
+        for field, name in columns_lib.NAMES.items()
+    }
+    rewards = steps[rlds.REWARD]
+    if rewards.shape[1:] == (1,):
+      steps[rlds.REWARD] = rewards[:, 0]
+    terminated = _column(file, f'terminated_{index}')
+    return python_episodes.make_episode(steps, index, terminated)
+
   def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
       for index in range(count):
-        steps = {
-            field: _column(file, f'{name}_{index}')
-            for field, name in columns_lib.NAMES.items()
-        }
-        rewards = steps[rlds.REWARD]
-        if rewards.shape[1:] == (1,):
-          steps[rlds.REWARD] = rewards[:, 0]
-        terminated = _column(file, f'terminated_{index}')
-        yield python_episodes.make_episode(steps, index, terminated)
+        place = f'number {index} of {path}'
+        yield python_episodes.attempt(
+            read_one, file, index, place=place, file=path
+        )
 
-  return python_episodes.to_dataset(read, count)
+  return python_episodes.to_dataset(read, count, is_last_left_out=True)
 
 
 def _column(file: h5py.File, name: str) -> Any:

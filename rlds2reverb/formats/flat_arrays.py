@@ -6,7 +6,17 @@ transitions, for the observation that the last transition leads to.
 """
 
 import contextlib
-from typing import Any, Callable, ContextManager, Mapping, Optional
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import gin
 import h5py
@@ -14,9 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import flat_layout
 from rlds2reverb.formats import hdf5
@@ -30,6 +40,8 @@ def from_flat_arrays(
     *,
     max_episode_steps: Optional[int] = None,
     column_names: Optional[Mapping[str, Optional[str]]] = None,
+    episode_column: Optional[str] = None,
+    step_column: Optional[str] = None,
 ) -> tf.data.Dataset:
   """Makes RLDS episodes of flat arrays, such as those of D4RL.
 
@@ -51,7 +63,13 @@ def from_flat_arrays(
   An episode ends with a row that has a terminal or a timeout. Where a row has
   both, the episode is terminal, because the environment did end there. (D4RL's
   `qlearning_dataset` drops such a transition.) The rows after the last end are
-  an episode too, which is truncated.
+  an episode too, which is truncated. An episode also ends, truncated,
+
+  - before a row of `episode_starts`, as Stable-Baselines writes them;
+  - where the episode column changes;
+  - where the next row does not begin with the row's `next_observations`. A
+    warning says how many such ends no flag, id or length explains. A timeout
+    in the row after such an end is one row late, and ends no other episode.
 
   Every episode ends with its own last next observation. Where there are no
   `next_observations`, that observation is not in the data:
@@ -72,16 +90,29 @@ def from_flat_arrays(
       into them later is read then. They may be nested in dicts and tuples, or
       have paths as keys (`infos/qpos`), as D4RL's `get_dataset` returns them.
       `observations`, `actions`, `rewards` and `terminals` must be there;
-      `timeouts` and `next_observations` may be. Every other column of `N` rows
-      becomes a step field of its name, with zeros at a step that is added. The
-      columns in `metadata` are left out; so are other columns that do not have
-      `N` rows, with a warning.
+      `timeouts`, `episode_starts` and `next_observations` may be, and
+      `terminals` may be missing if there are `episode_starts` or an
+      `episode_column`. Every other column of `N` rows becomes a step field of
+      its name, with zeros at a step that is added. The columns in `metadata`
+      are left out; so are other columns that do not have `N` rows, with a
+      warning.
     max_episode_steps: the number of rows after which an episode ends at the
       latest, for arrays without `timeouts`.
     column_names: the names that columns have in the data, by those that are
-      expected: `{'observations': 'obs', 'terminals': 'dones'}`. None says that
-      there is no such column: without `rewards` the reward is float32 zeros,
-      and without `terminals` all episodes are truncated.
+      expected: `{'observations': 'state', 'terminals': 'dones'}`. None says
+      that there is no such column: without `rewards` the reward is float32
+      zeros, and without `terminals` all episodes are truncated. None for
+      another column leaves that out. Some names need not be given: `obs`,
+      `next_obs`, `new_obs`; `terminateds`, `terminations`, `terminated`;
+      `truncateds`, `truncations`, `truncated`.
+    episode_column: the column that has one value in all rows of an episode. It
+      becomes no step field. By default a column such as `episode_id`, if there
+      is one, ends episodes too, and is a step field; an id may then return
+      after a flag has ended its episode.
+    step_column: the column that orders the rows of an episode. If it is given,
+      the rows of each episode are sorted by it. By default a column such as
+      `step`, `timestep` or `t` is used where the rows of an episode are not
+      next to each other, as those of parallel environments.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
@@ -92,24 +123,30 @@ def from_flat_arrays(
   Raises:
     ValueError: if `arrays` is not a dict, if a column is missing or does not
       have as many rows as the terminals, if a column of Python objects has
-      anything but strings, or if a flag is neither 0 nor 1.
+      anything but strings, if a flag is neither 0 nor 1, if there are no rows,
+      if nothing says where episodes end, or if the rows of an episode are apart
+      and no step column orders them.
   """
   if not isinstance(arrays, Mapping):
     raise ValueError(
         'Flat arrays in memory must be a dict of arrays, but have been given as'
         f' a {type(arrays).__name__}.'
     )
-  return _episodes(
-      lambda: contextlib.nullcontext(arrays), max_episode_steps, column_names
+  options = flat_layout.FlatOptions(
+      max_episode_steps, column_names, episode_column, step_column
   )
+  return _episodes(lambda: contextlib.nullcontext(arrays), options)
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_flat_arrays(
     path: files.PathLike,
     *,
     max_episode_steps: Optional[int] = None,
     column_names: Optional[Mapping[str, Optional[str]]] = None,
+    episode_column: Optional[str] = None,
+    step_column: Optional[str] = None,
 ) -> tf.data.Dataset:
   """Reads a file of flat arrays, HDF5 as D4RL's or `.npz`, a part at a time.
 
@@ -119,6 +156,8 @@ def load_flat_arrays(
       refused.
     max_episode_steps: see `from_flat_arrays`.
     column_names: see `from_flat_arrays`.
+    episode_column: see `from_flat_arrays`.
+    step_column: see `from_flat_arrays`.
 
   Returns:
     A data set of episodes; see `from_flat_arrays`.
@@ -134,28 +173,29 @@ def load_flat_arrays(
   else:
     hdf5.names_in(path)
     open_source = lambda: h5py.File(path, 'r')
-  return _episodes(open_source, max_episode_steps, column_names)
+  options = flat_layout.FlatOptions(
+      max_episode_steps, column_names, episode_column, step_column
+  )
+  return _episodes(open_source, options, path)
 
 
 def _episodes(
     open_source: Callable[[], ContextManager[Mapping[str, Any]]],
-    max_episode_steps: Optional[int],
-    column_names: Optional[Mapping[str, Optional[str]]],
+    options: flat_layout.FlatOptions,
+    file: str = '',
 ) -> tf.data.Dataset:
   """Returns the episodes of the columns that `open_source` opens."""
-  names = column_names or {}
-  for name in names:
-    checks.check_choice('A key of column_names', name, flat_layout.USED)
+  names = options.column_names or {}
   lacking = [name for name, given in names.items() if given is None]
 
   @contextlib.contextmanager
   def open_columns():
     with open_source() as source:
-      yield columns_lib.renamed(columns_lib.leaves(source), names)
+      yield flat_layout.named_columns(columns_lib.leaves(source), options)
 
   with open_columns() as columns:
-    layout = flat_layout.find_layout(columns, max_episode_steps, lacking)
-  return to_dataset(open_columns, layout)
+    layout = flat_layout.find_layout(columns, options, lacking)
+  return to_dataset(open_columns, layout, file)
 
 
 def to_dataset(
@@ -163,19 +203,52 @@ def to_dataset(
         [], ContextManager[Mapping[str, columns_lib.AnyColumn]]
     ],
     layout: flat_layout.FlatLayout,
+    file: str = '',
+    missing: Sequence[Tuple[int, errors.Fault]] = (),
 ) -> tf.data.Dataset:
-  """Returns the episodes of columns, which are opened to be read."""
+  """Returns the episodes of columns, which are opened to be read.
+
+  Args:
+    open_columns: opens the columns.
+    layout: the bounds of the episodes.
+    file: the file that holds them, for errors.
+    missing: the faults of files that cannot be read, and the rows before which
+      these files were, ascending.
+  """
   bounds, is_terminal = layout.bounds, layout.is_terminal
   # The rows are divided into runs of one size. The episodes that begin in the
   # same run are read together.
   spec = columns_lib.nest(layout.specs)
   run = bounds[:-1] // max(
-      python_episodes.BATCH_BYTES // blocks.step_bytes(spec), 1
+      python_episodes.BATCH_BYTES // steps_lib.estimate_step_bytes(spec), 1
   )
-  starts = np.append(0, np.flatnonzero(np.diff(run)) + 1)
+  is_new = np.diff(run) != 0
+  # The fault of each episode that may have rows elsewhere.
+  partial: Dict[int, errors.Fault] = {}
+  if layout.is_partial is not None:
+    is_new |= layout.is_partial[1:] | layout.is_partial[:-1]
+    partial = _faults_of_partial(layout, missing)
+  places = _places_of(layout, missing)
+  is_new[places[(places > 0) & (places < len(run))] - 1] = True
+  starts = np.append(0, np.flatnonzero(is_new) + 1)
 
   def read() -> python_episodes.Episodes:
-    with open_columns() as columns:
+    waiting = list(zip(places.tolist(), missing))
+    for first, episode in read_runs():
+      while waiting and waiting[0][0] <= first:
+        yield waiting.pop(0)[1][1]
+      yield partial.get(first, episode)
+    yield from (fault for _, (_, fault) in waiting)
+
+  def read_runs() -> Iterator[Tuple[int, python_episodes.PythonEpisode]]:
+    with open_columns() as found:
+      columns = found
+      if layout.order is not None:
+        columns = {
+            name: columns_lib.reordered(found[name], layout.order)
+            for field in layout.names
+            for name in layout.columns_of(field)
+        }
       for first, end in zip(starts, [*starts[1:], len(run)]):
         rows, terminal = bounds[first : end + 1], is_terminal[first:end]
         # Whether the episode has one step more than it has rows.
@@ -186,16 +259,55 @@ def to_dataset(
         }
         if not columns_lib.below(rlds.REWARD, steps):
           steps[rlds.REWARD] = np.zeros(rows[-1] - rows[0], np.float32)
-        yield python_episodes.PythonEpisode(
+        yield int(first), python_episodes.PythonEpisode(
             columns_lib.nest(steps),
             np.diff(rows) + is_added,
             terminal,
             np.arange(first, end),
             {},
             is_added,
+            place=file,
+            file=file,
         )
 
-  return python_episodes.to_dataset(read, len(run))
+  return python_episodes.to_dataset(
+      read,
+      len(run) + len(missing),
+      num_compared=1,
+      is_last_left_out=not layout.has_next,
+  )
+
+
+def _places_of(
+    layout: flat_layout.FlatLayout,
+    missing: Sequence[Tuple[int, errors.Fault]],
+) -> np.ndarray:
+  """Returns the episode before which each missing file is, `[len(missing)]`."""
+  rows = np.array([row for row, _ in missing], np.int64)
+  first_rows = layout.bounds[:-1]
+  if layout.order is not None:  # The episodes are in the order of these.
+    first_rows = np.minimum.reduceat(layout.order, first_rows)
+  return np.searchsorted(first_rows, rows)
+
+
+def _faults_of_partial(
+    layout: flat_layout.FlatLayout,
+    missing: Sequence[Tuple[int, errors.Fault]],
+) -> Dict[int, errors.Fault]:
+  """Returns the fault of each episode with rows in a missing file."""
+  found = {}
+  for episode in np.flatnonzero(layout.is_partial).tolist():
+    rows = np.arange(*layout.bounds[episode : episode + 2])
+    if layout.order is not None:
+      rows = layout.order[rows]
+    gaps = [max(rows.min() - gap, gap - rows.max()) for gap, _ in missing]
+    fault = missing[int(np.argmin(gaps))][1]
+    found[episode] = errors.Fault(
+        'Rows of the episode may be in a file that cannot be read.'
+        f' {fault.rule}',
+        file=fault.file,
+    )
+  return found
 
 
 def _column(
@@ -204,13 +316,28 @@ def _column(
   """Returns a field of the episodes with the given bounds."""
   name, spec = layout.names[field], layout.specs[field]
   # Where the rewards have the shape (1,), their spec does not.
-  part = columns_lib.part(columns[name], bounds[0], bounds[-1], spec.shape)
+  first = bounds[0]
+  part = columns_lib.part(columns[name], first, bounds[-1], spec.shape)
   if not (layout.has_next and field.split('/')[0] == rlds.OBSERVATION):
     return part
   after = columns[flat_layout.NEXT + name]
-  return np.insert(
-      columns_lib.read(part, slice(None), spec),
-      bounds[1:] - bounds[0],
-      columns_lib.read(after, bounds[1:] - 1, spec),
-      axis=0,
+  # Of each step: its row, and whether it is the next observation of that row.
+  rows = np.insert(
+      np.arange(first, bounds[-1]), bounds[1:] - first, bounds[1:] - 1
   )
+  is_after = np.diff(rows, prepend=-1) == 0
+
+  def read(begin: int, end: int) -> np.ndarray:
+    is_next, some = is_after[begin:end], rows[begin:end]
+    found = columns_lib.zeros(end - begin, spec)
+    observed = some[~is_next]
+    if len(observed):
+      place = slice(observed[0] - first, observed[-1] + 1 - first)
+      found[~is_next] = columns_lib.read(part, place, spec)
+    if is_next.any():
+      found[is_next] = columns_lib.read(after, some[is_next], spec)
+    return found
+
+  # The dtype is that in the file, which may be strings of one length.
+  dtype = part.dtype if spec.dtype != tf.string else np.dtype(object)
+  return columns_lib.Column(dtype, (len(rows), *spec.shape), read)

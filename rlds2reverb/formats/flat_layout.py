@@ -1,7 +1,30 @@
-"""The columns of flat arrays, and the ends of their episodes."""
+"""The columns of flat transitions, and where their episodes begin and end.
 
-from typing import Collection, Dict, List, Mapping, NamedTuple, Optional
+A table of transitions has a row for each transition. Flags, episode ids,
+discontinuous observations or a maximum length say where an episode ends:
 
+    terminals           the row ends its episode in a terminal state
+    timeouts            the row ends its episode, which is truncated
+    episode_starts      the row begins an episode, so the row before ends one
+    an episode column   the next row has another id
+    next_observations   the next row does not begin with this observation
+    max_episode_steps   the episode has that many rows
+"""
+
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+from absl import logging
 import numpy as np
 import tensorflow as tf
 
@@ -14,13 +37,61 @@ from rlds2reverb.formats import columns as columns_lib
 NEXT = 'next_'
 
 _OBSERVATIONS = columns_lib.NAMES[rlds.OBSERVATION]
+_REWARDS = columns_lib.NAMES[rlds.REWARD]
 _TERMINALS = 'terminals'
 _TIMEOUTS = 'timeouts'
+_STARTS = 'episode_starts'
 _REQUIRED = (*columns_lib.NAMES.values(), _TERMINALS)
-USED = (*_REQUIRED, _TIMEOUTS, NEXT + _OBSERVATIONS)
+USED = (*_REQUIRED, _TIMEOUTS, _STARTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
 # The columns that data may lack, if its reader allows it.
-OPTIONAL = (columns_lib.NAMES[rlds.REWARD], _TERMINALS)
+OPTIONAL = (_REWARDS, _TERMINALS)
+# Other names of columns, as Gymnasium, RLlib, Minari and Stable-Baselines use
+# them.
+_ALIASES = {
+    _OBSERVATIONS: ('obs',),
+    NEXT + _OBSERVATIONS: ('next_obs', 'new_obs'),
+    _TERMINALS: ('terminateds', 'terminations', 'terminated'),
+    _TIMEOUTS: ('truncateds', 'truncations', 'truncated'),
+}
+# Names by which an episode column is recognized without an option.
+_EPISODE_COLUMNS = (
+    'episode_id',
+    'episode_ids',
+    'episode_index',
+    'eps_id',
+    'episode',
+    'trajectory_id',
+    'trajectory_ids',
+    'traj_id',
+    'traj_ids',
+)
+# Names by which a step column is recognized without an option.
+_STEP_COLUMNS = (
+    'step',
+    'steps',
+    'step_id',
+    'step_index',
+    'step_idx',
+    'timestep',
+    'timesteps',
+    'time_step',
+    'frame_index',
+    't',
+    'timestamp',
+    'timestamps',
+)
+_HOW_TO_END = (
+    f'If a column of {_TIMEOUTS} or {_STARTS} has another name, pass'
+    f' column_names={{{_TIMEOUTS!r}: ...}}. If a column identifies the episode'
+    ' of a row, pass episode_column=.... If all episodes have one length, or'
+    ' there is only one episode, pass max_episode_steps=....'
+)
+_NO_ENDS = (
+    f'Nothing says where episodes end: there is no {_TERMINALS}, {_TIMEOUTS} or'
+    f' {_STARTS}. {_HOW_TO_END}'
+)
+_MAX_LISTED = 5
 
 
 class FlatLayout(NamedTuple):
@@ -34,6 +105,10 @@ class FlatLayout(NamedTuple):
     bounds: int64 `[E + 1]`: the rows at which the episodes begin, and the
       number of all rows.
     is_terminal: bool `[E]`: whether each episode ends in a terminal state.
+    order: int64 `[N]`: the rows of the data in the order of the episodes, which
+      `bounds` refer to; None if they have that order already.
+    is_partial: bool `[E]`: whether rows of each episode may be missing; None if
+      no rows are.
   """
 
   names: Dict[str, str]
@@ -41,52 +116,122 @@ class FlatLayout(NamedTuple):
   has_next: bool
   bounds: np.ndarray
   is_terminal: np.ndarray
+  order: Optional[np.ndarray] = None
+  is_partial: Optional[np.ndarray] = None
+
+  def columns_of(self, field: str) -> List[str]:
+    """Returns the columns that a field is read from."""
+    name = self.names[field]
+    is_next = self.has_next and field.split('/')[0] == rlds.OBSERVATION
+    return [name, NEXT + name] if is_next else [name]
+
+
+class Files(NamedTuple):
+  """The files that hold the rows of flat transitions.
+
+  Attributes:
+    starts: the row at which each file that can be read begins, ascending from
+      0.
+    gaps: which of these rows follow a file that cannot be read; also the number
+      of all rows, if the last file cannot be read.
+  """
+
+  starts: Sequence[int]
+  gaps: Sequence[int]
+
+
+class FlatOptions(NamedTuple):
+  """The options of readers of flat transitions; see `from_flat_arrays`."""
+
+  max_episode_steps: Optional[int] = None
+  column_names: Optional[Mapping[str, Optional[str]]] = None
+  episode_column: Optional[str] = None
+  step_column: Optional[str] = None
+
+
+def named_columns(
+    columns: Mapping[str, columns_lib.AnyColumn], options: FlatOptions
+) -> Dict[str, columns_lib.AnyColumn]:
+  """Returns columns by the names that are expected, `USED`.
+
+  A name in `column_names` comes first, then the expected name, then an alias.
+
+  Raises:
+    ValueError: if there is no column that `column_names` names, or if it has a
+      key that is neither in `USED` nor a column.
+  """
+  names = dict(options.column_names or {})
+  tops = dict.fromkeys(name.split('/')[0] for name in columns)
+  for name, given in names.items():
+    known = USED if given is not None else [*USED, *tops]
+    checks.check_choice('A key of column_names', name, known)
+  observations = names.get(_OBSERVATIONS) or _OBSERVATIONS
+  aliases = {
+      **_ALIASES,
+      NEXT
+      + _OBSERVATIONS: (
+          NEXT + observations,
+          *_ALIASES[NEXT + _OBSERVATIONS],
+      ),
+  }
+  taken = {*names.values(), options.episode_column, options.step_column}
+  for name, others in aliases.items():
+    found = [one for one in others if one in tops and one not in taken]
+    if name not in names and name not in tops and found:
+      names[name] = found[0]
+  return columns_lib.renamed(columns, names)
 
 
 def find_layout(
     columns: Dict[str, columns_lib.AnyColumn],
-    max_episode_steps: Optional[int],
+    options: FlatOptions = FlatOptions(),
     may_lack: Collection[str] = (),
+    files: Files = Files((), ()),
 ) -> FlatLayout:
-  """Finds the columns of the fields, and the episodes by their flags.
+  """Finds the columns of the fields, and the episodes.
 
   Args:
-    columns: the columns by their names.
-    max_episode_steps: the number of rows after which an episode ends at the
-      latest, or None.
+    columns: the columns by their names; see `named_columns`.
+    options: the options of the reader.
     may_lack: the columns `rewards` and `terminals`, where they may be missing.
+    files: the files of the rows, if some cannot be read.
 
   Raises:
     ValueError: if a column is missing, or cannot be read, or has another number
-      of rows than the terminals; or if a flag is neither 0 nor 1.
+      of rows than the terminals; if a flag is neither 0 nor 1; if there are no
+      rows; if nothing says where episodes end; or if the rows of an episode are
+      apart, and no step column orders them.
   """
   names = {
       field + one[len(name) :]: one
       for field, name in columns_lib.NAMES.items()
       for one in columns_lib.below(name, columns)
   }
+  may_lack = {*may_lack}
+  if _STARTS in columns or options.episode_column is not None:
+    may_lack.add(_TERMINALS)
+  if _REWARDS not in may_lack and _lacks_reward(columns):
+    logging.warning('There is no column %s, so the rewards are 0.', _REWARDS)
+    may_lack.add(_REWARDS)
   there = {*columns, *(one.split('/')[0] for one in names.values()), *may_lack}
   missing = [one for one in _REQUIRED if one not in there]
   if missing:
-    name = missing[0]
-    raise ValueError(
-        f'There is no column {", ".join(missing)}.'
-        f'{checks.did_you_mean(name, columns)} The columns are'
-        f' {sorted(columns)}. If it has another name, give that:'
-        f' column_names={{{name!r}: ...}}.'
-        + f' If there is none: column_names={{{name!r}: None}}.'
-        * (name in OPTIONAL)
-    )
+    raise ValueError(_missing(missing, columns))
   [action, *_] = columns_lib.below(rlds.ACTION, names)
   counted = _TERMINALS if _TERMINALS in columns else names[action]
   num_rows = int(np.prod(columns[counted].shape[:1]))
-  names |= {name: name for name in _other_fields(columns, num_rows)}
+  has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
+  id_column, ids = _find_ids(columns, num_rows, options.episode_column)
+  has_ends = ids is not None or _has_ends(columns, options)
+  if num_rows and not has_ends and not has_next:
+    raise ValueError(_NO_ENDS)
+  others = _other_fields(columns, num_rows, {options.episode_column})
+  names |= {name: name for name in others}
   specs = {
       field: _row_spec(columns, name, num_rows) for field, name in names.items()
   }
   for field in columns_lib.below(rlds.REWARD, specs):
     specs[field] = _squeezed(specs[field])
-  has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
   for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
     name, spec = NEXT + names[field], specs[field]
     if name not in columns or _row_spec(columns, name, num_rows) != spec:
@@ -95,34 +240,457 @@ def find_layout(
           f'There must be a {name} for each {names[field]}, or for none, with'
           f' rows of {spec.dtype.name} {spec.shape}, but there is {found}.'
       )
-  terminals = _flag(columns, _TERMINALS, num_rows)
-  is_end = terminals | _flag(columns, _TIMEOUTS, num_rows)
-  is_end[-1:] = True
+  if not num_rows:
+    raise ValueError(
+        f'There are no rows: {", ".join(sorted(columns))} are empty. A row must'
+        ' be a transition.'
+    )
+  flags = [
+      _flag(columns, name, num_rows)
+      for name in (_TERMINALS, _TIMEOUTS, _STARTS)
+  ]
+  order, is_cut = None, np.zeros(num_rows, bool)
+  step = None
+  if ids is not None:
+    step = _find_steps(columns, num_rows, options.step_column)
+    order, is_cut = group_rows(
+        id_column,
+        ids,
+        step,
+        # A known name alone does not say that an id is of one episode only.
+        None if options.episode_column else _ends(*flags),
+        must_sort=options.step_column is not None,
+    )
+  if order is not None:
+    flags = [flag[order] for flag in flags]
+    columns = {
+        name: columns_lib.reordered(column, order)
+        for name, column in columns.items()
+        if columns_lib.has_rows(column, num_rows)
+    }
+  terminals, timeouts, starts = flags
+  jumps = late = np.zeros(num_rows, bool)
+  if has_next:
+    observations = {
+        names[field]: specs[field]
+        for field in columns_lib.below(rlds.OBSERVATION, names)
+    }
+    differs = _find_jumps(columns, observations)
+    jumps = differs & ~_ends(*flags) & ~is_cut
+    # A timeout one row after such an end is late: it belongs to that end.
+    other_ends = _ends(terminals, np.False_, starts) | is_cut
+    late = timeouts & ~other_ends & ~differs & np.append(False, jumps[:-1])
+  is_end = _ends(terminals, timeouts & ~late, starts) | is_cut | jumps
+  if options.max_episode_steps is not None and order is None:
+    # It counts from the first row of a file whose row before is not known.
+    is_end[[gap - 1 for gap in files.gaps if gap]] = True
   bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
-  if max_episode_steps is not None:
-    checks.check_positive('max_episode_steps', max_episode_steps)
-    starts = [
-        np.arange(start, end, max_episode_steps)
+  if options.max_episode_steps is not None:
+    checks.check_positive('max_episode_steps', options.max_episode_steps)
+    pieces = [
+        np.arange(start, end, options.max_episode_steps)
         for start, end in zip(bounds[:-1], bounds[1:])
     ]
-    bounds = np.concatenate([*starts, bounds[-1:]])
-  return FlatLayout(names, specs, has_next, bounds, terminals[bounds[1:] - 1])
+    bounds = np.concatenate([*pieces, bounds[-1:]])
+  elif not has_ends and not jumps.any():
+    raise ValueError(_NO_ENDS)
+  elif num_rows > 1 and len(bounds) == 2 and ids is None:
+    if not (terminals | timeouts)[-1]:
+      logging.warning(
+          'No row ends an episode, so all %d rows are read as one episode. %s',
+          num_rows,
+          _HOW_TO_END,
+      )
+  _warn_of_jumps(jumps, late, bounds, options.max_episode_steps)
+  is_terminal = terminals[bounds[1:] - 1]
+  is_partial = None
+  if files.gaps:
+    is_closed = terminals | timeouts
+    is_full = np.diff(bounds) == (options.max_episode_steps or 0)
+    is_closed[bounds[1:][is_full] - 1] = True
+    first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
+    is_partial = _find_partial(
+        bounds,
+        order,
+        files,
+        is_closed,
+        starts,
+        None if step is None else step[1][first_rows],
+        ids is not None,
+    )
+  return FlatLayout(
+      names, specs, has_next, bounds, is_terminal, order, is_partial
+  )
+
+
+def _find_partial(
+    bounds: np.ndarray,
+    order: Optional[np.ndarray],
+    files: Files,
+    is_closed: np.ndarray,
+    is_opened: np.ndarray,
+    first_steps: Optional[np.ndarray],
+    has_ids: bool,
+) -> np.ndarray:
+  """Returns which episodes may have rows in a file that cannot be read.
+
+  An episode with rows before and after such a file may. So may one that stops
+  before it without a flag, or begins after it without one, unless all other
+  files begin with an episode: then each file has entire episodes. Without other
+  files, ids alone are taken to say so, too.
+
+  Args:
+    bounds: the bounds of the episodes; see `FlatLayout`.
+    order: the order of the rows; see `FlatLayout`.
+    files: the files.
+    is_closed: bool `[N]`: the rows with a flag that ends an episode.
+    is_opened: bool `[N]`: the rows with a flag that begins an episode.
+    first_steps: `[E]`: the first value of the step column of each episode, if
+      there is one. If it is the least one in all episodes but those next to a
+      gap, it tells where an episode begins.
+    has_ids: whether the rows have the ids of their episodes.
+  """
+  rows = np.arange(bounds[-1]) if order is None else order
+  begins = np.minimum.reduceat(rows, bounds[:-1])
+  ends = np.maximum.reduceat(rows, bounds[:-1]) + 1
+  starts = np.asarray(files.starts, np.int64)
+  known = np.setdiff1d(starts[starts > 0], files.gaps)
+  crosses = lambda row: (begins < row) & (row < ends)
+  # If episodes take turns, some are open at any row.
+  is_cut = order is not None or any(crosses(row).any() for row in known)
+  is_partial, is_after = np.zeros((2, len(begins)), bool)
+  for gap in files.gaps:
+    is_partial |= crosses(gap)
+    before = starts[starts < gap].max(initial=0)
+    after = starts[starts > gap].min(initial=bounds[-1])
+    if order is None:  # Only the episode next to the gap is open.
+      before, after = gap - 1, gap + 1
+    # Without ids and other files, nothing says that an episode has ended.
+    if is_cut or not (len(known) or has_ids):
+      is_open = ~is_closed[bounds[1:] - 1]
+      is_partial |= is_open & (before < ends) & (ends <= gap)
+    is_after |= (gap <= begins) & (begins < after)
+  if first_steps is not None:
+    is_first = first_steps == first_steps.min()
+    if is_first[~is_after & ~is_partial].all():
+      return is_partial | (is_after & ~is_first)
+  return is_partial | (is_cut & is_after & ~is_opened[bounds[:-1]])
+
+
+def group_rows(
+    column: str,
+    ids: np.ndarray,
+    step: Optional[Tuple[str, np.ndarray]] = None,
+    is_end: Optional[np.ndarray] = None,
+    *,
+    must_sort: bool = False,
+) -> Tuple[Optional[np.ndarray], np.ndarray]:
+  """Groups the rows of each episode, which may be interleaved.
+
+  Args:
+    column: the name of the column of ids, for errors.
+    ids: `[N]`: the episode of each row.
+    step: the name and the values, `[N]`, of the column that orders the rows of
+      an episode, if there is one.
+    is_end: bool `[N]`: the rows that end an episode. An id that returns after
+      such a row begins another episode. By default it never does.
+    must_sort: whether the rows of every episode are sorted by the step column,
+      and not only where the rows of an id are apart.
+
+  Returns:
+    int64 `[N]`: the rows in the order of their episodes, which come in the
+    order of their first rows; None if the rows have that order. And bool `[N]`:
+    in that order, which rows are the last of their episode.
+
+  Raises:
+    ValueError: if the rows of an id are apart, and there is no step column; or
+      if two rows of an episode have the same step.
+  """
+  is_cut = np.append(ids[1:] != ids[:-1], True)
+  lasts = np.flatnonzero(is_cut)
+  begins = np.append(0, lasts[:-1] + 1)
+  codes = np.unique(ids[begins], return_inverse=True)[1].reshape(-1)
+  is_closed = np.zeros(len(lasts), bool) if is_end is None else is_end[lasts]
+  # The episode of each run of rows with one id, and the first run of each.
+  episodes, first_runs, of_open = np.zeros(len(lasts), np.int64), [], {}
+  for run, (code, closed) in enumerate(zip(codes.tolist(), is_closed.tolist())):
+    episode = of_open.setdefault(code, len(first_runs))
+    if episode == len(first_runs):
+      first_runs.append(run)
+    elif step is None:
+      first = first_runs[episode]
+      raise ValueError(
+          f'The rows of one episode are apart: {column} is'
+          f' {_text(ids[begins[run]])} in rows {begins[first]} to'
+          f' {lasts[first]}, and again from row {begins[run]}. Pass'
+          ' step_column=..., the column that orders the rows of an episode, or'
+          ' write the rows of an episode next to each other.'
+      )
+    episodes[run] = episode
+    if closed:
+      del of_open[code]
+  if len(first_runs) == len(lasts) and not must_sort or step is None:
+    return None, is_cut
+  episode_of = np.repeat(episodes, lasts + 1 - begins)
+  name, values = step
+  order = np.lexsort((values, episode_of))
+  episode_of, values = episode_of[order], values[order]
+  is_cut = np.append(np.diff(episode_of) != 0, True)
+  # Not `<=`, as a step may be NaN.
+  wrong = np.flatnonzero(~is_cut[:-1] & ~(values[1:] > values[:-1]))
+  if wrong.size:
+    rows = sorted(order[wrong[0] : wrong[0] + 2].tolist())
+    raise ValueError(
+        f'{name} does not order the rows of an episode: it is'
+        f' {_text(values[wrong[0]])} in rows {rows[0]} and {rows[1]}, where'
+        f' {column} is {_text(ids[rows[0]])}. Pass another step_column, or give'
+        ' each episode an id of its own.'
+    )
+  is_sorted = bool((order == np.arange(len(order))).all())
+  return None if is_sorted else order, is_cut
+
+
+def _text(value: object) -> str:
+  return (
+      value.decode(errors='replace') if isinstance(value, bytes) else f'{value}'
+  )
+
+
+def _ends(terminals, timeouts, starts) -> np.ndarray:
+  """Returns the rows that end an episode by the flags, bool `[N]`."""
+  return terminals | timeouts | np.append(starts[1:], True)
+
+
+def _missing(missing: List[str], columns: Iterable[str]) -> str:
+  """Returns the sentences that say that columns are missing."""
+  name, names = missing[0], sorted(columns)
+  text = (
+      f'There is no column {", ".join(missing)}.'
+      f'{checks.did_you_mean(name, names)} The columns are {names}. If it has'
+      f' another name, give that: column_names={{{name!r}: ...}}.'
+  )
+  if name == _TERMINALS and _TIMEOUTS not in names:
+    return f'{text} {_NO_ENDS}'
+  return text + f' If there is none: column_names={{{name!r}: None}}.' * (
+      name in OPTIONAL
+  )
+
+
+def _lacks_reward(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
+  """Returns whether there is no reward, and no column that may be one."""
+  if columns_lib.below(_REWARDS, columns):
+    return False
+  if not columns_lib.below(columns_lib.NAMES[rlds.ACTION], columns):
+    return False
+  may_be = [
+      name
+      for name, column in columns.items()
+      if name.split('/')[0] not in (*USED, _METADATA, *_STEP_COLUMNS)
+      and column.dtype.kind == 'f'
+      and column.shape[1:] in ((), (1,))
+      and len(column.shape) > 0
+  ]
+  return not may_be and not checks.did_you_mean(_REWARDS, columns)
+
+
+def _has_ends(columns: Collection[str], options: FlatOptions) -> bool:
+  """Returns whether a column or an option says where episodes end."""
+  return (
+      any(name in columns for name in (_TERMINALS, _TIMEOUTS, _STARTS))
+      or options.episode_column is not None
+      or options.max_episode_steps is not None
+  )
+
+
+def has_truncations(
+    columns: Collection[str], options: FlatOptions = FlatOptions()
+) -> bool:
+  """Returns whether anything tells where truncated episodes end."""
+  return (
+      any(name in columns for name in (_TIMEOUTS, _STARTS))
+      or bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
+      or find_episode_column(columns) is not None
+      or options.max_episode_steps is not None
+  )
+
+
+def with_last_observations(
+    columns: Mapping[str, Any], index: int
+) -> Tuple[Dict[str, Any], Any]:
+  """Returns the columns of one episode, and its terminals.
+
+  Args:
+    columns: the columns of the episode, by the names in `USED`, and single
+      values. There may be one flag for the episode, or one for each step.
+    index: the index of the episode, for errors.
+
+  Returns:
+    The columns without flags and `next_observations`, of which the last is
+    the last of the `observations`; and the terminals, or False.
+
+  Raises:
+    ValueError: if an episode ends before its last row, by a timeout, or as a
+      row does not lead to the next one's observation.
+  """
+  columns = dict(columns)
+  terminals = columns.pop(_TERMINALS, False)
+  ends = {_TIMEOUTS: np.ravel(columns.pop(_TIMEOUTS, False))[:-1]}
+  ends[_STARTS] = np.ravel(columns.pop(_STARTS, False))[1:]
+  after = {
+      name.removeprefix(NEXT): columns.pop(name)
+      for name in columns_lib.below(NEXT + _OBSERVATIONS, columns)
+  }
+  here = {name: columns.get(name) for name in after}
+  for name, rows in after.items():
+    first = here[name]
+    if first is None or first.shape != rows.shape:
+      found = None if first is None else first.shape
+      raise ValueError(
+          f'{NEXT}{name} of episode {index} have the shape {rows.shape}, but'
+          f' {name} {found}.'
+      )
+  if after:
+    both = {**here, **{NEXT + name: rows for name, rows in after.items()}}
+    specs = {name: columns_lib.row_spec(rows) for name, rows in here.items()}
+    ends[NEXT + _OBSERVATIONS] = _find_jumps(both, specs)
+  for name, wrong in ends.items():
+    if wrong.any():
+      raise ValueError(
+          f'Episode {index} ends before its last row: by {name}, after its row'
+          f' {np.flatnonzero(wrong)[0]}. Write each episode into a row of its'
+          ' own.'
+      )
+  for name, rows in after.items():
+    columns[name] = np.concatenate([here[name], rows[-1:]])
+  return columns, terminals
+
+
+def find_episode_column(columns: Iterable[str]) -> Optional[str]:
+  """Returns the column whose name says that it has the ids of episodes."""
+  return next((name for name in _EPISODE_COLUMNS if name in columns), None)
+
+
+def _find_ids(
+    columns, num_rows: int, name: Optional[str]
+) -> Tuple[str, Optional[np.ndarray]]:
+  """Returns the name and the values of the episode column, if there is one."""
+  if name is None:
+    name = find_episode_column(columns)
+    if name is None or not _is_scalar(columns[name], num_rows):
+      return '', None
+  else:
+    checks.check_known('The data', 'column', name, columns)
+    if not _is_scalar(columns[name], num_rows):
+      raise ValueError(
+          f'The column {name} must have the episode of each of {num_rows} rows,'
+          f' a number or a string, but is {columns[name].dtype}'
+          f' {columns[name].shape}.'
+      )
+  return name, _values(columns[name])
+
+
+def _find_steps(
+    columns, num_rows: int, name: Optional[str]
+) -> Optional[Tuple[str, np.ndarray]]:
+  """Returns the name and the values of the step column, if there is one."""
+  if name is not None:
+    checks.check_known('The data', 'column', name, columns)
+  for one in _STEP_COLUMNS if name is None else (name,):
+    is_there = one in columns and _is_scalar(columns[one], num_rows)
+    if is_there and columns[one].dtype.kind in 'iuf':
+      return one, _values(columns[one])
+  if name is not None:
+    raise ValueError(
+        f'The column {name} must have a number for each of {num_rows} rows,'
+        f' which orders the rows of an episode, but is {columns[name].dtype}'
+        f' {columns[name].shape}.'
+    )
+  return None
+
+
+def _is_scalar(column: columns_lib.AnyColumn, num_rows: int) -> bool:
+  return columns_lib.has_rows(column, num_rows) and (
+      column.shape[1:] in ((), (1,))
+  )
+
+
+def _values(column: columns_lib.AnyColumn) -> np.ndarray:
+  """Returns the values of a column of scalars, `[N]`."""
+  spec = _squeezed(columns_lib.row_spec(column))
+  values = columns_lib.read(column, slice(None), spec)
+  if spec.dtype == tf.string:
+    return np.array([_text(value) for value in values.reshape(-1)])
+  return values.reshape(-1)
+
+
+def _find_jumps(
+    columns: Mapping[str, columns_lib.AnyColumn],
+    observations: Mapping[str, tf.TensorSpec],
+) -> np.ndarray:
+  """Returns which rows do not lead to the next one's observation, bool `[N]`.
+
+  Args:
+    columns: the columns.
+    observations: the specs of the rows of each column of observations.
+  """
+  num_rows = len(columns[next(iter(observations))])
+  differs = np.zeros(num_rows, bool)
+  for name, spec in observations.items():
+    differs[:-1] |= columns_lib.find_jumps(
+        columns[name], columns[NEXT + name], spec
+    )
+  return differs
+
+
+def _warn_of_jumps(
+    jumps: np.ndarray,
+    late: np.ndarray,
+    bounds: np.ndarray,
+    max_episode_steps: Optional[int],
+) -> None:
+  """Says how many episodes end only because the next row does not follow."""
+  ends = bounds[1:] - 1
+  is_found = jumps[ends]
+  if max_episode_steps is not None:  # It explains these ends.
+    is_found &= np.diff(bounds) != max_episode_steps
+  if not is_found.any():
+    return
+  rows = ', '.join(map(str, ends[is_found][:_MAX_LISTED].tolist()))
+  logging.warning(
+      '%d of %d episodes end without a flag: %s%s of the row are not the %s of'
+      ' the next row. These episodes are truncated. They end in the rows'
+      ' %s%s.%s%s',
+      np.count_nonzero(is_found),
+      len(ends),
+      NEXT,
+      _OBSERVATIONS,
+      _OBSERVATIONS,
+      rows,
+      ', ...' * (np.count_nonzero(is_found) > _MAX_LISTED),
+      f' {np.count_nonzero(late)} {_TIMEOUTS} are one row late, and end no'
+      ' other episode.' * bool(late.any()),
+      ' Most rows are not followed by the next one: they may be in a random'
+      ' order, or have observations several steps ahead.'
+      * (np.count_nonzero(is_found) > len(jumps) // 2),
+  )
 
 
 def _other_fields(
-    columns: Mapping[str, columns_lib.AnyColumn], num_rows: int
+    columns: Mapping[str, columns_lib.AnyColumn],
+    num_rows: int,
+    unused: Collection[Optional[str]],
 ) -> List[str]:
   """Returns the names of all other columns with a row for each step."""
   found, left_out = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
-    if top in (*USED, _METADATA):
+    if top in (*USED, _METADATA) or name in unused:
       continue
     if top in steps_lib.get_rlds_step_features():
       raise ValueError(
           f'The column {name} has the name of a field of RLDS, which is made'
-          f' from other columns: {", ".join(USED)}. Rename it, or leave it'
-          ' out.'
+          f' from other columns: {", ".join(USED)}. Rename it, or leave it out:'
+          f' column_names={{{top!r}: None}}.'
       )
     if columns_lib.has_rows(column, num_rows):
       found.append(name)

@@ -9,11 +9,10 @@
 Each may have an `original_key`, the feature that it is a part of.
 """
 
-import json
 import os
 from typing import Any, Dict, NamedTuple, Optional
 
-from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 
 _FILE = os.path.join('meta', 'modality.json')
@@ -59,8 +58,7 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
         f'There is no {path}, which GR00T asks for. Without modality=True the'
         ' features of LeRobot are read as they are.'
     )
-  with files.open_text(path) as f:
-    modalities = json.load(f)
+  modalities = json_files.read(path)
   parts = {}
   for modality, named in modalities.items():
     if modality not in _PLACES:
@@ -69,7 +67,11 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
           ' read.'
       )
     place, default = _PLACES[modality]
-    for name, entry in (named or {}).items():
+    if named is None:
+      continue
+    named = json_files.get(modalities, modality, dict, path)
+    for name in named:
+      entry = json_files.get(named, name, dict, f'{modality} of {path}')
       feature = entry.get('original_key') or default or f'{modality}.{name}'
       where = f'{modality}.{name} of {path}'
       if feature not in features:

@@ -4,7 +4,20 @@ Each group has the columns of an episode, `[T, ...]`, or `[T + 1, ...]` with the
 last observation. A `GroupLayout` says how the formats differ.
 """
 
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence
+import collections
+import contextlib
+import itertools
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 import h5py
 import tensorflow as tf
@@ -66,41 +79,83 @@ def load(
   Returns:
     A data set of episodes, in the order of `groups`.
   """
-  names, used = layout.names, {*layout.names.values(), *layout.unused}
+  names = layout.names
   with h5py.File(path, 'r') as file:
-    columns = prepare(path, columns_lib.leaves(file[next(iter(groups))]))
-    length = len(columns.get(layout.terminal, ())) or len(
-        columns.get(names[rlds.ACTION], ())
-    )
-    left_out = [
-        name
-        for name, column in columns.items()
-        if name.split('/')[0] not in used
-        and not columns_lib.has_rows(column, length, length + 1)
-    ]
+    left_out = _find_left_out(file, layout, groups, prepare)
   what = 'columns without numbers or strings for each step'
   columns_lib.log_left_out(what, left_out)
 
+  def read_group(file: h5py.File, group: str) -> python_episodes.PythonEpisode:
+    where = f'{group} of {path}'
+    columns = prepare(where, columns_lib.leaves(group_of(file, group)))
+    tops = dict.fromkeys(name.split('/')[0] for name in columns)
+    required = names[rlds.OBSERVATION], names[rlds.ACTION]
+    columns_lib.check_has(where, required, tops, layout.help)
+    there = {field: name for field, name in names.items() if name in tops}
+    steps = columns_lib.renamed(
+        columns, {**there, **dict.fromkeys((*layout.unused, *left_out))}
+    )
+    return python_episodes.make_episode(
+        columns_lib.nest(steps),
+        groups[group],
+        columns[layout.terminal][-1:] if layout.terminal in columns else False,
+        fields_of(file[group]),
+        layout.has_last,
+    )
+
   def read() -> python_episodes.Episodes:
     with h5py.File(path, 'r') as file:
-      for group, number in groups.items():
-        where = f'{group} of {path}'
-        columns = prepare(where, columns_lib.leaves(file[group]))
-        tops = dict.fromkeys(name.split('/')[0] for name in columns)
-        required = names[rlds.OBSERVATION], names[rlds.ACTION]
-        columns_lib.check_has(where, required, tops, layout.help)
-        there = {field: name for field, name in names.items() if name in tops}
-        steps = columns_lib.renamed(
-            columns, {**there, **dict.fromkeys((*layout.unused, *left_out))}
-        )
-        yield python_episodes.make_episode(
-            columns_lib.nest(steps),
-            number,
-            columns[layout.terminal][-1:]
-            if layout.terminal in columns
-            else False,
-            fields_of(file[group]),
-            layout.has_last,
+      for group in groups:
+        yield python_episodes.attempt(
+            read_group, file, group, place=f'{group} of {path}', file=path
         )
 
   return python_episodes.to_dataset(read, len(groups))
+
+
+def group_of(file: h5py.File, name: str) -> h5py.Group:
+  """Returns a group of a file.
+
+  Raises:
+    ValueError: if it is damaged, or is not a group.
+  """
+  try:
+    group = file[name]
+  except (KeyError, OSError, RuntimeError) as e:
+    text = e.args[0] if e.args else e
+    raise ValueError(f'{name} of {file.filename} is damaged: {text}.') from e
+  if not isinstance(group, h5py.Group):
+    raise ValueError(
+        f'{name} of {file.filename} must be a group with the columns of an'
+        f' episode, but is a {type(group).__name__}.'
+    )
+  return group
+
+
+def first_groups(file: h5py.File, groups: Iterable[str]) -> List[h5py.Group]:
+  """Returns the groups of the first episodes that are not damaged."""
+
+  def found() -> Iterator[h5py.Group]:
+    for name in groups:
+      with contextlib.suppress(ValueError):
+        yield group_of(file, name)
+
+  return [*itertools.islice(found(), python_episodes.NUM_COMPARED)]
+
+
+def _find_left_out(file, layout, groups, prepare) -> List[str]:
+  """Returns the columns that no episode among the first has for its steps."""
+  used = {*layout.names.values(), *layout.unused}
+  is_of_steps: Dict[str, bool] = collections.defaultdict(bool)
+  for group in first_groups(file, groups):
+    try:
+      columns = prepare(group.name, columns_lib.leaves(group))
+    except Exception:  # pylint: disable=broad-exception-caught
+      continue  # The episode is a fault, which is told when it is read.
+    length = len(columns.get(layout.terminal, ())) or len(
+        columns.get(layout.names[rlds.ACTION], ())
+    )
+    for name, column in columns.items():
+      if name.split('/')[0] not in used:
+        is_of_steps[name] |= columns_lib.has_rows(column, length, length + 1)
+  return [name for name, is_one in is_of_steps.items() if not is_one]

@@ -13,9 +13,8 @@
 The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
 """
 
-import json
 import os
-from typing import Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple, Union
 
 import gin
 import numpy as np
@@ -23,6 +22,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -44,6 +44,7 @@ _FIELDS = {
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   """Reads the trajectories that imitation's `serialize.save` wrote.
 
@@ -61,13 +62,24 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   Raises:
     ValueError: if there are no such trajectories, or if the files are damaged.
     InvalidArgumentError: while iterating, if a trajectory is damaged or is not
-      like the first.
+      like the first; or in place of the trajectories that follow damage in a
+      file. Those in other files can still be read.
   """
   path = files.expand_local(path, 'A data set of imitation')
   state = os.path.join(path, _STATE_FILE)
   if os.path.isfile(state):
-    with files.open_text(state) as f:
-      tables = [one['filename'] for one in json.load(f)['_data_files']]
+    tables = [
+        json_files.get({'': one}, '', dict, f"'_data_files' of {state}")
+        for one in json_files.get(
+            json_files.read(state), '_data_files', list, state
+        )
+    ]
+    tables = [
+        json_files.get(one, 'filename', str, f"'_data_files' of {state}")
+        for one in tables
+    ]
+    if not tables:
+      raise ValueError(f"'_data_files' of {state} names no file.")
     return _load_tables([os.path.join(path, table) for table in tables])
   if not os.path.isfile(path):
     raise ValueError(
@@ -80,24 +92,49 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
 def _load_tables(paths: List[str]) -> tf.data.Dataset:
   """Reads the tables of a HuggingFace data set."""
 
-  def batches() -> Iterator[pa.RecordBatch]:
+  def batches(
+      open_file: Callable[[str], pa.NativeFile],
+  ) -> Iterator[Tuple[str, Union[pa.RecordBatch, ValueError]]]:
     for path in paths:
-      with arrow.open_errors(path), pa.memory_map(path) as file:
-        with pa.ipc.open_stream(file) as reader:
-          yield from reader
+      try:
+        with arrow.open_errors(path), open_file(path) as file:
+          with pa.ipc.open_stream(file) as reader:
+            for batch in reader:
+              # Arrow ends the process at offsets beyond their values.
+              batch.validate(full=True)
+              yield path, batch
+      except ValueError as e:
+        yield path, e  # How many trajectories follow is not known.
+
+  def read_one(path, batch, row, index) -> python_episodes.PythonEpisode:
+    names = _names_of(path, batch.schema.names)
+    values = arrow.read_row(batch, row)
+    steps = {field: values[name] for field, name in names.items()}
+    return python_episodes.make_episode(
+        steps, index, values[_TERMINAL], has_last=True
+    )
 
   def read() -> python_episodes.Episodes:
     index = 0
-    for batch in batches():
-      names = _names_of(paths[0], batch.schema.names)
-      for row in arrow.read_rows(batch):
-        steps = {field: row[name] for field, name in names.items()}
-        yield python_episodes.make_episode(
-            steps, index, row[_TERMINAL], has_last=True
+    # Pages of a mapped file would stay in the memory of the process.
+    for path, batch in batches(pa.OSFile):
+      if isinstance(batch, ValueError):
+        yield python_episodes.to_fault(batch, file=path)
+        index += 1
+        continue
+      for row in range(len(batch)):
+        yield python_episodes.attempt(
+            read_one, path, batch, row, index, file=path
         )
         index += 1
 
-  return python_episodes.to_dataset(read, sum(map(len, batches())))
+  return python_episodes.to_dataset(
+      read,
+      sum(
+          1 if isinstance(batch, ValueError) else len(batch)
+          for _, batch in batches(pa.memory_map)
+      ),
+  )
 
 
 def _load_npz(path: str) -> tf.data.Dataset:
@@ -120,21 +157,26 @@ def _load_npz(path: str) -> tf.data.Dataset:
     )
   names.pop(_INFOS, None)
 
+  ends = np.cumsum(lengths)
+
+  def read_one(columns, index: int) -> python_episodes.PythonEpisode:
+    begin, end = ends[index] - lengths[index], ends[index]
+    # Each earlier trajectory has one observation more than actions.
+    observed = slice(begin + index, end + index + 1)
+    steps = {
+        field: columns[name][
+            observed if name == _OBSERVATIONS else slice(begin, end)
+        ]
+        for field, name in names.items()
+    }
+    return python_episodes.make_episode(
+        steps, index, is_terminal[index], has_last=True
+    )
+
   def read() -> python_episodes.Episodes:
     with npz.open_columns(path) as columns:
-      begin = 0
-      for index, length in enumerate(lengths):
-        rows = slice(begin, begin + length)
-        # Each earlier trajectory has one observation more than actions.
-        observed = slice(begin + index, begin + index + length + 1)
-        steps = {
-            field: columns[name][observed if name == _OBSERVATIONS else rows]
-            for field, name in names.items()
-        }
-        yield python_episodes.make_episode(
-            steps, index, is_terminal[index], has_last=True
-        )
-        begin += length
+      for index in range(len(lengths)):
+        yield python_episodes.attempt(read_one, columns, index, file=path)
 
   return python_episodes.to_dataset(read, len(lengths))
 

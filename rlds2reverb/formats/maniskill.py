@@ -16,9 +16,11 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
+from rlds2reverb.formats import python_episodes
 
 _LAYOUT = hdf5_groups.GroupLayout(
     'traj',
@@ -30,6 +32,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
   """Reads the trajectories in an HDF5 file of ManiSkill's.
 
@@ -60,6 +63,5 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
     )
   beside, fields = f'{os.path.splitext(path)[0]}.json', {}
   if os.path.isfile(beside):
-    with files.open_text(beside) as f:
-      fields['env_info'] = json.dumps(json.load(f).get('env_info'))
+    fields['env_info'] = json.dumps(json_files.read(beside).get('env_info'))
   return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)

@@ -17,7 +17,6 @@ itself is not used: it needs another version of NumPy than TensorFlow does.
 """
 
 import glob
-import json
 import os
 from typing import Any, Dict, Iterator, Set, Tuple
 
@@ -27,6 +26,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -49,6 +49,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes of a Minari data set, in HDF5, Arrow or parquet.
 
@@ -87,7 +88,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   if not is_there:
     raise ValueError(
         f'There is no HDF5 file in {path}: a Minari data set has one of'
-        f' {_FILES}.'
+        f' {_FILES}, or a metadata.json whose data_format is arrow or parquet.'
     )
   names = hdf5.names_in(file)
   groups = _LAYOUT.numbers(names)
@@ -123,25 +124,33 @@ def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
   path = os.path.join(folder, 'metadata.json')
   if not files.exists(path):
     return '', {}
-  with files.open_text(path) as f:
-    metadata = json.load(f)
+  metadata = json_files.read(path)
   spaces: Dict[str, Any] = {}
   for column, key in _SPACES.items():
-    if key in metadata:
-      spaces |= _leaves(json.loads(metadata[key]), column)
-  return metadata.get('data_format', ''), spaces
+    if metadata.get(key) is not None:
+      # A space is JSON in a string.
+      text = json_files.get(metadata, key, str, path)
+      place = f'{key!r} of {path}'
+      spaces |= _leaves(json_files.parse(text, place), column, place)
+  return json_files.get(metadata, 'data_format', str, path, ''), spaces
 
 
-def _leaves(space: Dict[str, Any], name: str) -> Dict[str, Any]:
+def _leaves(
+    space: Dict[str, Any], name: str, place: str
+) -> Dict[str, Dict[str, Any]]:
   """Returns the spaces below `space` by their columns; `name` is its own."""
+  if not isinstance(space, dict):
+    raise ValueError(f'{place} must have an object for {name}, not {space!r}.')
   below = space.get('subspaces')
   if below is None:
     return {name: space}
   if isinstance(below, list):
     below = {f'_index_{index}': one for index, one in enumerate(below)}
+  if not isinstance(below, dict):
+    raise ValueError(f'{place} must have spaces for {name}, not {below!r}.')
   leaves: Dict[str, Any] = {}
   for key, one in below.items():
-    leaves |= _leaves(one, f'{name}/{key}')
+    leaves |= _leaves(one, f'{name}/{key}', place)
   return leaves
 
 
@@ -154,19 +163,19 @@ def _load_tables(
     raise ValueError(f'There is no episode in {folder}.')
   left_out: Set[str] = set()
 
-  def read() -> python_episodes.Episodes:
-    for index in ids:
-      paths = sorted(
-          glob.glob(f'{glob.escape(folder)}/{index}/*.{data_format}')
-      )
-      if not paths:
-        raise ValueError(
-            f'There is no file *.{data_format} in {folder}/{index}.'
-        )
-      table = pa.concat_tables(map(arrow.read_table, paths))
-      yield _episode(table, spaces, index, left_out)
+  def read_one(index: int) -> python_episodes.PythonEpisode:
+    paths = sorted(glob.glob(f'{glob.escape(folder)}/{index}/*.{data_format}'))
+    if not paths:
+      raise ValueError(f'There is no file *.{data_format} in {folder}/{index}.')
+    table = pa.concat_tables(map(arrow.read_table, paths))
+    return _episode(table, spaces, index, left_out)
 
-  dataset = python_episodes.to_dataset(read, len(ids))
+  def place_of(index: int) -> Tuple[str, str]:
+    return os.path.join(folder, str(index)), ''
+
+  dataset = python_episodes.to_dataset(
+      lambda: python_episodes.attempt_each(read_one, ids, place_of), len(ids)
+  )
   what = 'infos without numbers or strings for each step'
   columns_lib.log_left_out(what, sorted(left_out))
   return dataset
@@ -188,6 +197,13 @@ def _episode(
       column = columns[name]
       for key in below.split('/')[1:]:
         column = column.field(key.removeprefix('_index_'))
+      is_struct = pa.types.is_struct(column.type)
+      if is_struct and column.type.get_field_index('bytes') < 0:  # No image.
+        raise ValueError(
+            f'{below} of episode {index} has the parts'
+            f' {[part.name for part in column.type]}, but metadata.json has no'
+            f' {_SPACES.get(name)!r} that says what they are.'
+        )
       shape = spaces.get(below, {}).get('shape')
       steps[field + below[len(name) :]] = arrow.to_array(
           column.slice(0, rows), shape, below

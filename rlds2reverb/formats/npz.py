@@ -5,13 +5,22 @@ decompressed, in the order in which they are in the file.
 """
 
 import contextlib
+import io
+import math
 import os
-from typing import Dict, Iterator, Tuple
+import struct
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 import zipfile
+import zlib
 
 import numpy as np
 
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns
+
+# NumPy parses no longer ones.
+_MAX_HEADER_BYTES = 10_000
 
 
 @contextlib.contextmanager
@@ -31,9 +40,11 @@ def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
     raise ValueError(f'There is no npz file {path}.')
   try:
     archive = zipfile.ZipFile(path)
-  except zipfile.BadZipFile as e:
+  except (RuntimeError, zipfile.BadZipFile) as e:
+    files.check_not_pointer(path)
     raise ValueError(f'{path} is not a whole npz file: {e}.') from e
   with archive:
+    _check_expansion(archive, path)
     found = {
         name: _column(archive, name)
         for name in (one.removesuffix('.npy') for one in archive.namelist())
@@ -41,19 +52,88 @@ def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
     yield {name: column for name, column in found.items() if column.shape}
 
 
-def read_header(file) -> Tuple[Tuple[int, ...], bool, np.dtype]:
-  """Returns the shape, whether it is in Fortran order, and the dtype."""
-  if np.lib.format.read_magic(file) == (1, 0):
-    return np.lib.format.read_array_header_1_0(file)
-  return np.lib.format.read_array_header_2_0(file)
+def _check_expansion(archive: zipfile.ZipFile, path: str) -> None:
+  """Raises a ValueError if an npz file expands to more than the limit."""
+  size = sum(member.file_size for member in archive.infolist())
+  limits.check_expanded(path, size, os.path.getsize(path))
+
+
+def read_arrays(path: str, names: Sequence[str] = ()) -> Dict[str, np.ndarray]:
+  """Reads arrays of an npz file; all of them if no names are given.
+
+  Raises:
+    EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error: if
+      the file is damaged, lacks an array, or expands to more than the limit.
+  """
+  with zipfile.ZipFile(path) as archive:
+    _check_expansion(archive, path)
+    arrays = {}
+    for name in names or [
+        member.removesuffix('.npy') for member in archive.namelist()
+    ]:
+      info = archive.getinfo(f'{name}.npy')
+      with archive.open(info) as file:
+        arrays[name] = read_array(file, info.file_size)
+    return arrays
+
+
+def read_array(file: Any, size: int) -> np.ndarray:
+  """Reads the array of a file in NumPy's `.npy` format.
+
+  Unlike `numpy.load`, it allocates no more memory than the file has bytes.
+
+  Args:
+    file: the file, which is open for reading.
+    size: its bytes.
+
+  Raises:
+    ValueError: if the shape does not fit the bytes, or the array has objects.
+  """
+  shape, is_fortran, dtype = read_header(file)
+  if dtype.hasobject:
+    raise ValueError('Object arrays cannot be loaded.')
+  num_bytes = math.prod(shape) * dtype.itemsize
+  if size - file.tell() != num_bytes:
+    raise ValueError(f'its shape {shape} does not fit its {size} bytes')
+  array = np.frombuffer(file.read(num_bytes), dtype, math.prod(shape))
+  return array.reshape(shape, order='F' if is_fortran else 'C')
+
+
+def read_header(file: Any) -> Tuple[Tuple[int, ...], bool, np.dtype]:
+  """Returns the shape, whether it is in Fortran order, and the dtype.
+
+  Raises:
+    ValueError: if there is no whole header.
+  """
+  is_first = np.lib.format.read_magic(file) == (1, 0)
+  size_format = '<H' if is_first else '<I'
+  packed = file.read(struct.calcsize(size_format))
+  if len(packed) == struct.calcsize(size_format):
+    # NumPy reads a header of any length, up to 4 GiB, into memory.
+    [size] = struct.unpack(size_format, packed)
+    if size > _MAX_HEADER_BYTES:
+      raise ValueError(f'its header says that it is {size} bytes long')
+    packed += file.read(size)
+  header = io.BytesIO(packed)
+  if is_first:
+    return np.lib.format.read_array_header_1_0(header)
+  return np.lib.format.read_array_header_2_0(header)
 
 
 def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
   """Returns the rows of an array."""
   file = archive.open(f'{array}.npy')
+  failed: Optional[Tuple[int, str]] = None
   name = f'The array {array} of {archive.filename}'
   shape, is_fortran, dtype = read_header(file)
   start = file.tell()
+  expected = start + math.prod(shape) * dtype.itemsize
+  stored = archive.getinfo(f'{array}.npy').file_size
+  if not dtype.hasobject and expected != stored:
+    raise ValueError(
+        f'{name} must have {expected} bytes, for {dtype} {list(shape)}, but has'
+        f' {stored}.'
+    )
   if is_fortran and len(shape) > 1:
     raise ValueError(
         f'{name} is in the order of Fortran, which cannot be read by rows. Save'
@@ -63,11 +143,20 @@ def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
   def read(begin: int, end: int) -> np.ndarray:
     if dtype.hasobject:
       raise ValueError(f'{name} {columns.RUNS_CODE}')
+    nonlocal failed
     rows = np.empty((end - begin, *shape[1:]), dtype)
-    place = start + begin * rows[:1].nbytes
-    if place != file.tell():  # After a jump, checksums are not looked at.
-      file.seek(place)
-    content = file.read(rows.nbytes)
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    place = start + begin * row_bytes
+    # What a decompressor returns after an error may be anything.
+    if failed and place + rows.nbytes > failed[0]:
+      raise ValueError(failed[1])
+    try:
+      if place != file.tell():  # After a jump, checksums are not looked at.
+        file.seek(place)
+      content = file.read(rows.nbytes)
+    except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as e:
+      failed = place, f'{name} is damaged: {e}.'
+      raise ValueError(failed[1]) from e
     if len(content) < rows.nbytes:
       raise ValueError(f'{name} ends early.')
     return np.frombuffer(content, dtype).reshape(rows.shape)

@@ -1,11 +1,12 @@
 """Tables of parquet, as Hugging Face `datasets` writes them.
 
-a row a step        observations, actions, ..., and a column that tells the
-                    episodes apart
+a row a step        observations, actions, ..., which are flat transitions: a
+                    column has the episode of each row, or flags tell its end
 a row an episode    each of these is a list of the episode's steps
 """
 
-from typing import Any, Dict, Iterator, Mapping, Optional
+import contextlib
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import gin
 import numpy as np
@@ -13,17 +14,17 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
+from rlds2reverb.formats import flat_arrays
+from rlds2reverb.formats import flat_layout
 from rlds2reverb.formats import python_episodes
 
-_TERMINALS = 'terminals'
-_REQUIRED = (
-    columns_lib.NAMES[rlds.ACTION],
-    columns_lib.NAMES[rlds.OBSERVATION],
-)
-_USED = (*columns_lib.NAMES.values(), _TERMINALS)
+_OBSERVATIONS = columns_lib.NAMES[rlds.OBSERVATION]
+_ACTIONS = columns_lib.NAMES[rlds.ACTION]
+_REQUIRED = (_ACTIONS, _OBSERVATIONS)
 _ADVICE = (
     ' Say with column_names={"observations": ...} what its columns are called.'
 )
@@ -32,101 +33,230 @@ _BATCH_SIZE = 16
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_parquet(
     path: files.PathLike,
     *,
     episode_column: Optional[str] = None,
+    step_column: Optional[str] = None,
+    max_episode_steps: Optional[int] = None,
     column_names: Optional[Mapping[str, Optional[str]]] = None,
 ) -> tf.data.Dataset:
   """Reads episodes in parquet files, as Hugging Face `datasets` writes them.
 
-  As with `from_flat_arrays` without next observations, the last observation of
-  a truncated episode is its last step, whose action does not count, and a
-  terminal one gets a step of zeros. Where a row is an episode, `observations`
-  may have one row more than `actions`; then nothing is lost or added.
+  A row is a step or an episode. Rows that are steps are flat transitions, see
+  `from_flat_arrays`: an episode ends at a row of `terminals` or `timeouts`,
+  before a row of `episode_starts`, where the next row does not begin with the
+  `next_observations`, and where the episode column changes. Rows are steps if
+  `episode_column` is given, or if they have single rewards or actions and any
+  of these columns but `terminals`. Without `next_observations`, the last
+  observation of a truncated episode is its last step, whose action does not
+  count, and a terminal one gets a step of zeros.
+
+  Where a row is an episode, `observations` may have one row more than
+  `actions`, or there may be `next_observations`; then nothing is lost or added.
 
   Args:
     path: a file or a folder of files, read in the order of their names, on the
       local disk.
-    episode_column: the column that has one value in all rows of an episode,
-      which are beside each other. By default a row is an episode.
+    episode_column: the column that has one value in all rows of an episode. By
+      default a row is an episode, unless its columns say otherwise.
+    step_column: the column that orders the rows of an episode; see
+      `from_flat_arrays`.
+    max_episode_steps: see `from_flat_arrays`; only where rows are steps.
     column_names: the names that columns have in the files, by those that are
-      expected: `observations`, `actions`, `rewards` and `terminals`. None says
-      that there is no such column: without `rewards` the reward is float32
-      zeros, and without `terminals` all episodes are truncated.
+      expected: `observations`, `actions`, `rewards`, `terminals`, `timeouts`,
+      `episode_starts` and `next_observations`; see `from_flat_arrays`. None
+      says that there is no such column, or leaves out another one: without
+      `rewards` the reward is float32 zeros, and without `terminals` all
+      episodes are truncated.
 
   Returns:
     A data set of episodes in the order of the files, with stacked steps, and
     `episode_id`, which counts them. Every other column with a row for each step
     is a step field of its name, and one with a value for each episode is a
     field of the episode. All have their dtypes; images stay encoded, and lists
-    of dicts are JSON text. The last of `terminals` says whether an
-    episode is terminal.
+    of dicts are JSON text. Where a row is an episode, the last of `terminals`
+    says whether it is terminal.
 
   Raises:
-    ValueError: if there are no such files or columns, or if one is damaged.
+    ValueError: if there are no such files, columns or rows, if all files are
+      damaged, or if the rows of an episode are apart and no step column orders
+      them.
     InvalidArgumentError: while iterating, if an episode does not have the
-      columns of the first, or as many rows of each.
+      columns of the first, or as many rows of each; or in the place of a file
+      that is damaged. Where rows are steps, so is an episode next to that file,
+      if rows of it may be there: files are taken to have entire episodes if no
+      episode goes on from one file to the next. The other episodes can still be
+      read.
   """
   path = files.expand_local(path, 'A table of parquet')
   paths = arrow.find_parquet(path)
   if not paths:
     raise ValueError(f'There is no table of parquet at {path}.')
-  for name in column_names or {}:
-    checks.check_choice('A key of column_names', name, _USED)
-  renamed = lambda columns: columns_lib.renamed(columns, column_names or {})
-  with arrow.open_parquet(paths[0]) as file:
-    names = file.schema_arrow.names
-  columns_lib.check_has(path, _REQUIRED, renamed(dict.fromkeys(names)), _ADVICE)
-  if episode_column is not None:
-    checks.check_known(path, 'column', episode_column, names)
+  options = flat_layout.FlatOptions(
+      max_episode_steps, column_names, episode_column, step_column
+  )
+  footers, damaged = arrow.read_footers(paths)
+  types = next(iter(footers.values())).types
+  for column in filter(None, (episode_column, step_column)):
+    checks.check_known(path, 'column', column, types)
+  named = flat_layout.named_columns(types, options)
+  columns_lib.check_has(path, _REQUIRED, named, _ADVICE)
+  if _are_steps(named, options):
+    return _load_steps(paths, footers, damaged, options)
+  return _load_episodes(paths, footers, options)
 
-  def rows() -> Iterator[Dict[str, Any]]:
-    for one in paths:
-      with arrow.open_parquet(one) as file:
-        for batch in file.iter_batches(_BATCH_SIZE):
-          yield from arrow.read_rows(batch)
 
-  def tables() -> Iterator[Dict[str, Any]]:
-    for _, table in arrow.read_episodes(paths, episode_column):
-      yield {
-          name: arrow.to_array(table[name], None, name)
-          for name in table.column_names
-          if name != episode_column
+def _are_steps(
+    types: Mapping[str, Any], options: flat_layout.FlatOptions
+) -> bool:
+  """Returns whether the rows of columns with some types are steps."""
+  single = [
+      name
+      for name in columns_lib.NAMES.values()
+      if name in types and not arrow.is_list(types[name])
+  ]
+  if options.episode_column is not None:
+    return True
+  if not single:
+    return False
+  if not flat_layout.has_truncations(types, options):
+    raise ValueError(
+        f'{" and ".join(single)} must be lists of steps, as each row is an'
+        ' episode. If a row is a step, say with episode_column which column'
+        ' tells the episodes apart, or with column_names which one is timeouts,'
+        ' episode_starts or next_observations.'
+    )
+  return True
+
+
+def _load_steps(
+    paths: List[str],
+    footers: Dict[str, arrow.Footer],
+    damaged: Dict[str, arrow.FileError],
+    options: flat_layout.FlatOptions,
+) -> tf.data.Dataset:
+  """Reads files whose rows are steps.
+
+  Args:
+    paths: the files.
+    footers: the footers of files, by their paths.
+    damaged: the errors of the other files. Files that cannot be read are moved
+      to them.
+    options: the options of the reader.
+  """
+  unused = [
+      name
+      for name, given in (options.column_names or {}).items()
+      if given is None
+  ]
+
+  @contextlib.contextmanager
+  def open_columns():
+    with arrow.open_columns(footers, unused) as columns:
+      # What is left out is not there.
+      names = {
+          name: given
+          for name, given in (options.column_names or {}).items()
+          if given is not None or name in flat_layout.USED
       }
+      found = options._replace(column_names=names)
+      yield flat_layout.named_columns(columns, found)
+
+  # The flags and ids of all rows tell where episodes end. A file in which they
+  # cannot be read is left out, and is a fault.
+  while True:
+    try:
+      missing, places = _find_places(paths, footers, damaged)
+      with open_columns() as columns:
+        layout = flat_layout.find_layout(
+            columns, options, flat_layout.OPTIONAL, places
+        )
+      return flat_arrays.to_dataset(open_columns, layout, missing=missing)
+    except arrow.FileError as e:
+      damaged[e.path] = e
+      del footers[e.path]
+      if not footers:
+        raise damaged[paths[0]] from None
+
+
+def _find_places(
+    paths: List[str],
+    footers: Mapping[str, arrow.Footer],
+    damaged: Mapping[str, arrow.FileError],
+) -> Tuple[List[Tuple[int, errors.Fault]], flat_layout.Files]:
+  """Returns the places of damaged files among the rows of the others.
+
+  Returns:
+    The row before which each damaged file is, with its fault; and where the
+    other files begin.
+  """
+  missing, starts, num_rows = [], [], 0
+  for path in paths:
+    if path in damaged:
+      error = damaged[path]
+      missing.append((num_rows, python_episodes.to_fault(error, file=path)))
+    else:
+      starts.append(num_rows)
+      num_rows += footers[path].num_rows
+  gaps = [row for row, _ in missing]
+  return missing, flat_layout.Files(starts, gaps)
+
+
+def _load_episodes(
+    paths: List[str],
+    footers: Mapping[str, arrow.Footer],
+    options: flat_layout.FlatOptions,
+) -> tf.data.Dataset:
+  """Reads files whose rows are episodes."""
+
+  def read_row(batch, row: int, index: int) -> python_episodes.PythonEpisode:
+    columns = arrow.read_row(batch, row)
+    return _episode(flat_layout.named_columns(columns, options), index)
 
   def read() -> python_episodes.Episodes:
-    found = rows() if episode_column is None else tables()
-    for index, columns in enumerate(map(renamed, found)):
-      yield _episode(columns, index)
+    index = 0
+    for one, count in zip(paths, counts):
+      end = index + count
+      try:
+        with arrow.open_parquet(one) as file:
+          for group in range(file.num_row_groups):
+            group_end = index + file.metadata.row_group(group).num_rows
+            try:
+              with arrow.open_errors(one):
+                for batch in file.iter_batches(_BATCH_SIZE, row_groups=[group]):
+                  for row in range(len(batch)):
+                    yield python_episodes.attempt(
+                        read_row, batch, row, index, file=one
+                    )
+                    index += 1
+            except ValueError as e:
+              # None of the rows after a damaged place of a row group can be.
+              fault = python_episodes.to_fault(e, file=one)
+              yield from [fault] * (group_end - index)
+              index = group_end
+      except ValueError as e:
+        yield from [python_episodes.to_fault(e, file=one)] * (end - index)
+        index = end
 
-  count = None
-  if episode_column is None:
-    count = 0
-    for one in paths:
-      with arrow.open_parquet(one) as file:
-        count += file.metadata.num_rows
-  return python_episodes.to_dataset(read, count)
+  # A damaged file counts as one episode.
+  counts = [footers[path].num_rows if path in footers else 1 for path in paths]
+  if not sum(counts):
+    raise ValueError(f'There are no rows in {", ".join(paths[:3])}.')
+  return python_episodes.to_dataset(read, sum(counts))
 
 
 def _episode(
     columns: Dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
   """Returns the episode with the given columns and values of its own."""
-  # There may be one flag for the episode, or one for each step.
-  terminals = columns.pop(_TERMINALS, False)
+  columns, terminals = flat_layout.with_last_observations(columns, index)
   fields = {
       name: value
       for name, value in columns.items()
       if not isinstance(value, np.ndarray)
   }
-  missing = [name for name in _REQUIRED if name in fields]
-  if missing:
-    raise ValueError(
-        f'{" and ".join(missing)} must be lists of steps, as each row is an'
-        ' episode. If a row is a step, say with episode_column which column'
-        ' tells the episodes apart.'
-    )
   there = {k: v for k, v in columns_lib.NAMES.items() if v in columns}
   steps = columns_lib.renamed(columns, {**there, **dict.fromkeys(fields)})
   return python_episodes.make_episode(steps, index, terminals, fields)

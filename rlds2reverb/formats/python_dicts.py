@@ -6,10 +6,12 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
+_LAST_OBSERVATION = _REQUIRED, _MISSING = ('required', 'missing')
 _MADE_HERE = {rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT}
 
 
@@ -17,6 +19,8 @@ def from_episodes(
     episodes: Union[
         Iterable[Mapping[str, Any]], Callable[[], Iterable[Mapping[str, Any]]]
     ],
+    *,
+    last_observation: str = 'required',
 ) -> tf.data.Dataset:
   """Makes RLDS episodes of dicts with `T` actions and `T + 1` observations.
 
@@ -55,6 +59,11 @@ def from_episodes(
       A field is an array of rows, a list of them, or a dict or tuple of such.
       The elements of a list may be dicts and tuples too, as an environment
       returns them. All episodes must have the fields of the first.
+    last_observation: `"required"`, or `"missing"` if episodes have as many
+      observations as actions, as data for behavior cloning often has. The last
+      observation of a truncated episode is then its last step, whose action
+      does not count unless `StepMapping.last_action` says so, and a terminal
+      episode gets a step of zeros.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
@@ -67,6 +76,7 @@ def from_episodes(
       generator, if it has no episode, or if the first is not as said above.
     InvalidArgumentError: while iterating, if another episode is not like it.
   """
+  checks.check_choice('last_observation', last_observation, _LAST_OBSERVATION)
   is_once = isinstance(episodes, Iterator)
   if (
       is_once
@@ -83,15 +93,22 @@ def from_episodes(
   def read():
     found = episodes() if callable(episodes) else episodes
     for index, episode in enumerate(found):
-      yield _from_dict(episode, index)
+      yield python_episodes.attempt(
+          _from_dict, episode, index, last_observation
+      )
 
+  is_sized = isinstance(episodes, Sized)
   return python_episodes.to_dataset(
-      read, len(episodes) if isinstance(episodes, Sized) else None
+      read,
+      len(episodes) if isinstance(episodes, Sized) else None,
+      is_last_left_out=last_observation == _MISSING,
+      # A function may run an environment for each episode.
+      **({} if is_sized else {'num_compared': 1}),
   )
 
 
 def _from_dict(
-    episode: Mapping[str, Any], index: int
+    episode: Mapping[str, Any], index: int, last_observation: str
 ) -> python_episodes.PythonEpisode:
   """Returns the episode of a dict that was given to `from_episodes`."""
   names = list(episode) if isinstance(episode, Mapping) else []
@@ -117,7 +134,22 @@ def _from_dict(
         'is_terminal must be one bool, which says whether the environment ended'
         f' the episode, but of episode {index} it is {is_terminal}.'
     )
-  return python_episodes.make_episode(steps, index, is_terminal, has_last=True)
+  num_observations, num_actions = (
+      len(tf.nest.flatten(steps[name])[0])
+      if tf.nest.flatten(steps[name])
+      else 0
+      for name in (rlds.OBSERVATION, rlds.ACTION)
+  )
+  if last_observation == _REQUIRED and num_observations == num_actions > 0:
+    raise ValueError(
+        f'Episode {index} has {num_actions} rows of observation, but'
+        f' {num_actions} of actions: expected {num_actions + 1}, as the last'
+        ' action leads to an observation, too. If that was not recorded, as in'
+        " behavior cloning, pass last_observation='missing'."
+    )
+  return python_episodes.make_episode(
+      steps, index, is_terminal, has_last=last_observation == _REQUIRED
+  )
 
 
 def stack(rows: Any) -> Any:

@@ -1,30 +1,50 @@
 """Makes RLDS data sets of episodes that only Python can read.
 
-A reader is a generator of episodes, each a nest of columns; `to_dataset` makes
-the data set. Passing short episodes from Python to TensorFlow one by one is
-slow, so the rows of several are passed together.
+A reader is a generator. For each episode it yields either a `PythonEpisode`,
+which is a nest of columns, or the `Fault` of an episode that it cannot read;
+`attempt` returns one of the two. `to_dataset` makes the data set. An episode
+whose columns cannot be read, or differ from those of the other episodes,
+becomes a fault there. A batch with a fault has no steps, as in RLDS data.
+
+Passing short episodes from Python to TensorFlow one by one is slow, so the rows
+of several are passed together.
 """
 
 import contextlib
+import contextvars
+import errno
+import functools
+import inspect
+import os
+import struct
+import tokenize
 from typing import (
     Any,
     Callable,
     Dict,
     Generator,
+    Iterable,
     Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
+    Tuple,
+    TypeVar,
+    Union,
 )
+import zipfile
+import zlib
 
 import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import episode_batches
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
@@ -32,6 +52,31 @@ from rlds2reverb.formats import columns as columns_lib
 _EPISODE_ID = 'episode_id'
 # How much of the episodes is passed to TensorFlow at a time.
 BATCH_BYTES = 4 << 20
+# The number of episodes at the beginning whose fields are compared.
+NUM_COMPARED = 3
+# If none of so many episodes at the beginning can be read, none is expected.
+MAX_FAULTS_FIRST = 100
+
+_T = TypeVar('_T')
+_Reader = TypeVar('_Reader', bound=Callable[..., tf.data.Dataset])
+# The path that the reader that runs was called with, for errors of episodes.
+_SOURCE = contextvars.ContextVar('source', default='')
+# What parsers raise where a file is damaged.
+_DAMAGES = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class PythonEpisode(NamedTuple):
@@ -46,6 +91,9 @@ class PythonEpisode(NamedTuple):
     episode_id: int64 `[E]`: the number that identifies the episode.
     fields: a nest of the other fields of the episodes, columns of `E` rows.
     may_lack: bool `[E]`: whether a column may lack the row of the last step.
+    place: where the episodes are stored, for errors, such as `episode_1 of
+      FILE`; or empty.
+    file: the path of the file that holds them; or empty.
   """
 
   steps: Dict[str, Any]
@@ -54,9 +102,134 @@ class PythonEpisode(NamedTuple):
   episode_id: np.ndarray
   fields: Mapping[str, Any]
   may_lack: np.ndarray
+  place: str = ''
+  file: str = ''
 
 
-Episodes = Generator[PythonEpisode, None, None]
+Episode = Union[PythonEpisode, errors.Fault]
+Episodes = Generator[Episode, None, None]
+
+
+def attempt(
+    function: Callable[..., PythonEpisode],
+    *args: Any,
+    place: str = '',
+    file: str = '',
+) -> Episode:
+  """Returns the episode that a function reads, or its fault.
+
+  Args:
+    function: reads an episode.
+    *args: its arguments.
+    place: where the episode is stored, for errors; by default `file`.
+    file: the path of the file that holds it.
+
+  Raises:
+    ImportError, MemoryError, OSError: if it is not the data that is at fault;
+      see `to_fault`.
+  """
+  place = place or file
+  try:
+    return function(*args)._replace(place=place, file=file)
+  except Exception as e:  # pylint: disable=broad-exception-caught
+    return to_fault(e, place, file)
+
+
+def attempt_each(
+    function: Callable[[_T], PythonEpisode],
+    items: Iterable[_T],
+    place_of: Callable[[_T], Tuple[str, str]],
+) -> Episodes:
+  """Yields the episode of each item, or its fault.
+
+  Args:
+    function: reads the episode of an item.
+    items: the items.
+    place_of: returns the place and the file of the episode; see `attempt`.
+  """
+  for item in items:
+    place, file = place_of(item)
+    yield attempt(function, item, place=place, file=file)
+
+
+def to_fault(error: Exception, place: str = '', file: str = '') -> errors.Fault:
+  """Returns the fault of an episode whose data raised an error.
+
+  Parsers of damaged files raise errors of many classes, so all are faults of
+  the episode, except errors that reading another episode would raise, too, or
+  that may be gone when it is read again: a package that is not installed, no
+  memory left, or a disk that cannot be reached. These are raised.
+
+  Args:
+    error: the error.
+    place: where the episode is stored.
+    file: the path of the file that holds it.
+  """
+  is_of_machine = isinstance(error, OSError) and error.errno not in (
+      None,
+      errno.ENOENT,
+  )
+  if is_of_machine or isinstance(error, (ImportError, MemoryError)):
+    raise error
+  text = ' '.join(str(error).split()).rstrip('.')
+  if not isinstance(error, (OSError, ValueError)):
+    text = f'{type(error).__name__}: {text}'
+  return errors.Fault(
+      f'{text}.', place='' if place in text else place, file=file
+  )
+
+
+def naming_path(reader: _Reader) -> _Reader:
+  """Returns a reader of a path whose errors are ValueErrors that name it.
+
+  Parsers of damaged files raise errors of many classes. An OSError that names
+  the file, and an error of the arguments' names, stay as they are.
+  """
+
+  @functools.wraps(reader)
+  def load(path, *args, **kwargs):
+    is_path = isinstance(path, (str, os.PathLike))
+    token = _SOURCE.set(os.fspath(path) if is_path else '')
+    try:
+      return reader(path, *args, **kwargs)
+    except _DAMAGES as e:
+      text = str(e)
+      if not is_path or _is_clear(e, path):
+        raise
+      if _is_of_call(e, reader, path, args, kwargs):
+        raise
+      if not isinstance(e, ValueError):
+        text = f'It is damaged: {type(e).__name__}: {text}.'
+      raise ValueError(f'{os.fspath(path)}: {text}') from e
+    finally:
+      _SOURCE.reset(token)
+
+  # Callers unwrap what gin has wrapped, and no more.
+  wrapper: Any = load
+  del wrapper.__wrapped__
+  wrapper.__signature__ = inspect.signature(reader)
+  return wrapper
+
+
+def _is_clear(error: Exception, path: Any) -> bool:
+  """Returns whether an error of reading a path names it."""
+  if isinstance(error, OSError) and error.filename:
+    return True
+  names = os.fspath(path), os.fspath(files.expand(path))
+  return isinstance(error, (OSError, ValueError)) and any(
+      name in str(error) for name in names
+  )
+
+
+def _is_of_call(error, reader, path, args, kwargs) -> bool:
+  """Returns whether a call does not have the arguments of its function."""
+  if not isinstance(error, TypeError):
+    return False
+  try:
+    inspect.signature(reader).bind(path, *args, **kwargs)
+  except TypeError:
+    return True
+  return False
 
 
 def make_episode(
@@ -118,22 +291,46 @@ def make_episode(
   )
 
 
+class _Form(NamedTuple):
+  """The form that all episodes of a data set must have.
+
+  Attributes:
+    steps: a nest of the specs of one row of each step field.
+    fields: a nest of the specs of the other fields of episodes.
+    episode: the name of an episode that has this form.
+  """
+
+  steps: Any
+  fields: Any
+  episode: str
+
+
 def to_dataset(
     episodes: Callable[[], Episodes],
     num_episodes: Optional[int] = None,
+    *,
+    is_last_left_out: bool = False,
+    num_compared: int = NUM_COMPARED,
 ) -> tf.data.Dataset:
   """Makes an RLDS data set of episodes that Python reads.
 
   Args:
     episodes: a generator function of episodes. It is called once here, for the
-      first episode, and each time the data set is iterated. The columns of an
-      episode are read before the next episode is asked for.
+      first episodes, and each time the data set is iterated. The columns of an
+      episode are read before the next episode is asked for. An error that the
+      generator raises is an error of the data set, which ends there.
     num_episodes: the number of episodes, if it is known.
+    is_last_left_out: whether the last step of a truncated episode has the
+      reward of a transition that is left out, because its next observation is
+      not in the data.
+    num_compared: the number of episodes that are looked at here. The form of
+      the data set is the form that most of them have.
 
   Returns:
     A data set of episodes with stacked `steps`, and with `episode_id` and the
-    fields of the episodes. It has batches; see `data_sets.batches_of`. The
-    steps have these fields, if they are not there already:
+    fields of the episodes. It has batches; see
+    `episode_dataset.batches_of`. The steps have these fields, unless they
+    exist already:
 
       is_first    |  1     0    ...  0     0   |
       is_last     |  0     0         0     1   |
@@ -141,64 +338,197 @@ def to_dataset(
       discount    |  1     1        1-e   1-e  |
 
   Raises:
-    ValueError: if there is no episode, or if a column of the first cannot be
-      read or has a wrong number of rows.
-    InvalidArgumentError: while iterating, if another episode is not like it.
+    ValueError: if there is no episode, or if none of the first ones can be
+      read.
+    InvalidArgumentError: while iterating, if an episode cannot be read, or is
+      not like the others. The episodes after it can still be read.
   """
-  with contextlib.closing(episodes()) as found:
-    first = next(found, None)
-    if first is None:
-      raise ValueError('There is no episode.')
-    spec = tree.map_structure_with_path(
-        lambda path, column: _check(first, path, column), first.steps
-    )
-    fields = tf.nest.map_structure(columns_lib.row_spec, first.fields)
+  episodes = functools.partial(_with_source, episodes, _SOURCE.get())
+  form = _find_form(episodes, num_compared)
   made = dict.fromkeys(rlds.FLAGS, tf.TensorSpec([], tf.bool))
   made[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
   stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
+  fault = errors.Fault(*[tf.TensorSpec([], tf.string)] * len(errors.NO_FAULT))
   dataset = tf.data.Dataset.from_generator(
-      lambda: _batches(episodes, spec, fields),
-      output_signature=episode_batches.EpisodeBatch(
-          tf.nest.map_structure(stacked, {**spec, **made, **spec}),
+      lambda: _batches(episodes, form),
+      output_signature=batch_lib.EpisodeBatch(
+          tf.nest.map_structure(stacked, {**form.steps, **made, **form.steps}),
           tf.TensorSpec([None], tf.int64),
           tf.nest.map_structure(
-              stacked, {_EPISODE_ID: tf.TensorSpec([], tf.int64), **fields}
+              stacked,
+              {_EPISODE_ID: tf.TensorSpec([], tf.int64), **form.fields},
           ),
+          fault._replace(step=tf.TensorSpec([], tf.int64)),
       ),
   ).prefetch(1)
-  return data_sets.Episodes(dataset, num_episodes)
+  if is_last_left_out:
+    episode_dataset.mark_last_transition_dropped(dataset)
+  return episode_dataset.EpisodeDataset(dataset, num_episodes)
+
+
+def _with_source(episodes: Callable[[], Episodes], source: str) -> Episodes:
+  """Yields episodes; the place of one without a place is its data set."""
+  with contextlib.closing(episodes()) as found:
+    for episode in found:
+      if source and not episode.place and not _names(episode, source):
+        episode = episode._replace(place=source)
+      yield episode
+
+
+def _names(episode: Episode, source: str) -> bool:
+  """Returns whether the fault of an episode names the data set."""
+  return isinstance(episode, errors.Fault) and source in episode.rule
+
+
+def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
+  """Returns the form of most of the first episodes that can be read."""
+  forms: List[_Form] = []
+  first_fault, num_faults = None, 0
+  with contextlib.closing(episodes()) as found:
+    for episode in found:
+      form = _form_of(episode)
+      if isinstance(form, errors.Fault):
+        num_faults += 1
+        first_fault = first_fault or (num_faults - 1, form)
+      else:
+        forms.append(form)
+      if len(forms) == num_compared or (
+          not forms and num_faults == MAX_FAULTS_FIRST
+      ):
+        break
+  if forms:
+    same = lambda one: [other for other in forms if _have_one_form(one, other)]
+    return max(forms, key=lambda form: len(same(form)))
+  if first_fault is None:
+    raise ValueError('There is no episode.')
+  index, fault = first_fault
+  text = errors.describe_fault(fault, index).numpy().decode()
+  if num_faults > 1:
+    text = f'None of the first {num_faults} episodes can be read. {text}'
+  raise ValueError(text)
+
+
+def _form_of(episode: Episode) -> Union[_Form, errors.Fault]:
+  """Returns the form of an episode, or the fault of one without a form."""
+  if isinstance(episode, errors.Fault):
+    return episode
+  try:
+    steps = tree.map_structure_with_path(
+        lambda path, column: _check(episode, path, column), episode.steps
+    )
+    fields = tf.nest.map_structure(columns_lib.row_spec, episode.fields)
+  except Exception as e:  # pylint: disable=broad-exception-caught
+    return to_fault(e, episode.place, episode.file)
+  return _Form(steps, fields, _name_of(episode))
+
+
+def _have_one_form(form: _Form, other: _Form) -> bool:
+  try:
+    tree.assert_same_structure(form[:2], other[:2])
+  except (TypeError, ValueError):
+    return False
+  return tree.flatten(form[:2]) == tree.flatten(other[:2])
 
 
 def _batches(
-    episodes: Callable[[], Episodes], spec: Any, field_specs: Any
-) -> Iterator[episode_batches.EpisodeBatch]:
+    episodes: Callable[[], Episodes], form: _Form
+) -> Iterator[batch_lib.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
-  max_steps = max(BATCH_BYTES // blocks.step_bytes(spec), 1)
+  max_steps = max(BATCH_BYTES // steps_lib.estimate_step_bytes(form.steps), 1)
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
-  with contextlib.closing(episodes()) as found:
-    try:
-      for episode in found:
+  with contextlib.closing(_read_each(episodes, form)) as found:
+    while True:
+      try:
+        episode = next(found, None)
+      except Exception as e:  # pylint: disable=broad-exception-caught
+        error, episode = e, None  # The episodes before it come first.
+      is_fault = isinstance(episode, errors.Fault)
+      length = 0
+      if isinstance(episode, PythonEpisode):
         length = episode.num_steps.sum()
-        if waiting and num_steps + length > max_steps:
-          yield _join(waiting)
-          waiting, num_steps = [], 0
-        waiting.append(_read(episode, spec, field_specs))
+      is_full = length and num_steps + length > max_steps
+      if waiting and (episode is None or is_fault or is_full):
+        yield _join(waiting)
+        waiting, num_steps = [], 0
+      if error is not None:
+        raise error
+      if episode is None:
+        return
+      if isinstance(episode, errors.Fault):
+        yield _without_steps(episode, form)
+      else:
+        waiting.append(episode)
         num_steps += length
-    except (OSError, ValueError) as e:
-      error = e  # The episodes before the one at fault come first.
-  if waiting:
-    yield _join(waiting)
-  if error is not None:
-    raise error
 
 
-def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
+def _read_each(episodes: Callable[[], Episodes], form: _Form) -> Episodes:
+  """Yields episodes whose columns have been read, or faults."""
+  with contextlib.closing(episodes()) as found:
+    for episode in found:
+      read = _try_to_read(episode, form)
+      if isinstance(read, errors.Fault) and isinstance(episode, PythonEpisode):
+        if len(episode.num_steps) > 1:  # Only some may be at fault.
+          for alone in _separate(episode):
+            yield _try_to_read(alone, form)
+          continue
+      yield read
+
+
+def _try_to_read(episode: Episode, form: _Form) -> Episode:
+  if isinstance(episode, errors.Fault):
+    return episode
+  return attempt(_read, episode, form, place=episode.place, file=episode.file)
+
+
+def _separate(episodes: PythonEpisode) -> Iterator[PythonEpisode]:
+  """Yields several episodes one by one."""
+  num_steps, may_lack = episodes.num_steps, episodes.may_lack
+  ends = np.cumsum(num_steps)
+  short_ends = np.cumsum(num_steps - may_lack)
+  for index, (end, short_end) in enumerate(zip(ends, short_ends)):
+    begin = end - num_steps[index]
+    short_begin = short_end - num_steps[index] + may_lack[index]
+
+    def of_one(column, bounds=((begin, end), (short_begin, short_end))):
+      return columns_lib.part(column, *bounds[len(column) < ends[-1]])
+
+    one = slice(index, index + 1)
+    yield episodes._replace(
+        steps=tf.nest.map_structure(of_one, episodes.steps),
+        num_steps=num_steps[one],
+        is_terminal=episodes.is_terminal[one],
+        episode_id=episodes.episode_id[one],
+        fields=tf.nest.map_structure(lambda rows: rows[one], episodes.fields),
+        may_lack=may_lack[one],
+    )
+
+
+def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
+  """Returns the batch of an episode that cannot be read."""
+  nothing = PythonEpisode(
+      tf.nest.map_structure(
+          lambda spec: columns_lib.zeros(0, spec), form.steps
+      ),
+      columns_lib.row(0),
+      columns_lib.row(False),
+      columns_lib.row(0),
+      tf.nest.map_structure(
+          lambda spec: columns_lib.zeros(1, spec), form.fields
+      ),
+      columns_lib.row(False),
+  )
+  return _join([nothing], fault)
+
+
+def _join(
+    episodes: List[PythonEpisode], fault: errors.Fault = errors.NO_FAULT
+) -> batch_lib.EpisodeBatch:
   """Returns the batch of episodes that have been read."""
   join = lambda *rows: rows[0] if len(rows) == 1 else np.concatenate(rows)
-  steps, lengths, is_terminal, ids, fields, _ = tf.nest.map_structure(
-      join, *episodes
+  steps, lengths, is_terminal, ids, fields = tf.nest.map_structure(
+      join, *(episode[:5] for episode in episodes)
   )
   splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
   row = np.arange(splits[-1])
@@ -211,30 +541,34 @@ def _join(episodes: List[PythonEpisode]) -> episode_batches.EpisodeBatch:
       rlds.IS_TERMINAL: (rest == 0) & is_terminal,
       rlds.DISCOUNT: 1 - ((rest <= 1) & is_terminal).astype(np.float32),
   }
-  return episode_batches.EpisodeBatch(
-      {**made, **steps}, splits, {**fields, _EPISODE_ID: ids}
+  return batch_lib.EpisodeBatch(
+      {**made, **steps}, splits, {**fields, _EPISODE_ID: ids}, fault
   )
 
 
-def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
+def _read(episode: PythonEpisode, form: _Form) -> PythonEpisode:
   """Returns an episode in arrays of its own, `[T, ...]` and `[1, ...]`."""
-  try:
-    tf.nest.assert_same_structure(spec, episode.steps)
-  except (TypeError, ValueError) as e:
-    found, first = (
-        [steps_lib.field_path(path) for path, _ in tree.flatten_with_path(nest)]
-        for nest in (episode.steps, spec)
-    )
-    raise ValueError(
-        f'Episode {episode.episode_id[0]} has the fields {found}, but the first'
-        f' episode has {first}.'
-    ) from e
+  for kind, spec, nest in (
+      ('fields', form.steps, episode.steps),
+      ('fields of the episode', form.fields, episode.fields),
+  ):
+    try:
+      tf.nest.assert_same_structure(spec, nest)
+    except (TypeError, ValueError) as e:
+      found, expected = (
+          [paths.name_of(path) for path, _ in tree.flatten_with_path(one)]
+          for one in (nest, spec)
+      )
+      raise ValueError(
+          f'{_name_of(episode).capitalize()} has the {kind} {found}, but'
+          f' {form.episode} has {expected}.'
+      ) from e
   ends = np.cumsum(episode.num_steps) - 1
   is_there = np.ones(episode.num_steps.sum(), bool)
   is_there[ends[episode.may_lack & (ends >= 0)]] = False
 
   def read(path, row_spec, column):
-    _check(episode, path, column, row_spec)
+    _check(episode, path, column, row_spec, form.episode)
     # TensorFlow may write into an array that it is given, so it gets a new one.
     rows = columns_lib.zeros(len(is_there), row_spec)
     if len(column):
@@ -242,12 +576,20 @@ def _read(episode: PythonEpisode, spec: Any, field_specs: Any) -> PythonEpisode:
       rows[place] = columns_lib.read(column, slice(None), row_spec)
     return rows
 
+  def read_field(path, spec, rows):
+    found = columns_lib.row_spec(rows)
+    if found != spec:
+      raise ValueError(
+          f'{paths.name_of(path)} of {_name_of(episode)} is'
+          f' {found.dtype.name} {found.shape}, but that of {form.episode} is'
+          f' {spec.dtype.name} {spec.shape}.'
+      )
+    return columns_lib.read(rows, slice(None), spec).copy()
+
   return episode._replace(
-      steps=tree.map_structure_with_path(read, spec, episode.steps),
-      fields=tf.nest.map_structure(
-          lambda spec, rows: columns_lib.read(rows, slice(None), spec).copy(),
-          field_specs,
-          episode.fields,
+      steps=tree.map_structure_with_path(read, form.steps, episode.steps),
+      fields=tree.map_structure_with_path(
+          read_field, form.fields, episode.fields
       ),
   )
 
@@ -261,12 +603,21 @@ def _check(
     episode: PythonEpisode,
     path: Any,
     column: columns_lib.AnyColumn,
-    row_spec: Optional[tf.TensorSpec] = None,
+    expected: Optional[tf.TensorSpec] = None,
+    like: str = '',
 ) -> tf.TensorSpec:
-  """Checks a column by the spec of its rows in the first episode, if known."""
-  name = steps_lib.field_path(path)
+  """Checks a column, and returns the spec of its rows.
+
+  Args:
+    episode: the episode.
+    path: the path of the column.
+    column: the column.
+    expected: the spec that its rows must have, if it is known.
+    like: the name of an episode that has this spec.
+  """
+  name = paths.name_of(path)
   where = f'{name} of {_name_of(episode)}'
-  spec = row_spec or columns_lib.checked_spec(name, column, where)
+  spec = expected or columns_lib.checked_spec(name, column, where)
   most = episode.num_steps.sum()
   counts = most - episode.may_lack.sum(), most
   if len(column) not in counts:
@@ -277,6 +628,6 @@ def _check(
   if len(column) and columns_lib.row_spec(column) != spec:
     raise ValueError(
         f'The rows of {where} are {column.dtype} {column.shape[1:]}, but those'
-        f' of the first episode are {spec.dtype.name} {spec.shape}.'
+        f' of {like} are {spec.dtype.name} {spec.shape}.'
     )
   return spec

@@ -28,6 +28,7 @@ from rlds2reverb.formats import maniskill
 from rlds2reverb.formats import minari
 from rlds2reverb.formats import parquet_tables
 from rlds2reverb.formats import python_dicts
+from rlds2reverb.formats import rllib
 from rlds2reverb.formats import robomimic
 from rlds2reverb.formats import ted
 from rlds2reverb.formats import torchrl
@@ -45,6 +46,7 @@ READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
     'minari': minari.load_minari,
     'npz': flat_arrays.load_flat_arrays,
     'parquet': parquet_tables.load_parquet,
+    'rllib': rllib.load_rllib,
     'robomimic': robomimic.load_robomimic,
     'torchrl': torchrl.load_torchrl,
     'zarr': zarr_buffers.load_zarr,
@@ -57,6 +59,10 @@ IN_MEMORY: Dict[str, Callable[..., tf.data.Dataset]] = {
     'ted': ted.from_ted,
 }
 
+# Formats whose readers take the name of a data set, too.
+_WITH_NAMES = ('lerobot', 'minari')
+# The formats that the files of another one may be, too: RLlib writes tables.
+_ALSO = {'rllib': ('rllib', 'parquet'), 'parquet': ('parquet', 'rllib')}
 # Formats that cannot be recognized by their files.
 _FLAT = ('hdf5', 'npz')
 
@@ -64,9 +70,14 @@ _FLAT = ('hdf5', 'npz')
 def find_format(path: files.PathLike) -> Optional[str]:
   """Returns the name of the format of the data at a path, or None.
 
-  None says that it is RLDS, or that its files do not tell.
+  A file whose content has no known names has the format of its extension:
+  `column_names` says what its columns are called. None says that it is RLDS, or
+  that its files do not tell.
   """
-  found = other_formats.find(files.expand(path))
+  path = files.expand(path)
+  found = other_formats.find(path)
+  if not found and os.path.isfile(path):
+    found = other_formats.by_extension(path)
   return found if found in READERS else None
 
 
@@ -107,17 +118,34 @@ def load(
     _check_options(IN_MEMORY[format], format, options)
     return IN_MEMORY[format](data, **options)
   local = files.expand_local(data, 'A data set of another format')
-  format = format or find_format(data)
+  # The readers say what is missing, but a wrong option would come first.
+  if not files.exists(local) and (
+      format is None
+      or format in READERS
+      and format not in _WITH_NAMES
+      and not options.keys() <= {*option_names(READERS[format])}
+  ):
+    raise ValueError(_missing(os.fspath(data), local, format))
+  same = _FLAT if format in _FLAT else _ALSO.get(format or '', (format or '',))
+  if format is None:
+    format = find_format(data)
+    # The names of the columns are given, so they are not those of RLlib.
+    if format == 'rllib' and not options.keys() <= {
+        *option_names(READERS[format])
+    }:
+      format = 'parquet'
+  elif format in READERS and format not in _FLAT:
+    # Anything with the columns of flat arrays can be flat arrays.
+    hint = other_formats.hint(local, but=same)
+    if hint.startswith(other_formats.IT_HOLDS):
+      raise ValueError(f'{local} is not of the format {format}.{hint}')
   if format is None:
     raise ValueError(
         f'The format of {local} is not known. It must be one of'
-        f' {", ".join(READERS)}.{other_formats.hint(local)}'
+        f' {", ".join(READERS)}: formats.load({os.fspath(data)!r},'
+        f" 'hdf5').{other_formats.hint(local)}"
     )
   checks.check_choice('The format of files', format, READERS)
-  hint = other_formats.hint(local, but=_FLAT if format in _FLAT else (format,))
-  # Anything with the columns of flat arrays can be flat arrays.
-  if format not in _FLAT and hint.startswith(other_formats.IT_HOLDS):
-    raise ValueError(f'{local} is not of the format {format}.{hint}')
   reader = READERS[format]
   try:
     _check_options(reader, format, options)
@@ -125,9 +153,25 @@ def load(
     bound = gin.get_bindings(reader)
     return inspect.unwrap(reader)(data, **{**bound, **options})
   except ValueError as e:
+    same = _FLAT if format in _FLAT else (format,)
+    if format == 'rllib':
+      same = _ALSO[format]
+    hint = other_formats.hint(local, but=same)
     if not hint:
       raise
     raise ValueError(f'{e}{hint}') from e
+
+
+def _missing(data: str, local: str, format: Optional[str]) -> str:
+  """Returns the sentence that says that a path does not exist."""
+  # pylint: disable=redefined-builtin
+  message = f'There is no file or folder {local}.{files.hint(local)}'
+  if format is None and not data.startswith(('/', '~', '.')):
+    message += (
+        ' If it is the name of a data set, give its format:'
+        f" formats.load({data!r}, 'lerobot')."
+    )
+  return message
 
 
 def _check_options(reader, name: str, options: Mapping[str, Any]) -> None:

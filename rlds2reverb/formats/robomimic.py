@@ -23,6 +23,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
+from rlds2reverb.formats import python_episodes
 
 _DATA = 'data'
 _MASK = 'mask'
@@ -39,6 +40,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_robomimic(
     path: files.PathLike, *, filter_key: Optional[str] = None
 ) -> tf.data.Dataset:
@@ -54,7 +56,8 @@ def load_robomimic(
     `demo_10`. `episode_id` is that number. The texts in the attributes of
     `data`, such as `env_args` and LIBERO's `problem_info`, are fields of the
     episodes; so is RoboCasa's `ep_meta` of each demonstration. The steps are
-    stacked `[T + 1, ...]`: the last observation is the last of `next_obs`.
+    stacked `[T + 1, ...]`: the last observation is the last of `next_obs`, the
+    others are `obs`, which the others of `next_obs` must repeat.
     `observation`, `action` and `reward` have the dtypes in the file, `discount`
     is float32, and everything else with a row for each transition, such as
     `states` and `dones`, is a step field of its name. A reward is float32 zeros
@@ -69,7 +72,8 @@ def load_robomimic(
     ValueError: if there is no such file, if it is not of this layout, if it has
       no such filter key, or if the first demonstration lacks a column.
     InvalidArgumentError: while iterating, if a demonstration does not have the
-      columns of the first, or as many rows.
+      columns of the first, or as many rows; or if `next_obs` of a step is not
+      `obs` of the next step. The demonstrations after it can still be read.
   """
   path = files.expand_local(path, 'A robomimic data set')
   names = hdf5.names_in(path)
@@ -85,7 +89,9 @@ def load_robomimic(
         for name, value in file[_DATA].attrs.items()
         if isinstance(value, (str, bytes))
     }
-    has_meta = _META in file[next(iter(groups))].attrs
+    has_meta = any(
+        _META in group.attrs for group in hdf5_groups.first_groups(file, groups)
+    )
 
   def fields_of(group):
     meta = {_META: group.attrs.get(_META, '')} if has_meta else {}
@@ -96,19 +102,22 @@ def load_robomimic(
 
 def _with_last(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
   """Returns columns whose observations end with the last of `next_obs`."""
-  after = columns_lib.below(_NEXT, columns)
-  following = {one.removeprefix('next_'): columns.pop(one) for one in after}
-  counts = {one: len(columns[one]) for one in columns_lib.below('obs', columns)}
-  if (
-      following
-      and counts
-      and counts != {k: len(v) for k, v in following.items()}
-  ):
+  following = {
+      name.removeprefix('next_'): columns.pop(name)
+      for name in columns_lib.below(_NEXT, columns)
+  }
+  observed = columns_lib.below('obs', columns)
+  if not following or not observed:
+    return columns
+  if set(observed) != set(following):
     raise ValueError(
-        f'{where} has other fields below {_NEXT} than below obs: {after}.'
+        f'{where} has other fields below {_NEXT} than below obs:'
+        f' {sorted(following)}, but {observed}.'
     )
-  for name, column in following.items() if counts else ():
-    columns[name] = np.concatenate([columns[name][:], column[-1:]])
+  for name, after in following.items():
+    rows = columns[name][:]  # Read once: it may be images.
+    columns_lib.check_leads_on(where, name, rows, f'next_{name}', after)
+    columns[name] = np.concatenate([rows, after[-1:]])
   return columns
 
 

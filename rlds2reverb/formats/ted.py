@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
@@ -104,7 +103,9 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   lengths = ted_columns.lengths_of(done)
   ted_columns.check_rows('TED', columns, len(done), len(lengths))
   return python_episodes.to_dataset(
-      lambda: ted_columns.read_episodes(columns, lengths), len(lengths)
+      lambda: ted_columns.read_episodes(columns, lengths),
+      len(lengths),
+      num_compared=1,
   )
 
 
@@ -117,7 +118,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """
 
   def stack(episode):
-    steps = stacked_steps.stack_steps(episode[rlds.STEPS])
+    steps = steps_lib.stack_steps(episode[rlds.STEPS])
     steps_lib.check_dense(steps)
     for key in ted_columns.ENDS:
       paths.find(steps, (key,))
@@ -127,7 +128,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
           f'TED has fields {taken} of its own. Rename those of the steps first:'
           f' RenameFields({{{taken[0]!r}: ...}}).'
       )
-    return {**episode, rlds.STEPS: stacked_steps.with_equal_lengths(steps)}
+    return {**episode, rlds.STEPS: steps_lib.check_equal_lengths(steps)}
 
   steps_lib.check_has_steps('An element of rlds_data', rlds_data.element_spec)
   return rlds_data.map(stack)

@@ -1,4 +1,4 @@
-"""TED's columns: NumPy arrays by the paths of their fields, in either form.
+"""TED's columns, see `columns`, by the paths of their fields, in either form.
 
 The drawing in `ted` shows them. In the flat form, fields of steps have one row
 more for each episode than fields of transitions.
@@ -34,16 +34,18 @@ LAST_STEP = 'last_step/'
 METADATA = 'metadata/'
 
 
-def is_flat(columns: Mapping[str, np.ndarray]) -> bool:
+def is_flat(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
   """Returns whether columns are of the flat form."""
   return not any(name.startswith(BELOW_NEXT) for name in columns)
 
 
-def find_ends(columns: Mapping[str, np.ndarray]) -> Any:
+def find_ends(columns: Mapping[str, columns_lib.AnyColumn]) -> Any:
   """Returns which transitions are done, and which terminated, bool `[N]`."""
   prefix = '' if is_flat(columns) else BELOW_NEXT
   found = {
-      key: columns[prefix + key] for key in END_KEYS if prefix + key in columns
+      key: columns[prefix + key][:]
+      for key in END_KEYS
+      if prefix + key in columns
   }
   if DONE not in found and TERMINATED not in found:
     raise ValueError(
@@ -81,7 +83,9 @@ def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
 
 
 def find_jumps(
-    columns: Mapping[str, np.ndarray], done: np.ndarray, first: int = 0
+    columns: Mapping[str, columns_lib.AnyColumn],
+    done: np.ndarray,
+    first: int = 0,
 ) -> Iterator[Tuple[str, np.ndarray]]:
   """Yields the fields whose transitions do not follow one another.
 
@@ -101,19 +105,21 @@ def find_jumps(
     chunk = max(_CHUNK_BYTES // max(here[:1].nbytes, 1), 1)
     jumps = ~done[:-1]
     for begin in range(0, len(jumps), chunk):
-      rows = first + np.arange(begin, min(begin + chunk, len(jumps)))
-      one, other = here[(rows + 1) % len(here)], after[rows % len(here)]
-      same = (one == other) | ((one != one) & (other != other))
-      jumps[begin : begin + chunk] &= ~same.reshape(len(one), -1).all(1)
+      count = min(chunk, len(jumps) - begin)
+      jumps[begin : begin + count] &= ~columns_lib.equal_rows(
+          _ring_rows(here, first + begin + 1, count),
+          _ring_rows(after, first + begin, count),
+      )
     if jumps.any():
       yield name, jumps
 
 
 def read_episodes(
-    columns: Mapping[str, np.ndarray],
+    columns: Mapping[str, columns_lib.AnyColumn],
     lengths: np.ndarray,
     rest: Rest = types.MappingProxyType({}),
     first: int = 0,
+    file: str = '',
 ) -> python_episodes.Episodes:
   """Yields the episodes of columns, oldest first.
 
@@ -122,30 +128,37 @@ def read_episodes(
     lengths: int64 `[E]`: how many transitions each episode has, if it has any.
     rest: the data beside the columns, if there is any.
     first: the row of the oldest transition; rows before it follow the last.
+    file: the path of the file or folder of the columns, for errors.
   """
   done, terminated = find_ends(columns)
   places = _places(columns, len(done))
   begin = start = num_last = 0
-  for index, count in enumerate(rest.get(NUM_STEPS, lengths + 1).tolist()):
+
+  def read_one(index: int, count: int) -> python_episodes.PythonEpisode:
     length = max(count - 1, 0)
-    rows = (first + np.arange(begin, begin + length)) % len(done)
     last = slice(num_last, num_last + (count > 0))
     known = _rows_below(rest, LAST_STEP, last)
-    ends = known.get(rlds.IS_LAST, done[rows[-1:]])
-    terminal = known.get(rlds.IS_TERMINAL, terminated[rows[-1:]])
+    # The last transition, if there is one.
+    end_row, num_ends = first + begin + length - 1, min(length, 1)
+    ends = known.get(rlds.IS_LAST, _ring_rows(done, end_row, num_ends))
+    terminal = known.get(
+        rlds.IS_TERMINAL, _ring_rows(terminated, end_row, num_ends)
+    )
     is_last = np.zeros(count, bool)
     is_last[-1:] = ends.any()
     steps = {rlds.IS_LAST: is_last}
     for name, (column, after) in places.items():
-      if after is column:  # It has a row for each step.
+      has_all_steps = after is column
+      if has_all_steps:
         here, end = np.split(column[start : start + count], [length])
       else:
-        here, end = column[rows], np.zeros_like(column[: min(count, 1)])
+        here = _ring_rows(column, first + begin, length)
+        end = np.zeros((min(count, 1), *column.shape[1:]), column.dtype)
         if after is not None and length:
-          end = after[rows[-1:]]
+          end = _ring_rows(after, end_row, 1)
       steps[name] = _joined(name, here, end, known.get(name))
     metadata = _rows_below(rest, METADATA, slice(index, index + 1))
-    yield python_episodes.PythonEpisode(
+    return python_episodes.PythonEpisode(
         columns_lib.nest(steps),
         columns_lib.row(count),
         columns_lib.row(bool(terminal.any())),
@@ -153,9 +166,37 @@ def read_episodes(
         columns_lib.nest(metadata),
         columns_lib.row(True),
     )
+
+  for index, count in enumerate(rest.get(NUM_STEPS, lengths + 1).tolist()):
+    yield python_episodes.attempt(read_one, index, count, file=file)
     # A field of steps has a row more for each episode.
-    begin, start = begin + length, start + count * (length > 0)
+    begin, start = begin + max(count - 1, 0), start + count * (count > 1)
     num_last += count > 0
+
+
+def _ring_rows(
+    column: columns_lib.AnyColumn, begin: int, count: int
+) -> np.ndarray:
+  """Returns `count` rows from `begin` on; row 0 follows the last row."""
+  begin %= max(len(column), 1)
+  rows = column[begin : begin + count]
+  if len(rows) == count:
+    return rows
+  return np.concatenate([rows, column[: count - len(rows)]])
+
+
+def without_episodes(rest: Rest, episodes: np.ndarray) -> Rest:
+  """Returns the data beside the columns without that of some episodes."""
+  num_steps = rest[NUM_STEPS]
+  last_steps = np.cumsum(num_steps > 0) - 1
+  return {
+      name: np.delete(
+          column,
+          last_steps[episodes] if name.startswith(LAST_STEP) else episodes,
+          axis=0,
+      )
+      for name, column in rest.items()
+  }
 
 
 def _rows_below(rest: Rest, place: str, rows: Any) -> Dict[str, Any]:
@@ -167,8 +208,8 @@ def _rows_below(rest: Rest, place: str, rows: Any) -> Dict[str, Any]:
 
 
 def _places(
-    columns: Mapping[str, np.ndarray], capacity: int
-) -> Dict[str, Tuple[np.ndarray, Optional[np.ndarray]]]:
+    columns: Mapping[str, columns_lib.AnyColumn], capacity: int
+) -> Dict[str, Tuple[columns_lib.AnyColumn, Optional[columns_lib.AnyColumn]]]:
   """Returns the rows of each field, by the names of RLDS, and of those after.
 
   They are the same column if it has a row for each step, and not for each of

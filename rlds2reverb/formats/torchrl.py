@@ -9,9 +9,8 @@ The oldest row is at the cursor. A dump of the whole buffer has the cursor; a
 dump of the storage alone does not.
 """
 
-import json
 import os
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from absl import logging
 import gin
@@ -20,11 +19,11 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted as ted_lib
@@ -35,6 +34,7 @@ _TRAJECTORY_IDS = 'collector/traj_ids'
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that a TorchRL storage has saved, without torch.
 
@@ -67,36 +67,68 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   Raises:
     ValueError: if there is no such storage, or it is damaged, has not just the
       dimension of time, or transitions of more than one step.
+    InvalidArgumentError: while iterating, if the group of an episode in an HDF5
+      file is damaged, or does not have the fields and shapes of most others.
+      The episodes after it can still be read.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
   found = torchrl_files.find(path)
-  columns, length = torchrl_files.read(found)
-  folder = found if os.path.isdir(found) else os.path.dirname(found)
-  done, _ = ted_columns.find_ends(columns)
-  capacity = len(done)
-  done = done[:length]
-  if not done.size:
-    raise ValueError(f'The storage at {path} has no transition.')
-  first, breaks = 0, False
-  if not ted_columns.is_flat(columns):
-    oldest = _find_oldest(folder, capacity) if length >= capacity else 0
-    first = oldest or 0
-    done = np.roll(done, -first)
-    breaks = _find_breaks(path, columns, done, oldest)
-  lengths = ted_columns.lengths_of(done | breaks)
-  ted_columns.check_rows(
-      path, columns, capacity, len(lengths) + len(done) - capacity
-  )
+  groups = torchrl_files.find_groups(found) if os.path.isfile(found) else None
+  folder = found if groups is None else os.path.dirname(found)
+  with torchrl_files.open_storage(found, groups) as storage:
+    columns = storage.columns
+    done, _ = ted_columns.find_ends(columns)
+    capacity = len(done)
+    done = done[: storage.length]
+    if not done.size:
+      raise ValueError(f'The storage at {path} has no transition.')
+    first, breaks = 0, False
+    if groups is None and not ted_columns.is_flat(columns):
+      is_full = storage.length >= capacity
+      oldest = _find_oldest(folder, capacity) if is_full else 0
+      first = oldest or 0
+      done = np.roll(done, -first)
+      breaks = _find_breaks(path, columns, done, oldest)
+    # Each group of an HDF5 file is an episode.
+    lengths = (
+        ted_columns.lengths_of(done | breaks)
+        if groups is None
+        else groups.lengths
+    )
+    ted_columns.check_rows(
+        path, columns, capacity, len(lengths) + len(done) - capacity
+    )
   rest = torchrl_files.read_rest(folder)
+  faults = {} if groups is None else groups.faults
+  if faults and rest:
+    has_transition = rest[ted_columns.NUM_STEPS] > 1
+    if np.count_nonzero(has_transition) == len(lengths) + len(faults):
+      places = np.flatnonzero(has_transition)[[*faults]]
+      faults = dict(zip(places.tolist(), faults.values()))
+      rest = ted_columns.without_episodes(rest, places)
   num_steps = rest.get(ted_columns.NUM_STEPS, lengths + 1)
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
         f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
         f' than the rest of {path}. Remove it, or write the storage again.'
     )
+
+  def read() -> python_episodes.Episodes:
+    # TensorFlow keeps this function as long as the process lives, and what it
+    # refers to: files are opened anew for each pass, and closed after it.
+    with torchrl_files.open_storage(found, groups) as storage:
+      episodes = ted_columns.read_episodes(
+          storage.columns, lengths, rest, first, found
+      )
+      for index in range(len(num_steps) + len(faults)):
+        episode = faults[index] if index in faults else next(episodes)
+        if isinstance(episode, python_episodes.PythonEpisode):
+          # Those that cannot be read count, too.
+          episode = episode._replace(episode_id=columns_lib.row(index))
+        yield episode
+
   return python_episodes.to_dataset(
-      lambda: ted_columns.read_episodes(columns, lengths, rest, first),
-      len(num_steps),
+      read, len(num_steps) + len(faults), num_compared=1
   )
 
 
@@ -109,14 +141,13 @@ def _find_oldest(storage_folder: str, capacity: int) -> Optional[int]:
   path = os.path.join(above, 'writer', 'metadata.json')
   if name != 'storage' or not os.path.isfile(path):
     return None
-  with files.open_text(path) as f:
-    cursor = json.load(f).get('cursor')
+  cursor = json_files.get(json_files.read(path), 'cursor', int, path)
   return cursor if cursor in range(capacity) else None
 
 
 def _find_breaks(
     path: str,
-    columns: Dict[str, np.ndarray],
+    columns: Mapping[str, columns_lib.AnyColumn],
     done: np.ndarray,
     first: Optional[int],
 ) -> np.ndarray:
@@ -269,7 +300,7 @@ def _check_field(keys: paths.KeyPath, spec: Any) -> None:
   if odd or not is_whole or (spec.dtype == tf.string and is_of_steps):
     found = f'has the key {odd[0]!r}' if odd else f'is {spec}'
     raise ValueError(
-        f'{steps_lib.field_path(names)} {found}, but TorchRL holds numbers of'
+        f'{paths.name_of(names)} {found}, but TorchRL holds numbers of'
         ' one known shape, in dicts whose keys are names of files. Rename,'
         ' decode or leave it out first.'
     )

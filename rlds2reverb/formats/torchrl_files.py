@@ -15,18 +15,39 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 `traj_0`, `traj_1`, ..., and the same values beside them.
 """
 
+import contextlib
+import functools
 import json
+import math
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
+from google.protobuf import message
 import h5py
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
+from rlds2reverb.datasets import record_places
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_groups
+from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted_columns
 
 FORMATS = FLAT, NESTED, HDF5 = 'flat', 'nested', 'hdf5'
@@ -40,10 +61,37 @@ _VALUES = ('is_full', 'shift', '_storage_shape')
 _TENSOR_DICT = "<class 'tensordict._td.TensorDict'>"
 _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
 
-# The fields by their names, such as `info/speed`: arrays `[N, ...]` for
-# transitions or `[N + E, ...]` for steps; and the number of transitions, at
-# most `N`.
-Storage = Tuple[Dict[str, np.ndarray], int]
+
+class Storage(NamedTuple):
+  """A storage that is open.
+
+  Attributes:
+    columns: the fields by their names, such as `info/speed`: columns `[N, ...]`
+      of transitions or `[N + E, ...]` of steps.
+    length: the number of transitions, at most `N`.
+  """
+
+  columns: Mapping[str, columns_lib.AnyColumn]
+  length: int
+
+
+class Groups(NamedTuple):
+  """The groups of an HDF5 file, each an episode with transitions.
+
+  Attributes:
+    names: the names of the `G` groups that can be read.
+    lengths: int64 `[G]`: the number of transitions in each of them.
+    ends: the columns that say which transitions end an episode, `[N, ...]`.
+    form: the rows of each column.
+    faults: the fault of each group that cannot be read, by its index among all
+      groups of the file.
+  """
+
+  names: List[str]
+  lengths: np.ndarray
+  ends: Dict[str, np.ndarray]
+  form: '_Form'
+  faults: Dict[int, errors.Fault]
 
 
 def marker_of(format: str) -> str:  # pylint: disable=redefined-builtin
@@ -73,32 +121,69 @@ def find(path: str) -> str:
   )
 
 
-def read(path: str) -> Storage:
-  """Reads a folder of memory-mapped tensors, or an HDF5 file.
+@contextlib.contextmanager
+def open_storage(path: str, groups: Optional[Groups]) -> Iterator[Storage]:
+  """Opens a folder of memory-mapped tensors, or an HDF5 file.
+
+  Args:
+    path: what `find` returns.
+    groups: the groups of an HDF5 file, as `find_groups` returns them; None of a
+      folder.
 
   Raises:
-    ValueError: if it is not one, of a kind that is not read, or damaged.
+    ValueError: if a folder is not a storage, of a kind that is not read, or
+      damaged.
   """
-  return _read_hdf5(path) if os.path.isfile(path) else _read_folder(path)
+  if groups is None:
+    yield _read_folder(path)
+    return
+  with h5py.File(path, 'r') as file:
+    # Only the last group, as all columns of an episode are read in turn.
+    open_group = functools.lru_cache(1)(
+        functools.partial(hdf5_groups.group_of, file)
+    )
+    columns: Dict[str, columns_lib.AnyColumn] = {
+        name: groups.ends[name]
+        if name in groups.ends
+        else _group_column(path, open_group, groups, name)
+        for name in groups.form
+    }
+    yield Storage(columns, int(groups.lengths.sum()))
 
 
 def _read_folder(folder: str) -> Storage:
   metadata = _read_json(folder, _LENGTH_FILE)
   meta = _read_json(folder, _META_FILE)
-  shape = meta['shape']
+  where = os.path.join(folder, _META_FILE)
+  shape = json_files.get(meta, 'shape', (list, int), where)
   if '_storage_shape' in meta:
-    shape = _read_json(folder, '_storage_shape', _META_FILE)['data']
+    value = _read_json(folder, '_storage_shape', _META_FILE)
+    place = os.path.join(folder, '_storage_shape', _META_FILE)
+    shape = json_files.get(value, 'data', (list, int), place)
   # An int stands for a shape of one dimension.
-  if metadata['is_pytree'] or (not isinstance(shape, int) and len(shape) != 1):
+  place = os.path.join(folder, _LENGTH_FILE)
+  length = json_files.get(metadata, 'len', int, place)
+  if json_files.get(metadata, 'is_pytree', bool, place) or (
+      not isinstance(shape, int) and len(shape) != 1
+  ):
     raise ValueError(
-        f'{folder} holds a storage of the shape {shape}, or a pytree. Only'
-        ' storages of a TensorDict of one dimension, that of time, are read:'
-        ' save each part as one.'
+        f'{folder} holds a storage of the shape {shape}, or a pytree, by'
+        f' _storage_shape or shape of {_META_FILE}. Only storages of a'
+        ' TensorDict of one dimension, that of time, are read: save each part'
+        ' as one.'
     )
-  return dict(_read_columns(folder, '')), metadata['len']
+  return Storage(dict(_read_columns(folder, '')), length)
 
 
-def _read_hdf5(path: str) -> Storage:
+def find_groups(path: str) -> Groups:
+  """Returns the groups of an HDF5 file that are alike, and faults of others.
+
+  Only the flags that end episodes are read; the rows of other columns are read
+  an episode at a time, see `open_storage`.
+
+  Raises:
+    ValueError: if it is not a file of TorchRL, or no group can be read.
+  """
   names = hdf5.names_in(path)
   groups = [name for name in names if name.startswith('traj_')]
   groups.sort(key=lambda name: int(name.removeprefix('traj_')))
@@ -107,16 +192,131 @@ def _read_hdf5(path: str) -> Storage:
         f'{path} is not a file of TorchRL: it must have _len and episodes'
         f' such as traj_0, but has {sorted(names)}.'
     )
+  forms: Dict[str, _Form] = {}
+  ends: Dict[str, Dict[str, np.ndarray]] = {}
+  faults: Dict[int, errors.Fault] = {}
   with h5py.File(path, 'r') as file:
-    parts = [columns_lib.leaves(file[group]) for group in groups]
-    for group, part in zip(groups, parts):
-      if part.keys() != parts[0].keys():
-        raise ValueError(
-            f'{group} of {path} has the fields {sorted(part)}, but'
-            f' {groups[0]} has {sorted(parts[0])}.'
+    for index, group in enumerate(groups):
+      place = f'{group} of {path}'
+      try:
+        forms[group], ends[group] = _read_form(file, group, place)
+      except Exception as e:  # pylint: disable=broad-exception-caught
+        faults[index] = python_episodes.to_fault(e, place, path)
+    length = int(file['_len'][()])
+  if not forms:
+    raise ValueError(faults[0].rule)
+  # The form of most of them; of equally many, the first one.
+  found = [*forms.values()]
+  form = max(found, key=found.count)
+  like = next(group for group in forms if forms[group] == form)
+  for group in [group for group in forms if forms[group] != form]:
+    difference = _difference(forms.pop(group), form, like)
+    problem = f'{group} of {path} {difference}'
+    faults[groups.index(group)] = errors.Fault(problem, file=path)
+  lengths = [len(next(iter(ends[group].values()))) for group in forms]
+  if not faults and sum(lengths) != length:
+    raise ValueError(
+        f'_len of {path} must be the number of transitions in its groups,'
+        f' {sum(lengths)}, but is {length}.'
+    )
+  return Groups(
+      [*forms],
+      np.array(lengths, np.int64),
+      {
+          name: np.concatenate([ends[group][name] for group in forms])
+          for name in ends[like]
+      },
+      form,
+      faults,
+  )
+
+
+# Of each field: how many rows it has more than `done`, and what a row is.
+_Form = Dict[str, Tuple[int, Tuple[int, ...], np.dtype]]
+
+
+def _read_form(
+    file: h5py.File, group: str, place: str
+) -> Tuple[_Form, Dict[str, np.ndarray]]:
+  """Returns the form of the columns of a group, and the flags that end it.
+
+  Raises:
+    ValueError: if the group is not one episode with transitions.
+  """
+  columns = columns_lib.leaves(hdf5_groups.group_of(file, group))
+  ends = {
+      name: _read_rows(name, column, place)
+      for name, column in columns.items()
+      if name.removeprefix(ted_columns.BELOW_NEXT) in ted_columns.END_KEYS
+  }
+  done, _ = ted_columns.find_ends({**columns, **ends})
+  if not len(done) or done[:-1].any():
+    raise ValueError(
+        f'{place} must be one episode with transitions, but '
+        + (
+            'a transition before its last one is done.'
+            if len(done)
+            else 'it has none.'
         )
-    join = lambda name: np.concatenate([part[name][()] for part in parts])
-    return {name: join(name) for name in parts[0]}, int(file['_len'][()])
+    )
+  form = {}
+  for name, column in columns.items():
+    if not column.shape or len(column) - len(done) not in (0, 1):
+      raise ValueError(
+          f'{name} in {place} has the shape {list(column.shape or ())}, but'
+          f' there are {len(done)} transitions.'
+      )
+    form[name] = len(column) - len(done), column.shape[1:], column.dtype
+  return form, ends
+
+
+def _read_rows(
+    name: str, column: h5py.Dataset, place: str, rows: Any = ()
+) -> np.ndarray:
+  try:
+    return column[rows]
+  except (OSError, RuntimeError) as e:
+    raise ValueError(f'{name} in {place} is damaged: {e}.') from e
+
+
+def _group_column(
+    path: str,
+    open_group: Callable[[str], h5py.Group],
+    groups: Groups,
+    name: str,
+) -> columns_lib.Column:
+  """Returns the rows of a column in one group after the other."""
+  num_more, shape, dtype = groups.form[name]
+  ends = np.cumsum(groups.lengths + num_more)
+
+  def read(begin: int, end: int) -> np.ndarray:
+    parts = [np.empty((0, *shape), dtype)]
+    while begin < end:
+      index = int(np.searchsorted(ends, begin, side='right'))
+      first = int(ends[index] - groups.lengths[index] - num_more)
+      stop = min(end, int(ends[index]))
+      group = groups.names[index]
+      # h5py reads all rows faster than a slice of all rows.
+      is_all = stop - begin == groups.lengths[index] + num_more
+      rows = () if is_all else slice(begin - first, stop - first)
+      place = f'{group} of {path}'
+      parts.append(_read_rows(name, open_group(group)[name], place, rows))
+      begin = stop
+    return np.concatenate(parts[1:]) if len(parts) > 2 else parts[-1]
+
+  return columns_lib.Column(dtype, (int(ends[-1]), *shape), read)
+
+
+def _difference(form: _Form, expected: _Form, like: str) -> str:
+  """Returns how a group differs from another one."""
+  if form.keys() != expected.keys():
+    return f'has the fields {sorted(form)}, but {like} has {sorted(expected)}.'
+  name = next(name for name in form if form[name] != expected[name])
+  texts = [
+      f'{dtype} {list(shape)}' + ' of steps' * more
+      for more, shape, dtype in (form[name], expected[name])
+  ]
+  return f'has rows of {name} that are {texts[0]}, but {texts[1]} in {like}.'
 
 
 def _read_json(*parts: str) -> Dict[str, Any]:
@@ -126,49 +326,64 @@ def _read_json(*parts: str) -> Dict[str, Any]:
         f'There is no {path}, which a storage of TorchRL has. Is this one that'
         ' FlatStorageCheckpointer or NestedStorageCheckpointer has saved?'
     )
-  with files.open_text(path) as f:
-    return json.load(f)
+  return json_files.read(path)
 
 
-def _read_columns(folder: str, prefix: str) -> Iterator[Tuple[str, np.ndarray]]:
+def _read_columns(
+    folder: str, prefix: str
+) -> Iterator[Tuple[str, columns_lib.AnyColumn]]:
   meta = _read_json(folder, _META_FILE)
-  if meta['_type'] != _TENSOR_DICT:
-    raise ValueError(
-        f'{folder} holds a {meta["_type"]}. Only a TensorDict is read.'
-    )
+  where = os.path.join(folder, _META_FILE)
+  kind = json_files.get(meta, '_type', str, where)
+  if kind != _TENSOR_DICT:
+    raise ValueError(f'{folder} holds a {kind}. Only a TensorDict is read.')
   for name, entry in meta.items():
     path = os.path.join(folder, name)
+    limits.check_place(f'The field {name!r} of {where}', path, folder)
     if name in _VALUES or not isinstance(entry, dict):
       continue
-    if 'type' in entry:
+    if 'type' in entry and 'dtype' not in entry:
       yield from _read_columns(path, f'{prefix}{name}/')
     else:
-      yield prefix + name, _read_column(path, entry)
+      yield prefix + name, _read_column(path, entry, f'{name!r} of {where}')
 
 
-def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
-  """Returns the rows of a field, mapped to memory."""
+def _read_column(
+    path: str, entry: Dict[str, Any], where: str
+) -> columns_lib.AnyColumn:
+  """Returns the rows of a field, which are read when they are needed."""
+  name = json_files.get(entry, 'dtype', str, where).removeprefix('torch.')
   try:
-    name = entry['dtype'].removeprefix('torch.')
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
     raise ValueError(
         f'{path} is {name}, which TensorFlow does not have. Cast it before it'
         ' is saved.'
     ) from e
-  shape = tuple(entry['shape'])
-  if entry['is_nested']:
-    shapes = np.fromfile(f'{path}.shape.memmap', np.int64).reshape(shape)
+  shape = tuple(json_files.get(entry, 'shape', list, where))
+  if not all(type(size) is int and size >= 0 for size in shape):
+    raise ValueError(f"'shape' of {where} must be sizes, but is {shape}.")
+  if json_files.get(entry, 'is_nested', bool, where):
+    shapes_file = f'{path}.shape.memmap'
+    files.check_not_pointer(shapes_file)
+    try:
+      shapes = np.fromfile(shapes_file, np.int64).reshape(shape)
+    except (FileNotFoundError, ValueError) as e:
+      raise ValueError(
+          f'{shapes_file} is not there, or has not the shape {shape}: {e}.'
+      ) from e
     if len(np.unique(shapes[:, 1:], axis=0)) > 1:
       raise ValueError(
           f'The rows of {path} differ in shape from episode to episode:'
           f' {shapes.tolist()}.'
       )
-    shape = (shapes[:, 0].sum(), *shapes[:1, 1:].ravel())
+    shape = (int(shapes[:, 0].sum()), *shapes[:1, 1:].ravel().tolist())
   file = f'{path}.memmap'
   expected = int(np.prod(shape)) * dtype.itemsize
   found = os.path.getsize(file) if os.path.isfile(file) else -1
   # The files of the nested form may be longer than the rows that count.
+  # A pointer may have as many bytes as the rows.
+  files.check_not_pointer(file)
   if found < expected:
     raise ValueError(
         f'{file} must have {expected} bytes, for {dtype} {list(shape)}, but'
@@ -176,7 +391,16 @@ def _read_column(path: str, entry: Dict[str, Any]) -> np.ndarray:
     )
   if not expected:
     return np.zeros(shape, dtype)
-  return np.memmap(file, dtype, 'r', shape=shape)
+
+  def read(begin: int, end: int) -> np.ndarray:
+    # Pages of a mapped file would stay in the memory of the process.
+    size = math.prod(shape[1:])
+    rows = np.fromfile(
+        file, dtype, (end - begin) * size, offset=begin * size * dtype.itemsize
+    )
+    return rows.reshape(end - begin, *shape[1:])
+
+  return columns_lib.Column(dtype, shape, read)
 
 
 def write(
@@ -274,8 +498,18 @@ def read_rest(folder: str) -> ted_columns.Rest:
   path = os.path.join(folder, REST_FILE)
   if not os.path.isfile(path):
     return {}
-  records = list(tf.data.TFRecordDataset(path).as_numpy_iterator())
-  return {
-      name.decode(): tf.make_ndarray(tensor_pb2.TensorProto.FromString(record))
-      for name, record in zip(records[::2], records[1::2])
-  }
+  try:
+    records = list(record_places.read_file(path).as_numpy_iterator())
+    found = {
+        name.decode(): tf.make_ndarray(
+            tensor_pb2.TensorProto.FromString(record)
+        )
+        for name, record in zip(records[::2], records[1::2])
+    }
+  except (tf.errors.OpError, message.DecodeError, UnicodeError) as e:
+    files.check_not_pointer(path)
+    text = errors.message_of(e) if isinstance(e, tf.errors.OpError) else e
+    raise ValueError(f'{path} is damaged: {text}.') from e
+  if ted_columns.NUM_STEPS not in found:
+    raise ValueError(f'{path} has no {ted_columns.NUM_STEPS}.')
+  return found

@@ -11,17 +11,29 @@ from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 
+from rlds2reverb.datasets import files
+from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns
 from rlds2reverb.formats import depth_maps
 from rlds2reverb.formats import downloads
 
+# How a frame is found; see `lerobot.load_lerobot`.
+WAYS = EXACT_TIME, NEAREST_TIME, INDEX = 'exact_time', 'nearest_time', 'index'
 _TIME = '#t='
 _DEPTH = '&depth='
+_WAYS_HINT = (
+    ' If its timestamps are not those of the video, as in data of GR00T, read'
+    " it with frames_by='index' or 'nearest_time'."
+)
 _Depths = Optional[np.ndarray]
 
 
 def column(
-    path: str, times: np.ndarray, fps: float, depths: _Depths = None
+    path: str,
+    times: np.ndarray,
+    fps: float,
+    depths: _Depths = None,
+    frames_by: str = EXACT_TIME,
 ) -> columns.Column:
   """Returns a column of frames; their size is in the head of the file.
 
@@ -30,12 +42,15 @@ def column(
     times: see `read_frames`.
     fps: see `read_frames`.
     depths: see `read_frames`.
+    frames_by: see `read_frames`.
   """
   with _open(path, depths) as (_, _, nothing):
     return columns.Column(
         nothing.dtype,
         (len(times), *nothing.shape[1:]),
-        lambda begin, end: read_frames(path, times[begin:end], fps, depths),
+        lambda begin, end: read_frames(
+            path, times[begin:end], fps, depths, frames_by
+        ),
     )
 
 
@@ -44,6 +59,7 @@ def read_frames(
     times: Sequence[float],
     fps: Optional[float] = None,
     depths: _Depths = None,
+    frames_by: str = EXACT_TIME,
 ) -> np.ndarray:
   """Decodes the frames that are nearest to given times.
 
@@ -54,6 +70,8 @@ def read_frames(
       half a frame of its time.
     depths: the depth of each code, if the frames are depth maps; see
       `depth_maps.Codes.depths`.
+    frames_by: one of `WAYS`. By index, frame `n` of the video is the frame at
+      the time `n / fps`, whatever the file says.
 
   Returns:
     uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Depths are
@@ -62,7 +80,8 @@ def read_frames(
   Raises:
     ImportError: if there is no PyAV.
     ValueError: if it is not a video file, if its pixel format is not one of
-      images or not that of depth, or if there is no frame at a time.
+      images or not that of depth, if the frames are larger than the limit, or
+      if there is no frame at a time.
   """
   times = np.asarray(times, np.float64)
   order = np.argsort(times, kind='stable')
@@ -70,27 +89,44 @@ def read_frames(
     if not len(times):
       return frames
     fps = fps or float(stream.average_rate)
-    begin = max(times[order[0]] - 0.5 / fps, 0.0)
-    container.seek(math.floor(begin / stream.time_base), stream=stream)
-    decoded = container.decode(stream)
+    decoded = (
+        (frame.time, frame) for frame in _decode(path, container, stream)
+    )
+    tolerance = math.inf if frames_by == NEAREST_TIME else 0.5 / fps
+    if frames_by == INDEX:
+      decoded = ((n / fps, frame) for n, (_, frame) in enumerate(decoded))
+    elif frames_by == EXACT_TIME:
+      begin = max(times[order[0]] - 0.5 / fps, 0.0)
+      container.seek(math.floor(begin / stream.time_base), stream=stream)
     before, after = None, next(decoded, None)
     for index in order:
-      distance = lambda frame, time=times[index]: abs(frame.time - time)
-      while after is not None and after.time < times[index]:
+      distance = lambda timed, time=times[index]: abs(timed[0] - time)
+      while after is not None and after[0] < times[index]:
         before, after = after, next(decoded, None)
-      frame = min(filter(None, (before, after)), key=distance, default=None)
-      if frame is None or distance(frame) > 0.5 / fps:
+      timed = min(filter(None, (before, after)), key=distance, default=None)
+      if timed is None or distance(timed) > tolerance:
         raise ValueError(
             f'{path} has no frame within half a frame of {times[index]:.4f} s,'
             f' at {fps:g} frames a second.'
-            + (f' The nearest is at {frame.time:.4f} s.' if frame else '')
+            + (f' The nearest is at {timed[0]:.4f} s.' if timed else '')
+            + _WAYS_HINT * (frames_by == EXACT_TIME)
         )
+      frame = timed[1]
       if depths is None:
         frames[index] = frame.to_ndarray(format='rgb24')
       else:
         codes = frame.to_ndarray(format=depth_maps.PIXEL_FORMAT)
         frames[index] = depths[codes][..., np.newaxis]
   return frames
+
+
+def _decode(path: str, container: Any, stream: Any) -> Iterator[Any]:
+  """Yields the frames of a video."""
+  errors = downloads.load('av', 'Video files are read through PyAV', 'video')
+  try:
+    yield from container.decode(stream)
+  except errors.FFmpegError as e:
+    raise ValueError(f'{path} is damaged: {e}') from e
 
 
 def to_references(
@@ -144,7 +180,7 @@ def read_references(
   for (path, codes), wanted in by_video.items():
     indices, times = zip(*wanted)
     depths = None
-    if codes:
+    if codes and depth_unit is not None:
       low, high, shift, use_log = map(float, codes.split(','))
       known = depth_maps.Codes(low, high, shift, bool(use_log))
       depths = known.depths(depth_unit)
@@ -161,6 +197,7 @@ def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
     # FFmpeg would open URLs, too, which an untrusted data set may name.
     opened = av.open(path, options={'protocol_whitelist': 'file'})
   except av.FFmpegError as e:
+    files.check_not_pointer(path)
     raise ValueError(f'{path} is not a whole video file: {e}') from e
   with opened as container:
     if not container.streams.video:
@@ -178,4 +215,15 @@ def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
       )
     channels, dtype = (3, np.uint8) if depths is None else (1, depths.dtype)
     size = count, stream.height, stream.width, channels
+    frame_bytes = math.prod(size[1:]) * np.dtype(dtype).itemsize
+    limits.check_size(
+        f'A frame of {stream.width} by {stream.height} pixels of {path}',
+        frame_bytes,
+    )
+    limits.check_expanded(
+        f'{count} frames of {path}',
+        count * frame_bytes,
+        os.path.getsize(path),
+        limits.IMAGE_EXPANSION,
+    )
     yield container, stream, np.empty(size, dtype)

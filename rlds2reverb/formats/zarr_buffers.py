@@ -9,15 +9,21 @@ It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
 """
 
 import contextlib
+import itertools
+import math
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 import zipfile
+import zlib
 
+from absl import logging
 import gin
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
+from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
@@ -28,9 +34,14 @@ _META = 'meta'
 _ENDS = 'episode_ends'
 # This codec runs code that is stored in the values.
 _UNSAFE_CODEC = 'pickle'
+# The last 4 bytes of the header are the size of the chunk.
+_BLOSC_HEADER_BYTES = 16
+_ARRAY_FILE = '.zarray'
+_METADATA_FILES = {_ARRAY_FILE, '.zgroup', '.zattrs', 'zarr.json'}
 
 
 @gin.configurable(module='rlds2reverb')
+@python_episodes.naming_path
 def load_zarr(
     path: files.PathLike, *, leave_out: Sequence[str] = ()
 ) -> tf.data.Dataset:
@@ -54,7 +65,8 @@ def load_zarr(
 
   Raises:
     ValueError: if there is no such buffer, if it has no such array, if an array
-      has not as many rows as there are frames, or runs code when it is read.
+      has not as many rows as there are frames, is larger than the limit, or
+      runs code when it is read.
     ImportError: if Zarr, or what decodes an array, is not installed.
   """
   path = files.expand_local(path, 'A Zarr replay buffer')
@@ -63,8 +75,12 @@ def load_zarr(
   names = [name for name in arrays if name not in leave_out]
 
   def read() -> python_episodes.Episodes:
-    columns = {name: _column(array) for name, array in _open(path)[1].items()}
-    for index, (begin, end) in enumerate(zip([0, *ends], ends)):
+    columns = {
+        name: _column(path, array) for name, array in _open(path)[1].items()
+    }
+
+    def read_one(index: int) -> python_episodes.PythonEpisode:
+      begin, end = bounds[index : index + 2]
       parts = {
           name: columns_lib.part(columns[name], begin, end) for name in names
       }
@@ -73,14 +89,23 @@ def load_zarr(
           for name in (rlds.ACTION, rlds.REWARD)
           if name in parts
       }
-      yield python_episodes.make_episode(
+      return python_episodes.make_episode(
           {rlds.OBSERVATION: parts, **tops}, index
       )
 
-  return python_episodes.to_dataset(read, len(ends))
+    def place_of(index: int) -> Tuple[str, str]:
+      begin, end = bounds[index : index + 2]
+      return f'frames {begin} to {end - 1} of {path}', path
+
+    yield from python_episodes.attempt_each(
+        read_one, range(len(ends)), place_of
+    )
+
+  bounds = [0, *ends]
+  return python_episodes.to_dataset(read, len(ends), num_compared=1)
 
 
-def _column(array: Any) -> columns_lib.Column:
+def _column(path: str, array: Any) -> columns_lib.Column:
   """Returns the rows of an array, whose last chunks are decoded only once."""
   held, values = range(0), np.zeros(0)
 
@@ -89,7 +114,16 @@ def _column(array: Any) -> columns_lib.Column:
     if begin not in held or end > held.stop:
       chunk = array.chunks[0]
       held = range(begin // chunk * chunk, -(-end // chunk) * chunk)
-      values = array[held.start : held.stop]
+      try:
+        _check_chunks(path, array, held)
+        values = array[held.start : held.stop]
+      except Exception as e:
+        held = range(0)
+        files.check_not_pointer(path)
+        raise ValueError(
+            f'{array.name.lstrip("/")} of {path} is damaged in the frames'
+            f' {begin} to {end - 1}: {e or type(e).__name__}.'
+        ) from e
     return values[begin - held.start : end - held.start]
 
   return columns_lib.Column(array.dtype, array.shape, read)
@@ -114,15 +148,12 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
     data, ends = root[_DATA], root[_META][_ENDS]
     arrays = dict(sorted(data.arrays()))
     groups = sorted(name for name, _ in data.groups())
-  except (KeyError, OSError, ValueError, zipfile.BadZipFile) as e:
-    if 'codec' in str(e):
-      raise ImportError(
-          f'{path} is encoded in a way that Zarr does not know: {e}. For JPEG'
-          ' XL, as UMI has it, install it with `pip install imagecodecs`.'
-      ) from e
+  except Exception as e:  # Those of Zarr 2 and 3 are of many classes.
+    files.check_not_pointer(path)
+    _check_metadata(path, is_zip)
     raise ValueError(
         f'{path} is not a Zarr replay buffer, which has {_DATA} and'
-        f' {_META}/{_ENDS}: {e}.'
+        f' {_META}/{_ENDS}: {e or type(e).__name__}.'
     ) from e
   for name, array in (*arrays.items(), (_ENDS, ends)):
     metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
@@ -131,19 +162,155 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
         getattr(metadata, 'compressor', None),
     ]
     ids = [getattr(codec, 'codec_id', '') for codec in codecs]
+    _check_size(f'{name} of {path}', array, path)
     if array.dtype.kind == 'O' or _UNSAFE_CODEC in ids:
       raise ValueError(f'{name} of {path} {columns_lib.RUNS_CODE}')
   columns_lib.log_left_out(f'groups below {_DATA} of {path}', groups)
-  ends = ends[:].tolist()
+  try:
+    _check_chunks(path, ends, range(*ends.shape))
+    ends = ends[:].tolist()
+  except Exception as e:
+    files.check_not_pointer(path)
+    raise ValueError(
+        f'{_META}/{_ENDS} of {path} cannot be read: {e or type(e).__name__}.'
+    ) from e
   if not ends or min(np.diff([0, *ends])) < 0:
     raise ValueError(
         f'{_META}/{_ENDS} of {path} must have the increasing ends of episodes,'
         f' but is {ends[:10]}.'
     )
   for name, array in arrays.items():
+    missing = array.nchunks - array.nchunks_initialized
+    if missing:
+      logging.warning(
+          '%d of the %d chunks of %s/%s in %s are not there, so they are read'
+          ' as %s, as Zarr defines. If they were lost, copy them again.',
+          missing,
+          array.nchunks,
+          _DATA,
+          name,
+          path,
+          array.fill_value,
+      )
     if array.shape[:1] != (ends[-1],):
       raise ValueError(
           f'{_DATA}/{name} of {path} has the shape {array.shape}, but there are'
           f' {ends[-1]} frames by {_META}/{_ENDS}.'
       )
   return ends, arrays
+
+
+def _check_chunks(path: str, array: Any, rows: range) -> None:
+  """Raises a ValueError if Blosc would read past the end of a chunk.
+
+  Blosc takes the size of a chunk from its header, so it would decode whatever
+  is in memory after a chunk that was cut. In a zip file, a checksum tells.
+
+  Args:
+    path: the folder of the buffer, or the path of its zip file.
+    array: the array.
+    rows: the rows whose chunks are checked.
+  """
+  metadata = getattr(array, 'metadata', array)  # Zarr 3, or 2.
+  codecs = [getattr(metadata, 'compressor', None)]
+  codecs += getattr(metadata, 'codecs', ())
+  is_blosc = any('blosc' in type(codec).__name__.lower() for codec in codecs)
+  if not is_blosc or not os.path.isdir(path):
+    return
+  counts = [-(-n // size) for n, size in zip(array.shape, array.chunks)]
+  first = range(rows.start // array.chunks[0], -(-rows.stop // array.chunks[0]))
+  for place in itertools.product(first, *map(range, counts[1:])):
+    if hasattr(metadata, 'encode_chunk_key'):
+      name = metadata.encode_chunk_key(place)
+    else:
+      # pylint: disable-next=protected-access
+      name = array._dimension_separator.join(map(str, place))
+    file = os.path.join(path, array.path, name)
+    if not os.path.isfile(file):
+      continue  # Its rows are the fill value.
+    with open(file, 'rb') as f:
+      header = f.read(_BLOSC_HEADER_BYTES)
+      size = os.fstat(f.fileno()).st_size
+    if size < int.from_bytes(header[-4:], 'little'):
+      files.check_not_pointer(file)
+      raise ValueError(
+          f'{file} has {size} bytes, but its header says'
+          f" {int.from_bytes(header[-4:], 'little')}"
+      )
+
+
+def _check_metadata(path: str, is_zip: bool) -> None:
+  """Raises an error that names the damaged file of metadata, if there is one.
+
+  Zarr's own errors do not say which file they are about.
+
+  Raises:
+    ImportError: if a codec of imagecodecs is missing.
+    ValueError: if a file is damaged, or names another codec that Zarr lacks.
+  """
+  numcodecs = downloads.load('numcodecs', 'Zarr needs it', 'zarr')
+  for name, content in _read_metadata(path, is_zip):
+    file = os.path.join(path, name)
+    try:
+      metadata = json_files.parse(content.decode('utf-8'), file)
+    except UnicodeDecodeError as e:
+      raise ValueError(f'{file} is not a text file in UTF-8: {e}.') from e
+    if os.path.basename(name) != _ARRAY_FILE:
+      continue
+    filters = metadata.get('filters') or ()
+    compressor = metadata.get('compressor')
+    for codec in (*filters, *([compressor] if compressor else ())):
+      try:
+        numcodecs.get_codec(codec)
+      except Exception as e:  # Of wrong types and settings, too.
+        message = f'{file} has the codec {codec!r}, which Zarr does not know.'
+        if 'imagecodecs' in str(codec):
+          raise ImportError(
+              f'{message} For JPEG XL, as UMI has it, install it with `pip'
+              ' install imagecodecs`.'
+          ) from e
+        raise ValueError(message) from e
+    try:
+      for key in 'shape', 'chunks':
+        sizes = metadata[key]
+        if not all(type(size) is int and size >= 0 for size in sizes):
+          raise ValueError(f'its {key} is {sizes}')
+      if isinstance(metadata['dtype'], str):  # Or it has fields.
+        np.dtype(metadata['dtype'])
+      if metadata['zarr_format'] != 2:
+        raise ValueError(f'its zarr_format is {metadata["zarr_format"]!r}')
+    except Exception as e:  # Of missing keys and of wrong types.
+      text = f'it has no key {e}' if isinstance(e, KeyError) else str(e)
+      raise ValueError(f'{file} is damaged: {text}.') from e
+
+
+def _read_metadata(path: str, is_zip: bool) -> Iterator[Tuple[str, bytes]]:
+  """Yields the names and the contents of the files of metadata."""
+  if not is_zip:
+    for folder, _, names in sorted(os.walk(path)):
+      for name in sorted(_METADATA_FILES.intersection(names)):
+        file = os.path.join(folder, name)
+        with open(file, 'rb') as f:
+          yield os.path.relpath(file, path), f.read()
+    return
+  try:
+    with zipfile.ZipFile(path) as archive:
+      for name in archive.namelist():
+        if os.path.basename(name) in _METADATA_FILES:
+          yield name, archive.read(name)
+  except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as e:
+    raise ValueError(f'{path} is not a whole zip file of Zarr: {e}.') from e
+
+
+def _check_size(where: str, array: Any, path: str) -> None:
+  """Raises a ValueError if an array, or a chunk of it, is too large.
+
+  Zarr decodes chunks as a whole, and chunks that are not there take no space.
+  """
+  item_bytes = array.dtype.itemsize
+  chunk_bytes = math.prod(array.chunks) * item_bytes
+  limits.check_size(f'A chunk of {where}, {list(array.chunks)},', chunk_bytes)
+  size = math.prod(array.shape) * item_bytes
+  if size > limits.max_expanded_bytes(0):
+    stored = files.total_size(files.local_files(path))
+    limits.check_expanded(where, size, stored)

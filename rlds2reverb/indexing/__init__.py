@@ -1,6 +1,11 @@
-"""An index of recorded transitions, by key, and of the states that follow.
+"""Exact lookups in recorded transitions, and the graph of their states.
 
-Keys are observations and actions, compared by bytes. Lookups work in a graph.
+Keys, such as observations and actions, are compared by their bytes. Lookups
+work in a graph.
 """
 
+from rlds2reverb.indexing.graph import Successors
+from rlds2reverb.indexing.graph import TransitionGraph
+from rlds2reverb.indexing.graph import Tree
+from rlds2reverb.indexing.index import LookupResult
 from rlds2reverb.indexing.index import TransitionIndex

@@ -1,83 +1,92 @@
-"""An index of recorded transitions, by key."""
+"""An index of recorded transitions by keys, in memory and on disk."""
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+import json
+import os
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
+import tree
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rows as rows_lib
+from rlds2reverb.formats import npz
 from rlds2reverb.indexing import graph as graph_lib
-from rlds2reverb.indexing import keys as keys_lib
-from rlds2reverb.indexing import storage
-from rlds2reverb.windows import flat_rows
+from rlds2reverb.store import json_files
+from rlds2reverb.windows import transitions as transitions_lib
 
 FIRST, LAST, ALL = 'first', 'last', 'all'
 DUPLICATES = (FIRST, LAST, ALL)
 
+_INDEX_FILE = 'index.json'
+_LENGTHS_FILE = 'lengths.npy'
 
-class Found(NamedTuple):
-  """The transitions that were recorded for `B` keys.
+
+class LookupResult(NamedTuple):
+  """The recorded transitions of `B` keys.
 
   Attributes:
     rows: a dict of the columns of the transitions, every leaf `[B, ...]`, zeros
-      where nothing was found; or ragged, `[B, (n), ...]`, for all duplicates.
-    found: bool `[B]`: whether there is one.
-    count: int64 `[B]`: how many times the key was recorded, its visits.
-    index: int64 `[B]`, or ragged `[B, (n)]`: the number of the transition in
-      the recorded data, -1 where nothing was found.
+      for unknown keys; or ragged, `[B, (n), ...]`, for all duplicates.
+    is_recorded: bool `[B]`: whether the key was recorded.
+    count: int64 `[B]`: how often the key was recorded, its visit count.
+    index: int64 `[B]`, or ragged `[B, (n)]`: the index of the transition in the
+      recorded data, -1 for unknown keys.
   """
 
-  rows: Dict[str, Any]
-  found: tf.Tensor
+  rows: dict[str, Any]
+  is_recorded: tf.Tensor
   count: tf.Tensor
   index: Any
 
 
 class TransitionIndex:
-  """Finds the transitions that were recorded for an observation and an action.
+  """Looks up recorded transitions by observation and action, or by other keys.
 
-      recorded    o0 a1 r1   o0 a2 r2   o0 a1 r3
-      key         o0 a1      o0 a3      o0 a1, duplicates="last"
-      found       T          F          T
-      reward      r1         0          r3
-      count       2          0          2
+      recorded       o0 a1 r1   o0 a2 r2   o0 a1 r3
+      key            o0 a1      o0 a3      o0 a1, duplicates="last"
+      is_recorded    T          F          T
+      reward         r1         0          r3
+      count          2          0          2
 
-  Keys are equal if their bytes are: -0.0 and 0.0 differ. A key that was not
-  recorded is not found, however near another may be. Lookups work eagerly and
-  in a graph, as in `tf.data.Dataset.map`.
+  Keys are equal if their bytes are equal: -0.0 and 0.0 differ, and there is no
+  search for near neighbors. Lookups work eagerly and in a graph, as in
+  `tf.data.Dataset.map`.
   """
 
   def __init__(
       self,
-      rows: Dict[str, Any],
+      rows: dict[str, Any],
       lengths: Any,
       keys: Sequence[str] = ('observation', 'action'),
   ):
-    """Indexes rows that are in memory; `from_episodes` reads them.
+    """Indexes transition rows in memory; see `from_episodes` for data sets.
 
     Args:
       rows: the columns of transition rows, every leaf `[N, ...]`.
-      lengths: int64 `[E]`: how many rows each episode has.
-      keys: the paths of the columns that make a key.
+      lengths: int64 `[E]`: the number of rows of each episode.
+      keys: the paths of the key columns.
 
     Raises:
-      ValueError: if there are no keys, no such column, or no transitions.
+      ValueError: if `keys` is empty or names no column, or there are no rows.
     """
     paths.check_list('keys', keys)
     if not keys:
-      raise ValueError('keys must name a column, but is empty.')
+      raise ValueError('keys must have at least one path, but is empty.')
     self._rows = tf.nest.map_structure(tf.convert_to_tensor, rows)
     self._lengths = tf.convert_to_tensor(lengths, tf.int64)
     self._keys = tuple(keys)
-    recorded = self._key_of(self._rows)
-    if not int(gathering.num_rows(recorded)):
-      raise ValueError('There is no transition to index.')
-    self._recorded = keys_lib.Keys(recorded)
-    self._starts = tf.constant(self._recorded.starts)
-    self._order = tf.constant(self._recorded.rows)
-    self._graph: Optional[graph_lib.TransitionGraph] = None
+    key_columns = self._get_key(self._rows)
+    if not int(rows_lib.num_rows(key_columns)):
+      raise ValueError('An index needs at least one transition.')
+    self._table = graph_lib.KeyTable(key_columns)
+    self._row_splits = tf.constant(self._table.row_splits)
+    self._row_ids = tf.constant(self._table.rows)
+    self._graph: graph_lib.TransitionGraph | None = None
 
   @classmethod
   def from_episodes(
@@ -89,103 +98,112 @@ class TransitionIndex:
 
     Args:
       rlds_data: an RLDS data set, or a data set of `TransitionRows`.
-      keys: the paths of the columns that make a key.
+      keys: the paths of the key columns.
 
     Raises:
-      ValueError: if there is no such column, no transition, or elements are
-        not episodes.
+      ValueError: if there is no such column, there are no transitions, or the
+        elements are not episodes.
       InvalidArgumentError: if fields of an episode differ in length.
     """
-    joined = flat_rows.FlatRows.of(rlds_data)
-    return cls(joined.rows, joined.lengths, keys)
+    flat = transitions_lib.FlatRows.of(rlds_data)
+    return cls(flat.rows, flat.lengths, keys)
 
   @classmethod
   def load(cls, directory: files.PathLike) -> 'TransitionIndex':
-    """Reads what `save` wrote.
+    """Loads an index that `save` wrote.
 
     Raises:
-      ValueError: if there is no such index.
+      OSError: if a file is damaged.
+      ValueError: if there is no index.
     """
-    return cls(*storage.read(directory))
+    transitions = read_transitions(directory)
+    folder = files.expand(directory)
+    with json_files.naming_damage(
+        os.path.join(folder, _INDEX_FILE), _get_remedy(folder)
+    ):
+      return cls(*transitions)
 
   def save(self, directory: files.PathLike, *, overwrite: bool = False) -> None:
-    """Writes the transitions, from which `load` makes the index again.
+    """Saves the transitions and the keys, from which `load` makes the index.
 
     Args:
-      directory: a folder, which appears whole or not at all.
-      overwrite: whether a folder that is not empty is replaced.
+      directory: the folder, which is written atomically.
+      overwrite: whether to replace a folder that is not empty.
 
     Raises:
-      FileExistsError: if it is not empty.
+      FileExistsError: if the folder is not empty.
     """
-    storage.write(
+    write_transitions(
         directory, self._rows, self._lengths, self._keys, overwrite=overwrite
     )
 
   def __len__(self) -> int:
     """Returns the number of recorded transitions."""
-    return len(self._recorded.rows)
+    return len(self._table.rows)
 
   @property
   def num_keys(self) -> int:
     """The number of distinct keys."""
-    return len(self._recorded)
+    return len(self._table)
 
   @property
   def num_bytes(self) -> int:
-    """The bytes of the index, without the transitions themselves."""
-    return self._recorded.num_bytes
+    """The memory of the index in bytes, without the transitions."""
+    return self._table.num_bytes
 
   @property
   def graph(self) -> graph_lib.TransitionGraph:
-    """The graph of observations, which is made when it is first used."""
+    """The graph of observations, built at the first use."""
     if self._graph is None:
       with tf.init_scope():
         self._graph = graph_lib.TransitionGraph(self._rows, self._keys)
     return self._graph
 
-  def lookup(self, keys: Dict[str, Any], duplicates: str = FIRST) -> Found:
-    """Returns the transitions that were recorded for keys.
+  def lookup(
+      self, keys: dict[str, Any], duplicates: str = FIRST
+  ) -> LookupResult:
+    """Looks up the recorded transitions of keys.
 
     Args:
-      keys: a nest that has the columns of the key at their paths, every leaf
-        `[B, ...]` in the dtype that was recorded. Others are ignored.
-      duplicates: which transition of a key that was recorded several times:
-        the `"first"`, the `"last"`, or `"all"` in their order.
-
-    Returns:
-      The `Found`.
+      keys: a nest with the key columns at their paths, every leaf `[B, ...]` in
+        the recorded dtype. Other fields are ignored.
+      duplicates: which transition of a key that was recorded several times: the
+        `"first"`, the `"last"`, or `"all"` in the order of the data.
 
     Raises:
-      ValueError: if a column is missing, or of another dtype or shape; or
-        `duplicates` is none of the three.
+      ValueError: if a key column is missing, or its dtype or shape differs from
+        the recorded one; or if there is no such `duplicates`.
     """
     checks.check_choice('duplicates', duplicates, DUPLICATES)
-    key, found = self._recorded.find(self._key_of(keys))
-    starts = tf.gather(self._starts, key)
-    count = tf.gather(self._starts, key + 1) - starts
-    count = tf.where(found, count, 0)
+    key_ids, is_recorded = self._table.find(self._get_key(keys))
+    starts = tf.gather(self._row_splits, key_ids)
+    count = tf.gather(self._row_splits, key_ids + 1) - starts
+    count = tf.where(is_recorded, count, 0)
     if duplicates == ALL:
-      places = tf.ragged.range(starts, starts + count)
-      index = tf.gather(self._order, places.values)
-      ragged = lambda leaf: places.with_values(tf.gather(leaf, index))
-      rows = tf.nest.map_structure(ragged, self._rows)
-      return Found(rows, found, count, places.with_values(index))
-    place = starts + count - 1 if duplicates == LAST else starts
-    # What was not found has a place of some other key.
-    index = tf.gather(self._order, tf.maximum(place, 0))
-    rows = gathering.fill_unless(found, gathering.take(self._rows, index))
-    return Found(rows, found, count, tf.where(found, index, -1))
+      positions = tf.ragged.range(starts, starts + count)
+      index = tf.gather(self._row_ids, positions.values)
+      rows = tf.nest.map_structure(
+          positions.with_values, rows_lib.take(self._rows, index)
+      )
+      index = positions.with_values(index)
+      return LookupResult(rows, is_recorded, count, index)
+    position = starts + count - 1 if duplicates == LAST else starts
+    # An unknown key has the position of any other key, which is masked.
+    index = tf.gather(self._row_ids, tf.maximum(position, 0))
+    rows = rows_lib.take(self._rows, index)
+    rows = rows_lib.fill_unless(is_recorded, rows)
+    index = tf.where(is_recorded, index, -1)
+    return LookupResult(rows, is_recorded, count, index)
 
   def successors(self, observation: Any) -> graph_lib.Successors:
-    """Returns the recorded successors of observations; see `Successors`.
+    """Returns the recorded successors of observations.
 
     Args:
-      observation: a nest as recorded, every leaf `[B, ...]`.
+      observation: a nest like the recorded observation, every leaf `[B, ...]`.
 
     Raises:
-      ValueError: if it is of another structure, dtype or shape, or the keys of
-        this index have no observation.
+      ValueError: if the structure, dtypes or shapes differ from the recorded
+        ones, or the keys of the index have no observation or no action.
     """
     return self.graph.successors(observation)
 
@@ -197,22 +215,128 @@ class TransitionIndex:
       *,
       gamma: float = 1.0,
   ) -> graph_lib.Tree:
-    """Returns the trees of recorded successors of observations.
+    """Returns the trees of recorded successors, with observations as roots.
 
     Args:
-      observation: a nest as recorded, every leaf `[B, ...]`: the roots.
-      depth: how many transitions a path has at most.
-      max_width: how many nodes a level of a tree has at most.
-      gamma: the discount factor of the rewards on a path.
-
-    Returns:
-      The `Tree`.
+      observation: a nest like the recorded observation, every leaf `[B, ...]`.
+      depth: the maximum number of transitions of a path.
+      max_width: the maximum number of nodes of a level.
+      gamma: the discount factor of rewards along a path.
 
     Raises:
-      ValueError: as `successors` does, and if `depth` or `max_width` is not
+      ValueError: as `successors` does, or if `depth` or `max_width` is not
         positive.
     """
     return self.graph.expand(observation, depth, max_width, gamma=gamma)
 
-  def _key_of(self, nest) -> Dict[str, Any]:
+  def _get_key(self, nest) -> dict[str, Any]:
     return {key: paths.get(nest, key) for key in self._keys}
+
+
+def write_transitions(
+    directory: files.PathLike,
+    rows: dict[str, Any],
+    lengths: tf.Tensor,
+    keys: Sequence[str],
+    *,
+    overwrite: bool = False,
+) -> None:
+  """Writes the columns of transitions to a folder, one file per column.
+
+  Args:
+    directory: the folder, which is written atomically.
+    rows: a nest of tensors `[N, ...]`.
+    lengths: int64 `[E]`: the number of rows of each episode.
+    keys: the paths of the key columns.
+    overwrite: whether to replace a folder that is not empty.
+
+  Raises:
+    FileExistsError: if the folder is not empty.
+  """
+  columns = []
+  with whole.new_folder(
+      files.expand(directory), [_INDEX_FILE], replace=overwrite
+  ) as folder:
+    np.save(os.path.join(folder, _LENGTHS_FILE), lengths.numpy())
+    for number, (path, leaf) in enumerate(tree.flatten_with_path(rows)):
+      columns.append(
+          {
+              'path': list(path),
+              'dtype': leaf.dtype.name,
+              'shape': leaf.shape.as_list(),
+          }
+      )
+      array = leaf.numpy().reshape(-1)
+      if leaf.dtype == tf.string:
+        ends = np.cumsum([*map(len, array)], dtype=np.int64)
+        np.save(os.path.join(folder, f'{number}.ends.npy'), ends)
+        array = np.frombuffer(b''.join(array), np.uint8)
+      # As bytes, because np.load does not support bfloat16.
+      np.save(os.path.join(folder, f'{number}.npy'), array.view(np.uint8))
+    with open(os.path.join(folder, _INDEX_FILE), 'w', encoding='utf-8') as f:
+      json.dump({'keys': list(keys), 'columns': columns}, f)
+
+
+def read_transitions(
+    directory: files.PathLike,
+) -> tuple[dict[str, Any], tf.Tensor, tuple[str, ...]]:
+  """Reads the rows, lengths and keys that `write_transitions` wrote.
+
+  Raises:
+    OSError: if a file is damaged.
+    ValueError: if there is no such folder, or rows are missing.
+  """
+  folder = files.expand(directory)
+  index_path, remedy = os.path.join(folder, _INDEX_FILE), _get_remedy(folder)
+  if not files.exists(index_path):
+    raise ValueError(
+        f'There is no index at {folder}: {_INDEX_FILE} is missing.'
+    )
+  index = files.read_json(index_path, remedy)
+
+  def load(name: str) -> np.ndarray:
+    path = os.path.join(folder, name)
+    with json_files.naming_damage(path, remedy):
+      with tf.io.gfile.GFile(path, 'rb') as f:
+        return npz.read_array(f, f.size())
+
+  rows: dict[str, Any] = {}
+  with json_files.naming_damage(index_path, remedy):
+    for number, column in enumerate(index['columns']):
+      array, dtype = load(f'{number}.npy'), tf.as_dtype(column['dtype'])
+      if dtype == tf.string:
+        ends = load(f'{number}.ends.npy')
+        if (np.diff(ends, prepend=0) < 0).any() or ends[-1:] != len(array):
+          raise ValueError(
+              f'the ends of the strings of column {number} are out of range'
+          )
+        strings = [array[a:b].tobytes() for a, b in zip([0, *ends], ends)]
+        leaf = np.array(strings, object)
+      else:
+        leaf = array.view(dtype.as_numpy_dtype)
+      leaf = tf.constant(leaf.reshape(column['shape']), dtype)
+      rows = paths.insert(rows, tuple(column['path']), leaf)
+    lengths = load(_LENGTHS_FILE)
+    if lengths.dtype != np.int64 or lengths.ndim != 1 or (lengths < 0).any():
+      raise ValueError(f'{_LENGTHS_FILE} must have int64 lengths of at least 0')
+    keys = tuple(map(str, index['keys']))
+    num_rows = {len(leaf) for leaf in tf.nest.flatten(rows)}
+  if num_rows != {lengths.sum()}:
+    raise ValueError(
+        f'The index at {folder} is damaged: rows are missing. {remedy}'
+    )
+  return _restore_tuples(rows), tf.constant(lengths), keys
+
+
+def _get_remedy(folder: str) -> str:
+  return f'Remove {folder} and write the index again.'
+
+
+def _restore_tuples(nest) -> Any:
+  """Returns a nest in which dicts with integer keys become tuples."""
+  if not isinstance(nest, dict):
+    return nest
+  parts = {key: _restore_tuples(part) for key, part in nest.items()}
+  if parts and all(isinstance(key, int) for key in parts):
+    return tuple(parts[index] for index in sorted(parts))
+  return parts

@@ -1,7 +1,7 @@
-"""Converts data sets from end to end, as a job that survives interruptions.
+"""Runs a conversion as a job that can be resumed after any interruption.
 
-One loop has the tasks done that have no receipt, by an engine, and joins the
-parts. `job` says what is in the folder of a job.
+An engine runs the tasks that have no receipt. Afterwards their outputs are
+joined. `job` describes the folder of a job.
 """
 
 import collections
@@ -9,28 +9,31 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import locks
+from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
-from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import progress as progress_lib
+from rlds2reverb.jobs import processes
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
 # How often a server may lose confirmed items before the job gives up.
 _MAX_ROUNDS = 3
-# How often the process that does a task may die before the task has failed.
+# How often the process of a task may die before the task has failed.
 _MAX_DEATHS = 3
-_SECONDS_TO_WAIT = 1.0
+_RETRY_SECONDS = 1.0
+_MAX_LISTED_TASKS = 8  # With the same error.
 
 
 class JobError(RuntimeError):
-  """An error that says why a job is not finished, and how to go on."""
+  """An error that explains why a job stopped, and how to resume it."""
 
 
 def convert(
@@ -40,49 +43,54 @@ def convert(
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
     allow_empty: bool = False,
-    engine: Optional[engines.Engine] = None,
+    engine: Optional[processes.Engine] = None,
     patience: float = 60.0,
+    compare_checksums: bool = False,
     say: Callable[[str], None] = print,
 ) -> Dict[str, Any]:
-  """Carries out a plan, or the rest of it.
+  """Runs a plan, or resumes it.
 
       plan = make_plan([open_source(make_source('/data/cartpole'))],
                        Output('checkpoint', '/data/checkpoint'),
                        tables=[TableItems('transitions')])
       convert(plan, engine=processes.Processes(2))
 
-  After an interruption, by an error or the end of the process or the machine,
-  the same call goes on, and the output is the same as without it.
+  After an error, or after the process or machine stopped, the same call
+  resumes the job. Its output is the same as without the interruption.
 
   Args:
     plan: the plan.
-    folder: the folder of the job, by default beside the output, with `.job`
+    folder: the folder of the job, by default next to the output, with `.job`
       after its name, or for a server in `~/.cache/rlds2reverb/jobs`.
-    dry_run: whether to only say what would be done.
-    max_invalid_fraction: the job stops as soon as more than this fraction of
-      all episodes is invalid, and lists those that it found. With 0 the tasks
-      that have invalid episodes fail, and the others are done.
-    allow_empty: whether a table may end without an item, because no episode is
-      long enough, or none is valid. Samplers of such a table wait for ever.
-    engine: what does the tasks; by default this process. `Processes(2)` does
-      two at a time.
-    patience: how many seconds a server may be gone before a task that needs it
-      fails.
+    dry_run: whether to only describe the job.
+    max_invalid_fraction: the job stops when more than this fraction of all
+      episodes is invalid, and lists the ones so far. With 0 the tasks with
+      invalid episodes fail, and the others are finished.
+    allow_empty: whether a table may end up without items, because no episode is
+      long enough or valid. Samplers of such a table block indefinitely.
+    engine: runs the tasks, by default in this process. `Processes(2)` runs two
+      at a time.
+    patience: how many seconds a task is retried while a server does not answer.
+    compare_checksums: whether to compare the contents of input files with those
+      of finished tasks. By default only their sizes and modification times are
+      compared, which some tools preserve. Every start reads all files once
+      more.
     say: is called with messages for the user, a few lines each.
 
   Returns:
     The summary; after a dry run, an empty dict.
 
   Raises:
-    BlockingIOError: if another process does the same job, or has the same
+    BlockingIOError: if another process runs the same job, or has the same
       output.
-    FileExistsError: if there is something else in the place of the output.
+    FileExistsError: if something else is at the path of the output.
     InvalidEpisodesError: if too many episodes are invalid.
-    JobError: if tasks have failed. The others are done.
+    JobError: if tasks have failed. The other tasks are finished, unless they
+      would have failed, too, as on a full disk.
     KeyboardInterrupt: if the user interrupts.
     OSError: if a file cannot be read or written.
-    ValueError: if the job was started with another plan, or if the data does
-      not fit the output.
+    ValueError: if the job was started with another plan or without checksums,
+      or if the data does not fit the output.
   """
   if not 0 <= max_invalid_fraction <= 1:
     raise ValueError(
@@ -92,93 +100,121 @@ def convert(
   job = job_lib.Job(plan, folder)
   job.check_same_plan()
   receipts = job.receipts()
-  output = tasks_lib.output_of(job)
+  unverified = [n for n in receipts if 'checksum' not in receipts[n]]
+  if compare_checksums and unverified:
+    raise ValueError(
+        f'{len(unverified)} tasks of the job in {job.folder} were done without'
+        ' checksums, so that there is nothing to compare. Remove'
+        ' --compare_checksums, or that folder and the output.'
+    )
   opened = plan.open()
-  spec = _common_frame_spec(
+  spec = _get_common_spec(
       [opened[i] for i in sorted({task.source for task in plan.tasks})]
   )
-  lines = output.check(spec, receipts)
-  say(summary_lib.describe(job, opened, spec, lines, receipts))
+  lines = tasks_lib.make_output(job).check(spec, receipts)
+  say(summary_lib.describe_job(job, opened, spec, lines, receipts))
   if dry_run:
     return {}
   with files.writing_to(job.folder):
     files.make_folder(job.folder)
   with contextlib.ExitStack() as stack:
     for path in job.locks():
-      if not files.is_url(path):  # There are no locks at a URL.
+      if not files.is_url(path):  # Object stores have no locks.
         stack.enter_context(locks.locked(path, plan.output.place))
-    # Another process may have begun a job in the meantime.
+    # Another process may have started a job in the meantime.
     job.begin()
-    max_skipped = math.floor(max_invalid_fraction * plan.num_episodes)
     run = _Run(
-        job, max_skipped, engine or engines.InProcessEngine(), patience, say
+        job,
+        math.floor(max_invalid_fraction * plan.num_episodes),
+        engine or processes.InProcessEngine(),
+        patience,
+        compare_checksums,
+        say,
     )
     return run.finish(allow_empty)
 
 
 @dataclasses.dataclass
 class _Run:
-  """One start of a job; the arguments are those of `convert`."""
+  """A run of a job; see the arguments of `convert`."""
 
   job: job_lib.Job
   max_skipped: int
-  engine: engines.Engine
+  engine: processes.Engine
   patience: float
+  compare_checksums: bool
   say: Callable[[str], None]
 
   def __post_init__(self):
     self.plan = self.job.plan
-    self.output = tasks_lib.output_of(self.job)
+    self.output = tasks_lib.make_output(self.job)
     self.receipts = self.job.receipts()
 
   def finish(self, allow_empty: bool) -> Dict[str, Any]:
-    """Does the tasks that are left, joins their parts; returns the summary."""
+    """Runs unfinished tasks and joins their outputs; returns the summary."""
     start = time.monotonic()
     was_finished = self.output.is_finished(self.receipts)
     if was_finished:
-      self._check_still_true()
+      changed = self._find_changed()
+      if changed:
+        place = self.plan.output.place
+        raise JobError(
+            f'All of it is done, but the files of {len(changed)} of'
+            f' {len(self.plan.tasks)} tasks have changed since, so {place} is'
+            f' out of date. Remove it and {self.job.folder} to convert the data'
+            ' again, or choose another output.'
+        )
     else:
       files.remove(self.job.path('summary.json'))
-      self._do_all()
-    # Repaired episodes go into an output that has items.
+      self._run_tasks()
+    # Repaired episodes are added to an output with items.
     if not allow_empty and self.plan.only is None:
       self._check_not_empty()
     if not was_finished:
-      self.engine.join(tasks_lib.Attempt(self.job))
+      try:
+        self.engine.join(tasks_lib.Attempt(self.job))
+      except (OSError, tf.errors.OpError) as error:
+        problem = tasks_lib.find_output_problem(
+            error, self.job, self.plan.output.place
+        )
+        if not problem:
+          raise
+        raise JobError(
+            f'All tasks are done, but {problem} Start the same command again.'
+        ) from error
     summary = self.job.read('summary.json')
     if summary:
       self.say('All of it is done already; there is nothing to do.')
     else:
       quarantine = self.job.write_quarantine(self.receipts)
-      summary = summary_lib.make(self.plan, self.receipts)
+      summary = summary_lib.make_summary(self.plan, self.receipts)
       summary['seconds'] = time.monotonic() - start
       self.job.write(summary, 'summary.json')
       self.say(summary_lib.to_text(summary, quarantine))
     self.job.remove_parts()
     return summary
 
-  def _do_all(self) -> None:
-    """Does tasks until all have a receipt that is true."""
+  def _run_tasks(self) -> None:
+    """Runs tasks until all have a valid receipt."""
+    num_tasks = len(self.plan.tasks)
     for _ in range(_MAX_ROUNDS):
-      changed = tasks_lib.changed(self.plan, self.receipts)
-      lost = self.output.lost(self.receipts, changed)
+      lost = self.output.find_lost(self.receipts, self._find_changed())
       for number in lost:
-        self.job.forget(number)
+        self.job.remove_receipt(number)
         del self.receipts[number]
       for reason, count in collections.Counter(lost.values()).items():
         tasks = checks.counted(count, 'task is', 'tasks are')
         self.say(f'{tasks} done again: {reason}.')
-      numbers = range(len(self.plan.tasks))
-      left = [number for number in numbers if number not in self.receipts]
-      if not left:
+      unfinished = [n for n in range(num_tasks) if n not in self.receipts]
+      if not unfinished:
         return
-      failures = self._do(left)
+      failures = self._run_round(unfinished)
       if failures:
         self.job.write_quarantine(self.receipts)
         raise JobError(
-            f'{len(failures)} of {len(numbers)} tasks have failed;'
+            f'{len(failures)} of {num_tasks} tasks have failed;'
             f' {len(self.receipts)} are done.\n'
-            + '\n'.join(f'  task {n}: {e}' for n, e in sorted(failures.items()))
+            + '\n'.join(_describe_failures(failures))
             + '\nStart the same command again to do the rest.'
         )
     raise JobError(
@@ -186,52 +222,65 @@ class _Run:
         ' again when the server is well.'
     )
 
-  def _do(self, numbers: List[int]) -> Dict[int, Exception]:
-    """Does tasks; returns the errors of those that have failed.
+  def _run_round(self, numbers: List[int]) -> Dict[int, Exception]:
+    """Runs tasks; returns the errors of failed ones.
 
-    A task that fails does not keep the others from being done. One whose
-    process has died, or whose server is gone, is tried again after the others.
+    A failed task does not stop the others. A task whose process died, or whose
+    server does not answer, is retried after the others.
+
+    Raises:
+      JobError: after an error that every other task would raise, too.
     """
-    attempt = tasks_lib.Attempt(self.job, skips=self.max_skipped > 0)
+    attempt = tasks_lib.Attempt(
+        self.job, self.max_skipped > 0, self.compare_checksums
+    )
     failures: Dict[int, Exception] = {}
-    gone_since: Dict[int, float] = {}
+    unavailable_since: Dict[int, float] = {}
     deaths: Dict[int, int] = collections.Counter()
-    done = map(progress_lib.of_receipt, self.receipts.values())
-    display = progress_lib.ProgressDisplay(
-        self.plan.num_episodes, sum(done, progress_lib.NOTHING)
+    display = ProgressDisplay(
+        self.plan.num_episodes,
+        sum(
+            map(tasks_lib.get_progress, self.receipts.values()),
+            collections.Counter(),
+        ),
     )
 
     def on_progress(number, progress):
-      gone_since.pop(number, None)
+      unavailable_since.pop(number, None)
       display.update(number, progress)
       self._check_skipped(display.total['skipped'])
 
-    def is_worth_a_retry(number, error):
-      if isinstance(error, engines.WorkerDiedError):
+    def should_retry(number, error):
+      if isinstance(error, processes.WorkerDiedError):
         deaths[number] += 1
         return deaths[number] < _MAX_DEATHS
       now = time.monotonic()
       return isinstance(error, ConnectionError) and (
-          now - gone_since.setdefault(number, now) < self.patience
+          now - unavailable_since.setdefault(number, now) < self.patience
       )
 
     try:
       self._check_skipped(display.total['skipped'])
       while numbers:
-        again = []
+        retries = []
         for number, outcome in self.engine.map(attempt, numbers, on_progress):
           if not isinstance(outcome, Exception):
             self.receipts[number] = outcome
-            on_progress(number, progress_lib.of_receipt(outcome))
+            on_progress(number, tasks_lib.get_progress(outcome))
           elif isinstance(outcome, tasks_lib.InvalidEpisodesError):
-            raise outcome  # `on_progress` has raised it within a task.
-          elif is_worth_a_retry(number, outcome):
+            raise outcome  # `on_progress` raised it within a task.
+          elif isinstance(outcome, tasks_lib.CommonError):
+            raise JobError(
+                f'{outcome} {len(self.receipts)} of {len(self.plan.tasks)}'
+                ' tasks are done. Start the same command again to do the rest.'
+            )
+          elif should_retry(number, outcome):
             display.say(f'Task {number} is tried again: {outcome}')
-            again.append(number)
-            time.sleep(_SECONDS_TO_WAIT)
+            retries.append(number)
+            time.sleep(_RETRY_SECONDS)
           else:
             failures[number] = outcome
-        numbers = again
+        numbers = retries
     finally:
       self.engine.stop()
       display.close()
@@ -246,26 +295,19 @@ class _Run:
           f' of the tasks that are done are in {quarantine}.'
       )
 
-  def _check_still_true(self) -> None:
-    """Raises a JobError if the data has changed since the job was finished."""
-    changed = tasks_lib.changed(self.plan, self.receipts)
-    if changed:
-      place = self.plan.output.place
-      raise JobError(
-          f'All of it is done, but the files of {len(changed)} of'
-          f' {len(self.plan.tasks)} tasks have changed since, so that {place}'
-          f' does not hold what they hold now. Remove it and {self.job.folder}'
-          ' to convert them anew, or choose another output.'
-      )
+  def _find_changed(self) -> List[int]:
+    return tasks_lib.find_changed(
+        self.plan, self.receipts, self.compare_checksums
+    )
 
   def _check_not_empty(self) -> None:
     """Raises a JobError if the output would be empty."""
-    totals = summary_lib.make(self.plan, self.receipts)
+    totals = summary_lib.make_summary(self.plan, self.receipts)
     lengths = totals['statistics']['length']
-    reason = summary_lib.why_empty(
+    reason = summary_lib.explain_empty(
         self.plan.table_items,
         totals['items'],
-        # A transition lies between two steps.
+        # An episode has one transition less than steps.
         lengths['max'] + 1 if lengths['count'] else 0,
     )
     if not self.plan.tables and not totals['episodes']:
@@ -279,15 +321,76 @@ class _Run:
       raise JobError(reason)
 
 
-def _common_frame_spec(opened: Sequence[opened_lib.OpenSource]) -> Any:
-  """Returns the spec of a frame; a ValueError if it is not that of all."""
-  first, *others = opened
-  spec = first.frame_spec()
-  for other in others:
-    if other.frame_spec() != spec:
+class ProgressDisplay:
+  """Adds up the progress of all tasks, and shows it on the standard error.
+
+  Attributes:
+    total: the progress of all tasks, including earlier runs of the job.
+  """
+
+  def __init__(self, num_episodes: int, initial: tasks_lib.Progress):
+    """Starts the display.
+
+    Args:
+      num_episodes: the number of episodes of all tasks.
+      initial: the progress of earlier runs, which is excluded from the rate.
+    """
+    self._initial = initial
+    self.total = collections.Counter(initial)
+    self._tasks: Dict[int, tasks_lib.Progress] = {}
+    self._bar = progress_bar.ProgressBar(
+        num_episodes, initial=_count_read(initial)
+    )
+
+  def update(self, number: int, progress: tasks_lib.Progress) -> None:
+    """Replaces the progress of a task."""
+    self.total.update(progress)
+    self.total.subtract(self._tasks.get(number, {}))
+    self._tasks[number] = progress
+    steps, num_bytes = (
+        (self.total[name] - self._initial[name]) / max(self._bar.elapsed, 1e-3)
+        for name in ('steps', 'num_bytes')
+    )
+    self._bar.update(
+        _count_read(self.total),
+        f'{steps:,.0f} steps/s, {num_bytes / 1e6:,.1f} MB/s,'
+        f' {self.total["skipped"]} skipped',
+    )
+
+  def say(self, message: str) -> None:
+    """Writes a line above the display."""
+    self._bar.say(message)
+
+  def close(self) -> None:
+    self._bar.close()
+
+
+def _count_read(progress: tasks_lib.Progress) -> int:
+  return sum(progress[name] for name in ('episodes', 'skipped', 'filtered'))
+
+
+def _describe_failures(failures: Mapping[int, Exception]) -> Iterator[str]:
+  """Yields a line for each distinct message, with its tasks."""
+  tasks_of: Dict[str, List[int]] = collections.defaultdict(list)
+  for number, error in sorted(failures.items()):
+    tasks_of[str(error)].append(number)
+  for message, tasks in tasks_of.items():
+    listed = ', '.join(map(str, tasks[:_MAX_LISTED_TASKS]))
+    more = len(tasks) - _MAX_LISTED_TASKS
+    listed += f' and {more} more' * (more > 0)
+    yield f'  {"tasks" if len(tasks) > 1 else "task"} {listed}: {message}'
+
+
+def _get_common_spec(opened: List[opened_lib.OpenSource]) -> Any:
+  """Returns the frame spec; raises a ValueError if sources differ."""
+  first, *remaining = opened
+  spec = first.make_frame_spec()
+  for other in remaining:
+    other_spec = other.make_frame_spec()
+    if other_spec != spec:
       raise ValueError(
           f'{other.name} has other frames than {first.name}:'
-          f' {other.frame_spec()} rather than {spec}. Map their fields to the'
+          f' {other_spec} rather than {spec}. Map their fields to the'
           ' same names, dtypes and shapes.'
       )
   return spec

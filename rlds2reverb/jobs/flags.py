@@ -1,19 +1,17 @@
-"""The flags that the programs in scripts/ share.
+"""Flags that several programs in scripts/ share.
 
-A program defines the flags for the source of its episodes, and its own:
+A program defines the flags for the source of its episodes, and its own flags:
 
     flags_lib.define_source_flags()
-    flags_lib.define('jobs.describing.describe', 'sample', lower_bound=1)
+    flags.DEFINE_integer('sample', None, 'How many episodes to read.')
 
-`sources_from_flags` returns the sources, when these are parsed.
+After they are parsed, `sources_from_flags` returns the sources.
 """
 
 from __future__ import annotations
 
-import ast
 import os
-import re
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from absl import app
 from absl import flags
@@ -21,21 +19,20 @@ from etils import epy
 
 from rlds2reverb.jobs import usage
 
-with epy.lazy_imports():  # After the flags: `--help` is fast.
+with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import windows as windows_lib
   from rlds2reverb.fields import configs
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
-  from rlds2reverb.trajectories import rules as rules_lib
+  from rlds2reverb.trajectories import options as options_lib
 
-# The flags belong to the program that defines them, in `--help` too.
+# `--help` lists flags under the program that defines them.
 flags.disclaim_key_flags()
 
-# The largest count or length, so that sums of them fit into 64 bits.
-_MAX_INTEGER = 2**31 - 1
-# The fields of `ConversionRules` that are flags, with their values.
+_MAX_INTEGER = 2**31 - 1  # Sums of such lengths fit into 64 bits.
+# The fields of `ConversionRules` that are flags: their values and help.
 _RULES = {
     'terminal_discount': (
         ['step', 'transition'],
@@ -44,14 +41,14 @@ _RULES = {
     ),
     'nan': (
         ['report', 'invalid'],
-        'Whether NaN makes an episode invalid, or passes.',
+        'Whether NaN makes an episode invalid, or is only reported.',
     ),
     'validation': (
         ['strict', 'tf_agents'],
         'Which episodes are valid; see ConversionRules.',
     ),
 }
-# The names of the flags that `define_table_flags` defines.
+# The flags of `define_table_flags`.
 TABLE_FLAGS = (
     'table',
     'sequence_length',
@@ -60,65 +57,107 @@ TABLE_FLAGS = (
     'priority',
     'allow_empty',
 )
-
-
-def define(
-    function: str,
-    *names: str,
-    repeated: bool = False,
-    more: str = '',
-    **options: Any,
-) -> None:
-  """Defines flags for arguments of a function.
-
-  Their types, their defaults and their help are those of its signature and of
-  its docstring. These are read from its file, without an import of it.
-
-  Args:
-    function: its path in rlds2reverb, such as `jobs.describing.describe`.
-    *names: the names of the arguments; or `flag=argument`, where a flag has
-      another name.
-    repeated: whether the flags may be repeated.
-    more: what the help says besides.
-    **options: what absl's functions take besides, such as `lower_bound`.
-  """
-  *module, name = function.split('.')
-  path = os.path.join(os.path.dirname(__file__), '..', *module)
-  with open(f'{path}.py', encoding='utf-8') as f:
-    body = ast.parse(f.read()).body
-  found: Any
-  (found,) = [node for node in body if getattr(node, 'name', '') == name]
-  arguments = [*found.args.args, *found.args.kwonlyargs]
-  # As the first arguments may have none.
-  defaults = [*found.args.defaults, *found.args.kw_defaults][::-1]
-  defaults = dict(zip([each.arg for each in arguments[::-1]], defaults))
-  types = {each.arg: ast.unparse(each.annotation) for each in arguments}
-  texts = re.findall(
-      r'^  (\w+): (.*(?:\n    .*)*)', ast.get_docstring(found), re.MULTILINE
-  )
-  for name in names:
-    flag, _, argument = name.rpartition('=')
-    (kind,) = re.findall(r'\b(?:int|float|bool)\b', types[argument]) or ['str']
-    kind = {'int': 'integer', 'str': 'string'}.get(kind, kind)
-    default = defaults.get(argument) and ast.literal_eval(defaults[argument])
-    if repeated and default is not None:
-      default = [*default] if isinstance(default, tuple) else [default]
-    text = ' '.join(dict(texts)[argument].replace('`', '').split())
-    getattr(flags, f'DEFINE_{"multi_" * repeated}{kind}')(
-        flag or argument,
-        default,
-        text[0].upper() + text[1:] + more,
-        **options,
-    )
+# The flags of `define_source_flags` that may be repeated.
+_SOURCE_FLAGS = {
+    'dataset': (
+        None,
+        'An RLDS directory or the name of a TFDS data set; a file or folder of'
+        ' another format; or a Python function module:function that returns'
+        ' episodes.',
+    ),
+    'split': ('train', 'A TFDS split, or several, joined by +.'),
+    'config': (
+        None,
+        'The name of a config, or the path of a gin file, which maps the fields'
+        ' and transforms the episodes.',
+    ),
+    'format': (
+        None,
+        'The name of a format: one of formats.readers.READERS, rlds or python.'
+        ' By default it is detected from the files.',
+    ),
+}
 
 
 def define_source_flags() -> None:
-  """Defines the flags that `sources_from_flags` reads."""
-  function = 'jobs.sources.make_source'
-  define(function, 'dataset', 'gin_binding=bindings', repeated=True)
-  each = ' If repeated, one for each --dataset.'
-  define(function, 'split', 'config', 'format', repeated=True, more=each)
-  define(function, 'data_dir')
+  """Defines the flags of `sources_from_flags`."""
+  for name, (default, text) in _SOURCE_FLAGS.items():
+    if name != 'dataset':
+      text += ' If repeated, one for each --dataset.'
+    flags.DEFINE_multi_string(name, default, text)
+  flags.DEFINE_string(
+      'data_dir',
+      None,
+      'The directory in which TFDS looks for a data set by its name.',
+  )
+  _define_reader_flags()
+
+
+def define_single_source_flags() -> None:
+  """Defines the flags of `sources_from_flags` for one local data set."""
+  for name, (default, text) in _SOURCE_FLAGS.items():
+    flags.DEFINE_string(name, default, text)
+  _define_reader_flags()
+
+
+def _define_reader_flags() -> None:
+  """Defines `--gin_binding` and the flags of `reader_options`."""
+  flags.DEFINE_multi_string(
+      'gin_binding',
+      [],
+      'A gin binding, which takes precedence over --config. It may bind an'
+      " option of a format's reader, as in load_zarr.leave_out = ['img'].",
+  )
+  flags.DEFINE_list(
+      'column_names',
+      None,
+      'The names of columns of flat arrays and parquet in the data, by their'
+      ' expected names: observations=obs_state,actions=act. For a missing'
+      ' column: rewards=None.',
+  )
+  flags.DEFINE_string(
+      'episode_column',
+      None,
+      'The column with the same value in all rows of an episode. It becomes no'
+      ' step field. By default a column such as episode_id also ends episodes,'
+      ' and is a step field; an id may then recur after a flag ends its'
+      ' episode.',
+  )
+  flags.DEFINE_string(
+      'step_column',
+      None,
+      'The column by which the rows of each episode are sorted. By default a'
+      ' column such as step, timestep or t is used if the rows of an episode'
+      ' are not adjacent, as with parallel environments.',
+  )
+  flags.DEFINE_integer(
+      'max_episode_steps',
+      None,
+      'The maximum number of rows of an episode, for arrays without timeouts.',
+  )
+
+
+def reader_options() -> Dict[str, Any]:
+  """Returns the options of a format's reader that the flags give.
+
+  Raises:
+    UsageError: if `--column_names` is not a list of pairs.
+  """
+  options: Dict[str, Any] = {}
+  for text in flags.FLAGS.column_names or ():
+    name, sign, column = (part.strip() for part in text.partition('='))
+    if not name or not sign:
+      raise app.UsageError(
+          '--column_names must be pairs such as observations=obs_state,actions='
+          f'act, but has {text!r}.'
+      )
+    options.setdefault('column_names', {})[name] = (
+        None if column in ('', 'None') else column
+    )
+  for name in 'episode_column', 'step_column', 'max_episode_steps':
+    if flags.FLAGS[name].value is not None:
+      options[name] = flags.FLAGS[name].value
+  return options
 
 
 def sources_from_flags(
@@ -131,13 +170,13 @@ def sources_from_flags(
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
-    mixture: the name of a mixture, or a gin file of the user, with the data
-      sets and the configs in `--data_dir`; by default `--dataset` has them.
+    mixture: the name of a mixture or a gin file, whose data sets are in
+      `--data_dir`; by default `--dataset` names the data sets.
 
   Raises:
-    UsageError: if a flag is missing, or its values are not as many as the data
-      sets; if a mixture takes its place; or if there is no such config, or a
-      binding is not valid.
+    UsageError: if a flag is missing, its number of values differs from the
+      number of data sets, or it does not go with a mixture; or if a config does
+      not exist or a binding is not valid.
     OSError: if a file system cannot be reached.
   """
   values = flags.FLAGS
@@ -145,8 +184,8 @@ def sources_from_flags(
   bindings = values.gin_binding
   if mixture is None:
     usage.require('dataset')
-    names = 'dataset', 'split', 'config', 'format'
-    each = [_one_each(name, 'dataset') for name in names]
+    columns = [_repeat(name, 'dataset') for name in _SOURCE_FLAGS]
+    options = reader_options()
     with usage.wrong_usage():
       sources = [
           sources_lib.make_source(
@@ -155,14 +194,15 @@ def sources_from_flags(
               data_dir=data_dir,
               config=user_config(config),
               bindings=bindings,
-              format=form,
+              format=format_name,
+              options=options,
           )
-          for dataset, split, config, form in zip(*each)
+          for dataset, split, config, format_name in zip(*columns)
       ]
   elif values.dataset or values.config or values.format:
     raise app.UsageError(
-        '--mixture says which data sets and configs there are. Leave out'
-        ' --dataset, --config and --format.'
+        '--mixture sets the data sets and configs. Remove --dataset, --config'
+        ' and --format.'
     )
   elif data_dir is None:
     raise app.UsageError(
@@ -173,10 +213,10 @@ def sources_from_flags(
   else:
     with usage.wrong_usage():
       sources = sources_lib.make_sources(
-          user_config(mixture), data_dir, *values.split, bindings=bindings
+          config_path(mixture), data_dir, *values.split, bindings=bindings
       )
   for source in sources:
-    _take_flags(program, source)
+    _set_flags(program, source)
   return sources
 
 
@@ -187,16 +227,17 @@ def source_or_checkpoint(
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
-    several: what to say where there are several data sets.
+    several: the error message for several data sets.
     ignored: the flags that have no effect with a checkpoint.
 
   Raises:
-    UsageError: as `sources_from_flags` does; if there are both, or several.
+    UsageError: as `sources_from_flags` does; if there are several data sets, or
+      both flags.
   """
   values = flags.FLAGS
   if values.checkpoint_dir is None:
-    source, *others = sources_from_flags(program)
-    if others:
+    source, *more_sources = sources_from_flags(program)
+    if more_sources:
       raise app.UsageError(several)
     return source
   if values.dataset:
@@ -206,85 +247,105 @@ def source_or_checkpoint(
 
 
 def take_bound_flags(program: str) -> None:
-  """Gives flags the values that the configs or `--gin_binding` bind.
+  """Sets flags to the values that configs or `--gin_binding` bind.
 
-  Only a program that reads no data set, and defines these flags itself, calls
-  this. Flags of the command line take precedence.
+  It is for programs that read no data set, and define these flags themselves.
+  Flags of the command line take precedence.
 
   Args:
     program: the name of the program, one of `sources.PROGRAMS`.
 
   Raises:
-    UsageError: if there is no such config, a binding is not valid, or the
-      program has no flag of a name that is bound.
+    UsageError: if a config does not exist, a binding is not valid, or it is of
+      an unknown flag.
   """
   with usage.wrong_usage():
     texts = [
-        configs.read_config(user_config(config))[0]
+        configs.read_config(config_path(config))[0]
         for config in flags.FLAGS.config or []
     ]
   bindings = '\n'.join([*texts, *flags.FLAGS.gin_binding])
-  _take_flags(program, sources_lib.Source(dataset='', bindings=bindings))
+  _set_flags(program, sources_lib.Source(dataset='', bindings=bindings))
 
 
-def define_strings(**texts: str) -> None:
-  """Defines flags of text, without a default, by their help."""
-  for name, text in texts.items():
-    flags.DEFINE_string(name, None, text)
+def define_file_format(name: str, more: str = '') -> None:
+  """Defines a flag for the file format of RLDS output."""
+  flags.DEFINE_enum(
+      name,
+      'tfrecord',
+      ['tfrecord', 'array_record'],
+      f'The format of the files{more}: array_record is what data_source of TFDS'
+      ' and Grain read.',
+  )
 
 
 def define_rule_flags(*names: str) -> None:
   """Defines flags for fields of `ConversionRules`."""
   for name in names:
     values, text = _RULES[name]
-    text += ' The default is that of the config, or the first.'
+    text += ' By default the config decides, or else the first value is used.'
     flags.DEFINE_enum(name, None, values, text)
 
 
-def rules_from_flags(source: sources_lib.Source) -> rules_lib.ConversionRules:
-  """Returns the rules of a source's config, changed by the flags there are."""
+def rules_from_flags(source: sources_lib.Source) -> options_lib.ConversionRules:
+  """Returns the rules of a source's bindings, overridden by flags."""
   values = {n: flags.FLAGS[n].value for n in _RULES if n in flags.FLAGS}
   with usage.wrong_usage():
-    return sources_lib.rules_of(source, **values)
+    return source.make_rules(**values)
 
 
 def define_table_flags(*ends: str) -> None:
-  """Defines the flags that `tables_from_flags` reads.
+  """Defines the flags of `tables_from_flags`.
 
   Args:
-    *ends: the ends of windows that items can have.
+    *ends: the values of `--end_of_episode`.
   """
   flags.DEFINE_multi_string(
       'table',
       ['experience'],
-      "The table's name. If this and the next flags are repeated, there are"
-      ' several tables: each flag once, or once for each table.',
+      'The name of a table. Repeat it for several tables. The next flags are'
+      ' for all tables, or repeated for each.',
   )
-  text = 'Frames of an item; 0 for whole episodes.'
-  flags.DEFINE_multi_integer('sequence_length', [2], text, 0, _MAX_INTEGER)
-  text = 'Frames between the starts of two items.'
-  flags.DEFINE_multi_integer('stride_length', [1], text, 1, _MAX_INTEGER)
-  text = 'What becomes of last frames that do not fill an item; see Windows.'
-  flags.DEFINE_multi_enum('end_of_episode', ['drop'], ends, text)
+  flags.DEFINE_multi_integer(
+      'sequence_length',
+      [2],
+      'Frames of an item; 0 for complete episodes.',
+      lower_bound=0,
+      upper_bound=_MAX_INTEGER,
+  )
+  flags.DEFINE_multi_integer(
+      'stride_length',
+      [1],
+      'Frames between the starts of two items.',
+      lower_bound=1,
+      upper_bound=_MAX_INTEGER,
+  )
+  flags.DEFINE_multi_enum(
+      'end_of_episode',
+      ['drop'],
+      ends,
+      'How to handle last frames that do not fill an item; see Windows.',
+  )
   flags.DEFINE_multi_float('priority', [1.0], 'The priority of every item.')
-  text = 'Whether a table may end without an item.'
-  flags.DEFINE_bool('allow_empty', False, text)
+  flags.DEFINE_bool(
+      'allow_empty', False, 'Whether a table may end up without items.'
+  )
 
 
 def tables_from_flags() -> List[items_lib.TableItems]:
-  """Returns which items go into which table.
+  """Returns the items of each table.
 
   Raises:
-    UsageError: if a value is not valid, the values are not as many as the
-      tables, or whole episodes have a stride or an end.
+    UsageError: if a value is not valid, a flag has another number of values
+      than there are tables, or complete episodes have a stride or an end.
   """
   names = flags.FLAGS.table
-  each = [_one_each(flag, 'table') for flag in TABLE_FLAGS[1:5]]
+  columns = [_repeat(flag, 'table') for flag in TABLE_FLAGS[1:5]]
   tables = []
-  for name, length, stride, end, priority in zip(names, *each):
+  for name, length, stride, end, priority in zip(names, *columns):
     if not length and (stride, end) != (1, 'drop'):
       raise app.UsageError(
-          'With --sequence_length=0 items are whole episodes, which have no'
+          'With --sequence_length=0 items are complete episodes, which have no'
           ' --stride_length and no --end_of_episode.'
       )
     with usage.wrong_usage():
@@ -296,7 +357,7 @@ def tables_from_flags() -> List[items_lib.TableItems]:
 
 
 def user_data_set(name: str) -> str:
-  """Returns the path of a file or directory of the user, or the name."""
+  """Returns the path of an existing or explicit local path, or the name."""
   path = files.user_path(name)
   if files.exists(path) or name.startswith(('.', '~', os.sep)):
     return path
@@ -305,32 +366,36 @@ def user_data_set(name: str) -> str:
 
 def user_config(name: Optional[str]) -> Optional[str]:
   """Returns the path of a gin file of the user, or the name of a config."""
-  return files.user_path(name) if name and name.endswith('.gin') else name
+  return name and config_path(name)
 
 
-def _one_each(name: str, of: str) -> Sequence[Any]:
-  """Returns values of a flag, one for each value of another flag.
+def config_path(name: str) -> str:
+  """Returns the path of a gin file of the user, or the name of a config."""
+  return files.user_path(name) if name.endswith('.gin') else name
+
+
+def _repeat(name: str, owner: str) -> Sequence[Any]:
+  """Returns a value of a flag for each value of another flag.
 
   Args:
-    name: the name of the flag, which has one value or none, or as many as the
-      other.
-    of: the name of the other flag.
+    name: the name of the flag, with at most one value or as many as the other.
+    owner: the name of the other flag.
   """
   values = flags.FLAGS[name].value or [None]
-  count = len(flags.FLAGS[of].value)
+  count = len(flags.FLAGS[owner].value)
   if len(values) not in (1, count):
     raise app.UsageError(
-        f'--{name} is there {len(values)} times, and --{of} {count} times. Pass'
-        f' it once, or once for each --{of}.'
+        f'--{name} is there {len(values)} times, and --{owner} {count} times.'
+        f' Pass it once, or once for each --{owner}.'
     )
   return values if len(values) == count else [*values] * count
 
 
-def _take_flags(program: str, source: sources_lib.Source) -> None:
-  """Gives flags the values that a source binds, unless the user gave some."""
+def _set_flags(program: str, source: sources_lib.Source) -> None:
+  """Sets flags to the values that a source binds, unless the user set them."""
   values = flags.FLAGS
   with usage.wrong_usage():
-    bound = sources_lib.arguments_of(program, source)
+    bound = source.get_arguments(program)
   for name, value in bound.items():
     if name not in values:
       raise app.UsageError(
@@ -340,9 +405,9 @@ def _take_flags(program: str, source: sources_lib.Source) -> None:
     flag = values[name]
     if flag.present:
       continue
-    several = isinstance(value, (list, tuple))
-    try:  # This checks the value as if it had been typed.
-      texts = list(map(str, value if several else [value]))
+    is_list = isinstance(value, (list, tuple))
+    try:  # Validates the value like one of the command line.
+      texts = list(map(str, value if is_list else [value]))
       flag.parse(texts if isinstance(flag, flags.MultiFlag) else texts[0])
     except (flags.IllegalFlagValueError, TypeError, ValueError) as e:
       message = f'{program}.{name} is bound to {value!r}: {e}.'

@@ -1,44 +1,63 @@
-"""A job: its plan, and the files in its folder.
+"""A job: a plan and a folder that stores its progress.
 
 plan.json          the plan, which never changes
-receipts/          a file for each task that is done
-parts/             the output of these tasks, until it is joined
+receipts/          a file for each finished task
+parts/             the outputs of finished tasks, until they are joined
 quarantine.jsonl   the invalid episodes
-summary.json       what was done, when all is done
+summary.json       the summary of a finished job
 """
 
 import functools
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.store import json_files
 
-# What a task did, as JSON values: a small file, left when its output is whole.
+# The result of a task, as JSON values. It is written after the output.
 #
-#   task: its number
+#   task: the number of the task
 #   plan: the hash of the plan
-#   data: the state of the files that were read; see `OpenSource.state_of`
-#   episodes, steps, num_bytes, statistics: see `counts`
-#   items: how many items each table got, by its name
-#   skipped: the invalid episodes; see `TaskEpisodes.skipped`
-#   filtered: how many episodes the source's filters left out
-#   seconds: how long the task took
-#   output: values that the output needs about the task's result
+#   data: the state of the input files; see `OpenSource.compute_state`
+#   checksum: a hash of their contents, if the job compares checksums
+#   episodes, steps, num_bytes, statistics: see `tasks.make_counts`
+#   items: the number of items by table
+#   skipped: the invalid episodes; see `TaskEpisodes.list_skipped`
+#   filtered: the number of episodes that filters dropped
+#   seconds: the duration of the task
+#   output: values of the output; see `JobOutput.write`
 Receipt = Dict[str, Any]
+
+_NUMBER = (int, float)
+_RECEIPT_TYPES: Dict[str, Any] = {
+    'task': int,
+    'data': object,
+    **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), int),
+    'seconds': _NUMBER,
+    **dict.fromkeys(('statistics', 'items', 'output'), dict),
+    'skipped': list,
+}
+# Some of the statistics may be missing; see `tasks.merge_counts`.
+_REWARD_TYPES = {'episodes': int, 'sum': _NUMBER}
+_STATISTICS_TYPES: Dict[str, Any] = {
+    'last_rewards': _REWARD_TYPES,
+    'left_out_rewards': _REWARD_TYPES,
+    **dict.fromkeys(('nan', 'removed_steps'), {}),
+    **dict.fromkeys(('length', 'return'), {'count': int, 'sum': _NUMBER}),
+}
 
 
 class Job:
-  """A plan and its folder; pickled, it is the folder and the plan's hash.
+  """A plan and its folder. It is pickled as the folder and the plan's hash.
 
   Attributes:
-    folder: the folder, by default beside the output. If that is a server, it is
-      in the user's cache, one for each plan. The repair of some episodes is a
-      job of its own.
+    folder: the folder, by default next to the output. For a server it is in the
+      user's cache, one per plan. The repair of some episodes is a separate job.
     hash: the hash of the plan.
     plan: the plan. A worker reads it from the folder.
   """
@@ -58,20 +77,20 @@ class Job:
     self.plan = plan
 
   def __reduce__(self):
-    return _job_of, (self.folder, self.hash)
+    return _load_job, (self.folder, self.hash)
 
   def path(self, *names: str) -> str:
-    """Returns the path of something in the folder."""
+    """Returns the path of a file in the folder."""
     return os.path.join(self.folder, *names)
 
   def part(self, number: int) -> str:
-    """Returns the folder with the output of a task."""
-    # All names have one length, because some stores find files by the start of
-    # a name.
+    """Returns the folder for the output of a task."""
+    # All names have the same length, as some object stores list files by
+    # prefix.
     return self.path('parts', f'{number:08d}')
 
-  def whole_parts(self, marker: str) -> List[int]:
-    """Returns the tasks whose parts are there, and have a file `marker`."""
+  def list_parts(self, marker: str) -> List[int]:
+    """Returns the tasks whose parts have a file `marker`."""
     return [
         int(name)
         for name in files.names_in(self.path('parts'))
@@ -82,57 +101,91 @@ class Job:
     files.remove_folder(self.path('parts'))
 
   def locks(self) -> List[str]:
-    """Returns the files whose locks keep other jobs from folder and output.
+    """Returns the lock files of the folder and the output.
 
-    Several jobs may write to a server at once, and one to a directory.
+    Several jobs may write to a server concurrently, but only one to a folder.
     """
-    found = [self.path('.lock')]
+    lock_paths = [self.path('.lock')]
     if self.plan.output.kind != plan_lib.SERVER:
       parent, name = os.path.split(self.plan.output.place)
-      found.append(os.path.join(parent, f'.{name}.job.lock'))
-    return found
+      lock_paths.append(os.path.join(parent, f'.{name}.job.lock'))
+    return lock_paths
 
   def check_same_plan(self) -> None:
-    """Raises a ValueError if the folder has tasks done of another plan."""
-    stored = _plan_in(self.folder)
-    if stored not in (None, self.plan) and self.done():
+    """Compares the plan with the stored one.
+
+    Raises:
+      OSError: if a file of the folder is damaged or a symbolic link.
+      ValueError: if tasks of another plan are finished.
+    """
+    if not files.is_url(self.folder):
+      for folder in '', 'parts', 'receipts', 'failures':
+        for name in files.names_in(self.path(folder)):
+          json_files.refuse_link(self.path(folder, name))
+    stored = _read_plan(self.folder)
+    if stored not in (None, self.plan) and self.list_done():
       raise ValueError(
           f'The job in {self.folder} was started with another plan:\n  '
-          + ';\n  '.join(differences(stored, self.plan))
+          + ';\n  '.join(find_differences(stored, self.plan))
           + '.\nStart it as before, or choose another output, or remove that'
           ' folder.'
       )
 
   def begin(self) -> None:
-    """Writes the plan, in the place of one of which no task was done."""
+    """Writes the plan, unless tasks of another plan are finished."""
     self.check_same_plan()
-    if _plan_in(self.folder) != self.plan:
+    if _read_plan(self.folder) != self.plan:
       whole.write_text(self.path('plan.json'), self.plan.to_json())
 
-  def done(self) -> List[int]:
-    """Returns the tasks that have a receipt, of whatever plan."""
+  def list_done(self) -> List[int]:
+    """Returns the tasks that have a receipt, of any plan."""
     names = files.names_in(self.path('receipts'))
     return [int(name[:-5]) for name in names if re.match(r'\d+\.json$', name)]
 
   def receipts(self) -> Dict[int, Receipt]:
-    """Returns the receipts by their numbers; those of another plan are not."""
-    found = {number: self.receipt(number) for number in self.done()}
-    return {n: one for n, one in found.items() if one['plan'] == self.hash}
+    """Returns the receipts of this plan, by the number of the task.
+
+    Raises:
+      OSError: if a receipt is damaged.
+    """
+    receipts = {number: self.receipt(number) for number in self.list_done()}
+    return {n: r for n, r in receipts.items() if r['plan'] == self.hash}
 
   def receipt(self, number: int) -> Receipt:
-    return self.read(*_receipt_of(number))
+    """Returns the receipt of a task; raises an OSError if it is damaged."""
+    path = self._receipt_path(number)
+    remedy = 'Remove it: its task is then done again.'
+    if files.exists(self.path('summary.json')):
+      remedy = (
+          'The job has ended, and its output is complete. Remove'
+          f' {self.folder} and the output to convert the data again.'
+      )
+    receipt = _read_json(path, remedy)
+    with json_files.naming_damage(path, remedy):
+      if receipt is None or receipt['plan'] != self.hash:
+        return receipt or {'plan': None}  # It is ignored.
+      _check_types(receipt, _RECEIPT_TYPES)
+      _check_statistics(receipt['statistics'])
+      _check_types(receipt['items'], dict.fromkeys(receipt['items'], int))
+      if receipt['task'] != number:
+        raise ValueError(f'it is of task {receipt["task"]}')
+    return receipt
 
   def write_receipt(self, receipt: Receipt) -> None:
-    """Writes a receipt, so that it is on disk."""
+    """Writes a receipt to disk."""
     files.make_folder(self.path('receipts'))
-    self.write(receipt, *_receipt_of(receipt['task']))
+    path = self._receipt_path(receipt['task'])
+    whole.write_text(path, json.dumps(receipt, indent=1))
 
-  def forget(self, number: int) -> None:
-    """Removes the receipt of a task, which has to be done again."""
-    files.remove(self.path(*_receipt_of(number)))
+  def remove_receipt(self, number: int) -> None:
+    """Removes the receipt of a task that has to be repeated."""
+    files.remove(self._receipt_path(number))
+
+  def _receipt_path(self, number: int) -> str:
+    return self.path('receipts', f'{number:05d}.json')
 
   def write_quarantine(self, receipts: Mapping[int, Receipt]) -> str:
-    """Writes the invalid episodes, a line of JSON each; returns the path."""
+    """Writes the invalid episodes as lines of JSON; returns the path."""
     lines = [
         json.dumps(bad) + '\n'
         for _, receipt in sorted(receipts.items())
@@ -143,51 +196,74 @@ class Job:
     return path
 
   def read(self, *names: str) -> Any:
-    """Returns the JSON value in a file of the folder; None without a file."""
-    return _read(self.path(*names))
+    """Returns the JSON value of a file of the folder; None without a file."""
+    path = self.path(*names)
+    return _read_json(path, 'Remove it, and start the same command again.')
 
   def write(self, value: Any, *names: str) -> None:
     """Writes a JSON value to a file of the folder."""
     whole.write_text(self.path(*names), json.dumps(value, indent=1))
 
 
-def _receipt_of(number: int) -> Tuple[str, str]:
-  return 'receipts', f'{number:05d}.json'
+def _check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+  """Raises a KeyError or ValueError unless values have the given types."""
+  for name, expected in types.items():
+    if not isinstance(values[name], expected):
+      raise ValueError(f'its {name} is {values[name]!r}')
 
 
-def differences(plan: plan_lib.Plan, other: plan_lib.Plan) -> List[str]:
-  """Returns a line for each value in which two plans differ."""
-  plains = [json.loads(each.to_json()) for each in (plan, other)]
-  if len(plan.tasks) != len(other.tasks):
-    # The tasks then differ as a consequence, and are not listed.
-    for plain in plains:
-      plain['number of tasks (--task_mb)'] = len(plain.pop('tasks'))
-  values, others = map(paths.leaves, plains)
+def _check_statistics(statistics: Mapping[str, Any]) -> None:
+  """Raises a KeyError or ValueError unless they can be added to others."""
+  for name, value in statistics.items():
+    types = _STATISTICS_TYPES.get(name)
+    _check_types(statistics, {name: int if types is None else dict})
+    if types is not None:
+      _check_types(value, types or dict.fromkeys(value, int))
+      if value.get('count') and 'count' in types:
+        _check_types(value, {'min': _NUMBER, 'max': _NUMBER})
+
+
+def find_differences(stored: plan_lib.Plan, plan: plan_lib.Plan) -> List[str]:
+  """Returns a line for each value that differs between two plans."""
+  old, new = json.loads(stored.to_json()), json.loads(plan.to_json())
+  if len(stored.tasks) != len(plan.tasks):
+    # Then the tasks differ as a consequence, and are not listed.
+    for values in old, new:
+      values['number of tasks (--task_mb)'] = len(values.pop('tasks'))
+  old, new = paths.leaves(old), paths.leaves(new)
   return [
-      f'{path}: {values.get(path, "nothing")!r} before,'
-      f' {others.get(path, "nothing")!r} now'
-      for path in sorted(values.keys() | others.keys())
-      if values.get(path) != others.get(path)
+      f'{path}: {old.get(path, "nothing")!r} before,'
+      f' {new.get(path, "nothing")!r} now'
+      for path in sorted(old.keys() | new.keys())
+      if old.get(path) != new.get(path)
   ]
 
 
-def _read(path: str) -> Any:
+def _read_json(path: str, remedy: str) -> Optional[Dict[str, Any]]:
+  """Returns the value of a JSON file, or None without a file."""
   try:
-    with files.open_text(path) as f:
-      return json.load(f)
+    return files.read_json(path, remedy)
   except (FileNotFoundError, NotADirectoryError):
     return None
 
 
-def _plan_in(folder: str) -> Optional[plan_lib.Plan]:
-  plain = _read(os.path.join(folder, 'plan.json'))
-  return plain and plan_lib.from_plain(plain)
+def _read_plan(folder: str) -> Optional[plan_lib.Plan]:
+  path = os.path.join(folder, 'plan.json')
+  remedy = (
+      f'If {folder} is the folder of a job, remove it and start the job again;'
+      ' otherwise choose another one.'
+  )
+  values = _read_json(path, remedy)
+  if values is None:
+    return None
+  with json_files.naming_damage(path, remedy):
+    return plan_lib.from_json(values)
 
 
 @functools.lru_cache(maxsize=1)
-def _job_of(folder: str, plan_hash: str) -> Job:
+def _load_job(folder: str, plan_hash: str) -> Job:
   """Returns the job in a folder, for a worker."""
-  plan = _plan_in(folder)
+  plan = _read_plan(folder)
   if plan is None or plan.hash != plan_hash:
     raise ValueError(f'This worker does not find the plan in {folder}.')
   return Job(plan, folder)

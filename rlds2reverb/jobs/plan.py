@@ -1,8 +1,8 @@
-"""The plan of a conversion: a frozen value that says all that will be done.
+"""The plan of a conversion: an immutable description of all its work.
 
-A plan is made before anything is read, from the metadata of the files. It is
-stored with the job, so that every later start of the job does the same. It is
-cut into tasks, which any process can do in any order:
+A plan is made from the metadata of the files, before any records are read. It
+is stored with the job, so that a resumed job does the same work. It splits the
+work into independent tasks:
 
     plan       data set A, 5 episodes in 2 files; data set B, 3 in 1
     files      |  A0 A1 A2  |  A3 A4  |  B0 B1 B2  |
@@ -15,44 +15,49 @@ import functools
 import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from rlds2reverb.datasets import identity as identity_lib
+from absl import logging
+
+from rlds2reverb.datasets import files
+from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import writing
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import tables as tables_lib
-from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.store import json_files
+from rlds2reverb.trajectories import options as options_lib
 
 CHECKPOINT = 'checkpoint'
 RLDS = 'rlds'
 SERVER = 'server'
 STATISTICS = 'statistics'
-# The kinds of output that consist of items, which go into tables.
-_OF_ITEMS = (CHECKPOINT, SERVER)
+# The kinds of output with tables of items.
+_KINDS_WITH_TABLES = (CHECKPOINT, SERVER)
 
-# The most is large enough that starting a task costs little in comparison, and
-# small enough that little is lost when one is interrupted. From twice the least
-# on, two workers have something to do.
-_MOST_TASK_BYTES = 64_000_000
-_LEAST_TASK_BYTES = 8_000_000
-# The format of plans and receipts: a job that one version of this library has
-# begun is not finished by another that would not understand them.
+# Starting a task of the maximum size costs little in comparison, and not much
+# is lost if it is interrupted. From twice the minimum on, two workers are busy.
+_MAX_TASK_BYTES = 64_000_000
+_MIN_TASK_BYTES = 8_000_000
+# The version of the format of plans and receipts. A job is not resumed by a
+# library with another version.
 _FORMAT = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-  """The data set that a source points to.
+  """The data set of a source.
 
   Attributes:
     name: the name of the data set, with its config and version.
     directory: the folder of its version.
-    fingerprint: a hash of what TFDS records about its files.
-    treatment: the `preprocessing_hash` of the source, under the name that plans
-      and the keys of items have for it.
-    num_episodes: how many episodes the source has.
-    num_bytes: about how many bytes they take on disk.
+    fingerprint: a hash of the files that TFDS records.
+    treatment: the `preprocessing_hash` of the source. Plans and keys of items
+      use this name.
+    num_episodes: the number of episodes of the source.
+    num_bytes: their approximate size on disk.
   """
 
   name: str
@@ -69,9 +74,11 @@ class Output:
 
   Attributes:
     kind: `CHECKPOINT`, `RLDS`, `SERVER` or `STATISTICS`.
-    place: the directory; or the address of the server, or those of several,
-      joined by commas, whose order tells which items go to which.
-    split: the name of the split that is written, of RLDS.
+    place: the directory; or the address of the server, or several addresses,
+      joined by commas, whose order determines which items go to which server.
+    split: the name of the split of RLDS output.
+    file_format: the format of RLDS files, one of
+      `datasets.writing.FILE_FORMATS`.
 
   Raises:
     ValueError: if an address is not valid.
@@ -80,8 +87,10 @@ class Output:
   kind: str
   place: str
   split: str = ''
+  file_format: str = writing.TFRECORD
 
   def __post_init__(self):
+    writing.check_file_format(self.file_format)
     if self.kind == SERVER:
       for address in self.addresses:
         tables_lib.check_address(address)
@@ -94,15 +103,15 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A part of the work, which does not depend on any other.
+  """A part of the work that is independent of other tasks.
 
   Attributes:
     source: the index of the source.
-    ranges: the episodes, one range after the other, all of one split.
+    ranges: the ranges of the episodes, in order, all of one split.
   """
 
   source: int
-  ranges: Tuple[ranges_lib.Range, ...]
+  ranges: Tuple[opened_lib.Range, ...]
 
   @property
   def split(self) -> str:
@@ -114,7 +123,7 @@ class Task:
 
   @property
   def indices(self) -> List[int]:
-    """The indices in their split of the episodes."""
+    """The indices of the episodes in their split."""
     return [
         index for part in self.ranges for index in range(part.begin, part.end)
     ]
@@ -122,18 +131,19 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Says all that a conversion will do; see `make_plan`.
+  """A description of a conversion; see `make_plan`.
 
   Attributes:
-    sources: where the episodes come from.
+    sources: the sources of the episodes.
     data_sets: the data sets of the sources.
-    output: where the result goes.
-    tables: which items go into which table, in the form of `TableItems`; none
-      for RLDS and statistics.
-    rules: the rules of the conversion, in the form of `ConversionRules`.
+    output: the output.
+    tables: the `TableItems` of each table, as dicts; empty for RLDS and
+      statistics.
+    rules: the `ConversionRules`, as a dict.
     tasks: the parts of the work.
-    only: the name of the file whose episodes alone are converted, or None.
-    format: the format of the plan and of its receipts.
+    only: the name of a file that lists the episodes to convert, or None for
+      all.
+    format: the version of the format of the plan and of its receipts.
   """
 
   sources: Tuple[sources_lib.Source, ...]
@@ -151,8 +161,8 @@ class Plan:
 
   @functools.cached_property
   def hash(self) -> str:
-    """A hash of the whole plan: 16 hexadecimal digits."""
-    return identity_lib.fingerprint(self.to_json())
+    """A hash of the plan: 16 hexadecimal digits."""
+    return identity.fingerprint(self.to_json())
 
   @property
   def table_items(self) -> List[items_lib.TableItems]:
@@ -163,18 +173,35 @@ class Plan:
     return tables
 
   @property
-  def conversion_rules(self) -> rules_lib.ConversionRules:
-    return rules_lib.ConversionRules(**self.rules)
+  def conversion_rules(self) -> options_lib.ConversionRules:
+    return options_lib.ConversionRules(**self.rules)
+
+  @functools.cached_property
+  def _opened(self) -> Dict[int, opened_lib.OpenSource]:
+    return {}
+
+  def open_source(self, index: int) -> opened_lib.OpenSource:
+    """Opens a source, unless this process has opened it before.
+
+    A source is reopened if its data set has changed since the plan was made.
+    """
+    try:
+      fingerprint = self._opened[index].fingerprint
+    except (FileNotFoundError, KeyError):
+      fingerprint = None
+    if fingerprint != self.data_sets[index].fingerprint:
+      self._opened[index] = sources_lib.open_source(self.sources[index])
+    return self._opened[index]
 
   def open(self) -> List[opened_lib.OpenSource]:
-    """Opens the sources."""
-    return [sources_lib.open_source(source) for source in self.sources]
+    """Opens all sources; see `open_source`."""
+    return [self.open_source(index) for index in range(len(self.sources))]
 
   def identity(self, task: Task) -> Dict[str, str]:
     """Returns the identity of the episodes of a task, without their index.
 
-    It does not depend on how the work is cut, where the result goes, or what
-    else is converted: the same episode always makes the same items.
+    The identity does not depend on the other tasks, sources or the output, so
+    an episode always has the same items.
     """
     data_set = self.data_sets[task.source]
     return {
@@ -188,23 +215,27 @@ class Plan:
     return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
 
 
-def from_plain(plain: Dict[str, Any]) -> Plan:
-  """Returns the plan whose JSON values these are."""
-  tasks = [
-      Task(
-          each['source'],
-          tuple(ranges_lib.Range(*one) for one in each['ranges']),
-      )
-      for each in plain['tasks']
-  ]
+def from_json(values: Dict[str, Any]) -> Plan:
+  """Returns the plan of JSON values.
+
+  Raises:
+    AttributeError, KeyError, TypeError, ValueError: if the values are not a
+      plan.
+  """
   parsed = {
-      'sources': tuple(sources_lib.Source(**one) for one in plain['sources']),
-      'data_sets': tuple(DataSet(**one) for one in plain['data_sets']),
-      'output': Output(**plain['output']),
-      'tables': tuple(plain['tables']),
-      'tasks': tuple(tasks),
+      'sources': tuple(sources_lib.Source(**s) for s in values['sources']),
+      'data_sets': tuple(DataSet(**d) for d in values['data_sets']),
+      'output': Output(**values['output']),
+      'tables': tuple(values['tables']),
+      'tasks': tuple(
+          Task(
+              task['source'],
+              tuple(opened_lib.Range(*part) for part in task['ranges']),
+          )
+          for task in values['tasks']
+      ),
   }
-  return Plan(**{**plain, **parsed})
+  return Plan(**{**values, **parsed})
 
 
 def make_plan(
@@ -212,95 +243,226 @@ def make_plan(
     output: Output,
     *,
     tables: Sequence[items_lib.TableItems] = (),
-    rules: Optional[rules_lib.ConversionRules] = None,
+    rules: Optional[options_lib.ConversionRules] = None,
     weights: Optional[Sequence[float]] = None,
-    only: Optional[Tuple[str, Sequence[Sequence[ranges_lib.Range]]]] = None,
+    only: Optional[Tuple[str, Sequence[Sequence[opened_lib.Range]]]] = None,
     task_bytes: Optional[int] = None,
 ) -> Plan:
-  """Makes the plan of a conversion, without reading an episode.
+  """Makes the plan of a conversion, without reading any records.
 
   Args:
     opened: the sources.
-    output: where the result goes.
-    tables: which items go into which table; for RLDS and
-      statistics there are none.
+    output: the output.
+    tables: the items of each table; empty for RLDS and statistics.
     rules: the rules of the conversion. The default is `ConversionRules()`.
-    weights: a weight for each source, to make a mixture. Each source gives its
+    weights: a weight for each source, for a mixture. Each source gives its
       first episodes, in numbers proportional to the weights and as large as
-      possible without repeating an episode. By default all episodes of all
-      sources are converted.
-    only: a file of episodes, and the ranges of each source that it lists, which
-      alone are converted.
-    task_bytes: about how many bytes of files a task should read; by default
-      64 MB, or half of all if that is less, but not less than 8 MB.
+      possible without repeating an episode; a source whose number rounds to 0
+      is logged as a warning. By default all episodes of all sources are
+      converted.
+    only: a file that lists episodes, and the ranges of these in each source, to
+      convert no others.
+    task_bytes: approximate bytes of files per task; by default 64 MB, or half
+      of all files if that is less, but at least 8 MB.
 
   Raises:
-    ValueError: if no task can be done by itself under these tables and rules,
-      if the tables do not go with the output, if two sources have the same
-      episodes, or if the weights are not valid.
+    ValueError: if the tables or rules need episodes of several tasks together,
+      if the output takes no tables, if two sources have the same episodes, or
+      if the weights are not valid.
   """
-  rules = rules or rules_lib.ConversionRules()
-  _check_fits(rules, tables, output)
+  rules = rules or options_lib.ConversionRules()
+  _check_supported(rules, tables, output)
   ranges = [list(source.shards) for source in opened]
   if only is not None:
     ranges = [list(parts) for parts in only[1]]
   if weights is not None:
-    ranges = ranges_lib.first_by_weights(ranges, weights)
-  _check_distinct(opened, ranges)
+    ranges = _take_by_weights(ranges, weights, [s.name for s in opened])
+  _check_disjoint(opened, ranges)
   if task_bytes is None:
     half = -(-sum(source.num_bytes for source in opened) // 2)
-    task_bytes = max(min(half, _MOST_TASK_BYTES), _LEAST_TASK_BYTES)
-  tasks = []
+    task_bytes = max(min(half, _MAX_TASK_BYTES), _MIN_TASK_BYTES)
+  placed_tasks = []
   for index, (source, parts) in enumerate(zip(opened, ranges)):
     limit = source.num_episodes
-    if not source.is_one_task:
+    if source.is_splittable:
       limit = max(task_bytes * limit // max(source.num_bytes, limit), 1)
-    pieces = ranges_lib.cut(parts, limit)
-    tasks += [
-        # Of sources by weights each is spread evenly over the job.
-        ((number + 0.5) / len(pieces) if weights else 0.0, Task(index, piece))
-        for number, piece in enumerate(pieces)
-    ]
-  tasks.sort(key=lambda placed: placed[0])
-  return Plan(
+    pieces = _group(parts, limit)
+    for number, piece in enumerate(pieces):
+      # Spreads each source of a mixture evenly over the job.
+      place = (number + 0.5) / len(pieces) if weights else 0.0
+      placed_tasks.append((place, Task(index, piece)))
+  placed_tasks.sort(key=lambda placed: placed[0])
+  plan = Plan(
       sources=tuple(source.source for source in opened),
-      data_sets=tuple(map(_data_set_of, opened)),
+      data_sets=tuple(
+          DataSet(
+              source.name,
+              source.directory,
+              source.fingerprint,
+              source.preprocessing_hash,
+              source.num_episodes,
+              source.num_bytes,
+          )
+          for source in opened
+      ),
       output=output,
       tables=tuple(map(dataclasses.asdict, tables)),
-      # The rule for invalid episodes changes no item of a valid one.
+      # Skipping invalid episodes does not change the items of valid ones.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
-      tasks=tuple(task for _, task in tasks),
+      tasks=tuple(task for _, task in placed_tasks),
       only=only and only[0],
   )
+  plan._opened.update(enumerate(opened))
+  return plan
 
 
-def _data_set_of(source: opened_lib.OpenSource) -> DataSet:
-  return DataSet(
-      source.name,
-      source.directory,
-      source.fingerprint,
-      source.preprocessing_hash,
-      source.num_episodes,
-      source.num_bytes,
-  )
+def _take_by_weights(
+    ranges: List[List[opened_lib.Range]],
+    weights: Sequence[float],
+    names: Sequence[str],
+) -> List[List[opened_lib.Range]]:
+  """Returns the first episodes of each source, in proportion to its weight.
+
+  Logs a warning if the share of a source rounds to 0.
+
+  Args:
+    ranges: the episodes of each source.
+    weights: the weight of each source.
+    names: the name of each source, for messages.
+  """
+  checks.check_count(weights, len(ranges))
+  checks.check_weights(weights, are_positive=True)
+  sizes = [sum(part.num_episodes for part in parts) for parts in ranges]
+  # Quotients of arbitrary weights might overflow.
+  scaled = random_lib.scale_weights(weights).tolist()
+  scarcest = min(range(len(sizes)), key=lambda i: sizes[i] / scaled[i])
+  unit = sizes[scarcest] / scaled[scarcest]
+  result: List[List[opened_lib.Range]] = []
+  for i, parts in enumerate(ranges):
+    remaining = round(unit * scaled[i])
+    if not remaining:
+      logging.warning(
+          '%s gets none of its %d episodes: its weight of %g is a share of %.3g'
+          ' episodes, which rounds to 0. The %d episodes of %s, of weight %g,'
+          ' limit the mixture. Raise the weight, or leave the data set out.',
+          names[i],
+          sizes[i],
+          weights[i],
+          unit * scaled[i],
+          sizes[scarcest],
+          names[scarcest],
+          weights[scarcest],
+      )
+    result.append([])
+    for part in parts:
+      part = part._replace(end=min(part.end, part.begin + remaining))
+      remaining -= part.num_episodes
+      if part.num_episodes:
+        result[-1].append(part)
+  return result
 
 
-def _check_distinct(opened, ranges) -> None:
-  """Raises a ValueError if two sources have an episode in common."""
-  found: Dict[Any, List[ranges_lib.Range]] = collections.defaultdict(list)
-  for source, parts in zip(opened, ranges):
-    found[source.name, source.directory, source.preprocessing_hash] += parts
-  for (name, directory, _), parts in found.items():
-    twice = ranges_lib.overlap(parts)
-    if twice is not None:
+def _group(
+    parts: Sequence[opened_lib.Range], max_episodes: int
+) -> List[Tuple[opened_lib.Range, ...]]:
+  """Groups ranges of files into tasks.
+
+  A large file becomes several tasks, and adjacent small files become one.
+
+  Args:
+    parts: the ranges.
+    max_episodes: the maximum number of episodes of a task.
+  """
+  tasks: List[List[opened_lib.Range]] = []
+  room = 0  # How many more episodes fit into the last task.
+  for part in parts:
+    count = -(-part.num_episodes // max_episodes)
+    for i in range(count):
+      piece = part._replace(
+          begin=part.begin + part.num_episodes * i // count,
+          end=part.begin + part.num_episodes * (i + 1) // count,
+      )
+      last = tasks[-1][-1] if tasks else None
+      if not last or last.split != part.split or piece.num_episodes > room:
+        tasks.append([piece])
+        room = max_episodes
+      elif last.end == piece.begin:
+        tasks[-1][-1] = last._replace(end=piece.end)
+      else:
+        tasks[-1].append(piece)
+      room -= piece.num_episodes
+  return [tuple(task) for task in tasks]
+
+
+def read_quarantine(
+    path: files.PathLike, opened: Sequence[opened_lib.OpenSource]
+) -> List[List[opened_lib.Range]]:
+  """Returns the episodes that a quarantine file lists.
+
+  Args:
+    path: a quarantine file of a job.
+    opened: the sources that have the episodes.
+
+  Returns:
+    The ranges of each source, in the order of the data set.
+
+  Raises:
+    FileNotFoundError: if the file does not exist.
+    ValueError: if the file is empty, a line has another format, or its episode
+      belongs to none of the sources.
+  """
+  path = files.expand(path)
+  with files.open_text(path) as f:
+    lines = f.readlines()
+  if not lines:
+    raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
+  ranges: List[List[opened_lib.Range]] = [[] for _ in opened]
+  for number, line in enumerate(lines, 1):
+    try:
+      values = json_files.loads(line)
+      directory, split = str(values['directory']), str(values['split'])
+      index = int(values['episode'])
+    except (KeyError, TypeError, ValueError) as e:
       raise ValueError(
-          f'Episodes of {name} in {directory}, split {twice.split}, are in two'
-          ' sources, and would be converted twice.'
+          f'{path}, line {number} is not of a quarantine file:'
+          f' {line.strip()[:200]!r}.'
+      ) from e
+    part = opened_lib.Range(split, index, index + 1)
+    for source, parts in zip(opened, ranges):
+      if source.directory == directory and opened_lib.find_overlap(
+          [*source.ranges, part]
+      ):
+        parts.append(part)
+        break
+    else:
+      raise ValueError(
+          f'{path}, line {number}: episode {part.begin} of split {split} of'
+          f' {directory} is not in the data sets of this job.'
+      )
+  # Merges adjacent episodes.
+  return [
+      [part for task in _group(sorted(set(parts)), len(parts)) for part in task]
+      for parts in ranges
+  ]
+
+
+def _check_disjoint(opened, ranges) -> None:
+  """Raises a ValueError if two sources share an episode."""
+  ranges_of: Dict[Any, List[Any]] = collections.defaultdict(list)
+  for source, parts in zip(opened, ranges):
+    key = source.name, source.directory, source.preprocessing_hash
+    ranges_of[key] += parts
+  for (name, directory, _), parts in ranges_of.items():
+    overlap = opened_lib.find_overlap(parts)
+    if overlap is not None:
+      raise ValueError(
+          f'Episodes of {name} in {directory}, split {overlap.split}, are in'
+          ' two sources, and would be converted twice.'
       )
 
 
-def _check_fits(rules, tables, output) -> None:
-  """Raises a ValueError if these do not go together, or not into a job."""
+def _check_supported(rules, tables, output) -> None:
+  """Raises a ValueError if tasks cannot be independent, or tables misfit."""
   if rules.validation != 'strict':
     raise ValueError(
         f'validation={rules.validation!r} checks the steps of all episodes as'
@@ -318,7 +480,7 @@ def _check_fits(rules, tables, output) -> None:
           f'The priority of table {table.table_name!r} is a function, which a'
           ' plan cannot store. Give a number.'
       )
-  if bool(tables) != (output.kind in _OF_ITEMS):
+  if bool(tables) != (output.kind in _KINDS_WITH_TABLES):
     raise ValueError(
         f'Output of the kind {output.kind} has no tables.'
         if tables

@@ -1,13 +1,13 @@
-"""RLDS on disk as the output of a job: files of every task, in one data set.
+"""RLDS data sets as outputs of jobs.
 
-The files that a task writes become those of the data set by a second name (a
-hard link), or by a copy where the file system has no such links.
+The record files of a task become files of the data set as hard links, or as
+copies where the file system has no links.
 """
 
 import itertools
 import os
 import pathlib
-from typing import Any, Dict, Iterator, Sequence, Tuple
+from typing import Any, Dict, Iterator, Sequence
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -20,42 +20,48 @@ from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
-from rlds2reverb.trajectories import frame_blocks
 
-_MADE_BY = 'Episodes converted by rlds2reverb.'
-# These features are stored like a plain tensor, and say more about it.
-_NAMED = (tfds.features.ClassLabel, tfds.features.Text)
+_CREDIT = 'Episodes converted by rlds2reverb.'
+# Features that add metadata to a plain tensor.
+_NAMED_FEATURES = (tfds.features.ClassLabel, tfds.features.Text)
 # A part without valid episodes has no files of TFDS.
 _PART_MARKER = 'DONE'
 
 
 class RldsOutput(outputs.FolderOutput):
-  """Writes the valid episodes as a TFDS data set, some files for each task."""
+  """A TFDS data set of the valid episodes. Each task writes its own files."""
 
   kind = 'RLDS data set'
   marker = versions.INFO_FILE
   part_marker = _PART_MARKER
 
   def write(self, number, episodes):
-    written = _episodes_of(episodes)
+    arrays = _iterate(episodes)
     # TFDS writes no split without episodes.
-    first = next(written, None)
-    opened = self.plan.open()
-    part = self.new_part(number)
+    first = next(arrays, None)
     output: Dict[str, Any] = {'files': [], 'bytes': 0}
-    with whole.new_folder(part, [_PART_MARKER], replace=True) as path:
+    with whole.new_folder(
+        self.prepare_part(number), [_PART_MARKER], replace=True
+    ) as path:
       if first is not None:
-        name, version = _identity_of(self.place, opened)
+        opened = self.plan.open()
+        name, version = writing.name_and_version(self.place)
+        input_versions = {str(source.info.version) for source in opened}
+        # If the folder is not named as a version, keeps the inputs' version.
+        is_versioned = self.place.rstrip('/').endswith(f'/{version}')
+        if not is_versioned and len(input_versions) == 1:
+          version = input_versions.pop()
         writing.write_episodes(
-            itertools.chain([first], written),
+            itertools.chain([first], arrays),
             path,
             name=name,
             version=version,
             description='A part.',
-            features=_features_of(opened, episodes.read().element_spec),
+            features=_make_features(opened, episodes.read().element_spec),
             split=self.plan.output.split,
+            file_format=self.plan.output.file_format,
         )
-        split = _info(path).splits[self.plan.output.split]
+        split = _read_info(path).splits[self.plan.output.split]
         names = map(os.path.basename, split.filepaths)
         shards = map(list, zip(names, split.shard_lengths))
         output = {'files': list(shards), 'bytes': split.num_bytes}
@@ -64,23 +70,20 @@ class RldsOutput(outputs.FolderOutput):
 
   def join(self, receipts):
     split = self.plan.output.split
-    texts = _texts_of(self.plan.open())
+    texts = _join_texts(self.plan.open())
     info, shards, num_bytes = None, [], 0
-    if self.adds:
-      info = _info(self.place)
-      if list(info.splits) != [split]:
-        raise ValueError(
-            f'Repaired episodes go into the split {split!r} of {self.place},'
-            f' which has the splits {list(info.splits)}.'
-        )
-      there = info.splits[split]
-      shards += zip(there.filepaths, there.shard_lengths)
-      num_bytes += there.num_bytes
+    if self.appends:
+      info = _read_info(self.place)
+      self._check_appendable(info)
+      shards += zip(
+          info.splits[split].filepaths, info.splits[split].shard_lengths
+      )
+      num_bytes += info.splits[split].num_bytes
       texts['description'] = info.description
     if self.plan.only is not None:
       mark = f'Repaired by job {self.plan.hash}.'
       if mark in texts['description'].splitlines():
-        return  # An earlier start added them before it was interrupted.
+        return  # Added before an interruption.
       texts['description'] += f'\n{mark}'
     for number, receipt in sorted(receipts.items()):
       num_bytes += receipt['output']['bytes']
@@ -90,20 +93,36 @@ class RldsOutput(outputs.FolderOutput):
       ]
     if not shards:
       raise ValueError('There are no valid episodes to write.')
-    info = info or _info(os.path.dirname(shards[0][0]))
-    self._write(info, shards, num_bytes, texts)
+    info = info or _read_info(os.path.dirname(shards[0][0]))
+    self._link_files(info, shards, num_bytes, texts)
 
-  def _write(self, info, shards, num_bytes, texts) -> None:
-    """Writes the data set of files that are there, with their lengths."""
+  def _check_appendable(self, info) -> None:
+    """Raises a ValueError if files of this job do not fit a data set."""
+    split, file_format = self.plan.output.split, self.plan.output.file_format
+    if list(info.splits) != [split]:
+      raise ValueError(
+          f'Repaired episodes go into the split {split!r} of {self.place},'
+          f' which has the splits {list(info.splits)}.'
+      )
+    if info.file_format and info.file_format.value != file_format:
+      raise ValueError(
+          f'The files of {self.place} have the format'
+          f' {info.file_format.value}, but repaired episodes are written as'
+          f' {file_format}. Run the job with'
+          f' --rlds_file_format={info.file_format.value}.'
+      )
+
+  def _link_files(self, info, shards, num_bytes, texts) -> None:
+    """Writes the data set of existing files with given lengths."""
     split = self.plan.output.split
     with whole.new_folder(
-        self.place, [versions.INFO_FILE], replace=self.adds
+        self.place, [versions.INFO_FILE], replace=self.appends
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
           dataset_name=info.name,
           split=split,
-          filetype_suffix='tfrecord',
+          filetype_suffix=self.plan.output.file_format,
       )
       for index, (source, _) in enumerate(shards):
         target = template.sharded_filepath(
@@ -128,27 +147,30 @@ class RldsOutput(outputs.FolderOutput):
       )
 
 
-def _info(folder: str) -> tfds.core.DatasetInfo:
+def _read_info(folder: str) -> tfds.core.DatasetInfo:
   return tfds.builder_from_directory(folder).info
 
 
-def _episodes_of(episodes: Any) -> Iterator[Dict[str, Any]]:
-  """Yields the valid episodes of a task, one by one, as NumPy arrays."""
+def _iterate(episodes: Any) -> Iterator[Dict[str, Any]]:
+  """Yields the valid episodes of a task as NumPy arrays."""
   for block in episodes.blocks().prefetch(1).as_numpy_iterator():
     episodes.watch(block)
     splits = block.row_splits
     for index, (begin, end) in enumerate(zip(splits, splits[1:])):
-      fields = tf.nest.map_structure(
-          lambda leaf, at=index: leaf[at], block.fields
+      fields, steps = (
+          tf.nest.map_structure(lambda leaf, rows=rows: leaf[rows], nest)
+          for nest, rows in (
+              (block.fields, index),
+              (block.steps, slice(begin, end)),
+          )
       )
-      steps = frame_blocks.slice_frames(block.steps, begin, end)
       yield {**fields, rlds.STEPS: steps}
 
 
-def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
+def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   """Returns the description, citation, homepage and license of data sets.
 
-  The texts of several data sets are joined, each once.
+  Distinct texts of several data sets are joined.
 
   Args:
     opened: the data sets.
@@ -158,69 +180,55 @@ def _texts_of(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
   """
   infos = [source.info for source in opened]
   texts = {
-      'description': [*(info.description for info in infos), _MADE_BY],
+      'description': [*(info.description for info in infos), _CREDIT],
       'citation': [info.citation for info in infos],
       'homepage': [info.homepage for info in infos],
       'license': [info.redistribution_info.license for info in infos],
   }
-  join = lambda found: '\n\n'.join(dict.fromkeys(map(str.strip, found)))
-  return {name: join(filter(None, found)) for name, found in texts.items()}
+  return {
+      name: '\n\n'.join(dict.fromkeys(map(str.strip, filter(None, parts))))
+      for name, parts in texts.items()
+  }
 
 
-def _identity_of(
-    path: str, opened: Sequence[opened_lib.OpenSource]
-) -> Tuple[str, str]:
-  """Returns the name and the version of the data set that is written.
-
-  The version is that of the folder, if it is one, or else that of the data set
-  that it is made of, if it is one.
-
-  Args:
-    path: the folder of the new data set.
-    opened: the data sets.
-  """
-  name, version = writing.name_and_version(path)
-  known = {str(source.info.version) for source in opened}
-  if not path.rstrip('/').endswith(f'/{version}') and len(known) == 1:
-    version = known.pop()
-  return name, version
-
-
-def _features_of(
+def _make_features(
     opened: Sequence[opened_lib.OpenSource], episode_spec: Dict[str, Any]
 ) -> Dict[str, Any]:
-  """Returns the features of the data set that is written.
+  """Returns the features of the new data set.
 
-  Class labels and text keep their features if all data sets have the same,
+  Class labels and text keep their features if all inputs have the same ones,
   unless transforms may have changed the field.
 
   Args:
-    opened: the data sets.
-    episode_spec: the spec of an episode that is written.
+    opened: the input data sets.
+    episode_spec: the spec of a written episode.
   """
-  known = [dict(saving.feature_leaves(source.features)) for source in opened]
+  inputs = [dict(saving.feature_leaves(source.features)) for source in opened]
 
-  def kept(feature, *path):
+  def restore(feature, *path):
     if isinstance(feature, tfds.features.Dataset):
-      return tfds.features.Dataset(kept(feature.feature, *path))
+      return tfds.features.Dataset(restore(feature.feature, *path))
     if isinstance(feature, (dict, tfds.features.FeaturesDict)):
-      return {key: kept(part, *path, key) for key, part in feature.items()}
-    found = [
-        features.get(_source_field(source, path))
-        for source, features in zip(opened, known)
+      return {key: restore(part, *path, key) for key, part in feature.items()}
+    originals = [
+        features.get(_find_source_field(source, path))
+        for source, features in zip(opened, inputs)
     ]
-    first = found[0]
-    looks = {(repr(one), str(getattr(one, 'names', None))) for one in found}
-    if len(looks) > 1 or not isinstance(first, _NAMED):
+    first = originals[0]
+    distinct = {(repr(f), str(getattr(f, 'names', None))) for f in originals}
+    if len(distinct) > 1 or not isinstance(first, _NAMED_FEATURES):
       return feature
-    form = feature.np_dtype, feature.shape
-    return first if (first.np_dtype, first.shape) == form else feature
+    has_same_type = (first.np_dtype, first.shape) == (
+        feature.np_dtype,
+        feature.shape,
+    )
+    return first if has_same_type else feature
 
-  return kept(saving.features_of(episode_spec))
+  return restore(saving.features_of(episode_spec))
 
 
-def _source_field(source, path) -> str:
-  """Returns the field of a data set whose values a field has unchanged."""
+def _find_source_field(source, path) -> str:
+  """Returns the input field that a field copies, or ''."""
   if source.transforms:
     return ''
   if source.mapping is not None and path[0] == rlds.STEPS:

@@ -1,7 +1,7 @@
-"""Says what a job will do, and sums up what it has done.
+"""Texts about a job: its description before it runs, and its summary.
 
-TFDS records how many episodes there are and how many bytes they take. The
-number of steps is that of some episodes, for each of their bytes.
+TFDS records the number of episodes and bytes. The number of steps is estimated
+from the steps per byte of a sample.
 """
 
 import collections
@@ -12,26 +12,26 @@ import numpy as np
 import tree
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import blocks
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.jobs import counts as counts_lib
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.trajectories import report as report_lib
 
-# The bytes of an item in a server's memory, besides the frames, as
-# `benchmarks.insert` measures them.
+# Bytes of an item in a server's memory in addition to its frames, measured by
+# `benchmarks.insert`.
 _ITEM_BYTES = 1_800
 
-_THERE_BEFORE = (
-    'Items whose keys a server has already stay as they are. If the data was'
-    ' written anew since another job inserted them, remove them and convert it'
+_EXISTED = (
+    'A server keeps existing items with the same keys. If the data was'
+    ' rewritten since another job inserted them, remove them and convert it'
     ' again.'
 )
 
 
-def describe(
+def describe_job(
     job: job_lib.Job,
     opened: Sequence[opened_lib.OpenSource],
     spec: Any,
@@ -45,10 +45,10 @@ def describe(
     opened: its sources.
     spec: the spec of a frame, a `Trajectory`.
     output_lines: lines about its output; see `JobOutput.check`.
-    receipts: the receipts of an earlier start.
+    receipts: the receipts of finished tasks.
   """
   plan = job.plan
-  samples = [source.sample() for source in opened]
+  samples = [source.sample_lengths() for source in opened]
   num_episodes = sum(source.num_episodes for source in opened)
   lines = ['from']
   for source, sample in zip(opened, samples):
@@ -59,26 +59,29 @@ def describe(
     lines.append(f'  {plan.num_episodes:,} episodes by their weights')
   lines.append('frames')
   for path, leaf in tree.flatten_with_path(spec):
-    name = steps_lib.field_path(path)
+    name = paths.name_of(path)
     lines.append(f'  {name}: {leaf.dtype.name} {leaf.shape}')
   for table in plan.table_items:
     windows: Any = table.windows
-    what, size = 'whole episodes', 'how many is not known before steps are read'
+    content = 'complete episodes'
     if windows is not None:
-      what = f'{windows.length} frames, every {windows.stride}, at an end'
-      what += f' {windows.end.value}'
+      content = f'{windows.length} frames, every {windows.stride}, at an end'
+      content += f' {windows.end.value}'
+    size = 'how many is not known before steps are read'
     if all(lengths for lengths, _ in samples):
       count = steps = 0.0
       for lengths, factor in samples:
         factor *= plan.num_episodes / num_episodes
         count += factor * float(table.count(np.array(lengths)).sum())
         steps += factor * sum(lengths)
-      num_bytes = count * _ITEM_BYTES + steps * blocks.step_bytes(spec)
+      num_bytes = count * _ITEM_BYTES + steps * steps_lib.estimate_step_bytes(
+          spec
+      )
       size = (
           f'about {count:,.0f} items; a server needs about'
           f' {num_bytes / 1e6:,.0f} MB of memory for them'
       )
-    lines += [f'table {table.table_name}: items of {what}', f'  {size}']
+    lines += [f'table {table.table_name}: items of {content}', f'  {size}']
   done = sum(plan.tasks[number].num_episodes for number in receipts)
   return '\n'.join(
       [
@@ -92,40 +95,40 @@ def describe(
 
 
 def _describe_source(source, lengths, factor) -> List[str]:
-  # This counts as describe does. `num_bytes` leaves out the headers of records.
+  # Like the program describe. `source.num_bytes` excludes headers of records.
   num_bytes = files.total_size(source.files())
-  known = 'how many steps is not known before they are read'
+  estimate = 'how many steps is not known before they are read'
   if lengths:
     steps = round(sum(lengths) * factor)
-    known = f'about {steps:,} steps, by {len(lengths)} of the episodes'
+    estimate = f'about {steps:,} steps, by {len(lengths)} of the episodes'
   lines = [
       f'  {source.name}, split {source.source.split}, in {source.directory}',
       f'    episodes: {source.num_episodes:,}; files: {len(source.shards)},'
-      f' {num_bytes / 1e6:,.1f} MB; {known}',
+      f' {num_bytes / 1e6:,.1f} MB; {estimate}',
   ]
   if source.mapping is not None:
     config = source.source.config or 'the gin bindings'
     lines.append(f'    fields mapped by {config}')
     for field in ('observation', 'action', 'reward', 'discount'):
       lines.append(f'      {field} <- {getattr(source.mapping, field)!r}')
-  return lines + [f'    transformed by {each!r}' for each in source.transforms]
+  return lines + [f'    transformed by {t!r}' for t in source.transforms]
 
 
-def make(
+def make_summary(
     plan: plan_lib.Plan, receipts: Mapping[int, job_lib.Receipt]
 ) -> Dict[str, Any]:
   """Returns the summary of a job, as JSON values."""
   tables = {table['table_name']: 0 for table in plan.tables}
-  total = {**counts_lib.no_counts(), 'items': tables}
+  total = {**tasks_lib.make_counts(), 'items': tables}
   total.update(filtered=0, seconds=0, there_before=0)
   rules: Dict[str, int] = collections.Counter()
   for receipt in receipts.values():
     counts = {key: receipt[key] for key in total if key in receipt}
     if plan.output.kind == plan_lib.SERVER:
-      of_servers = receipt['output'].values()
-      new = sum(sum(each['new'].values()) for each in of_servers)
+      written = receipt['output'].values()
+      new = sum(sum(server['new'].values()) for server in written)
       counts['there_before'] = sum(receipt['items'].values()) - new
-    total = counts_lib.merge(total, counts)
+    total = tasks_lib.merge_counts(total, counts)
     rules.update(bad['rule'] for bad in receipt['skipped'])
   return {
       'plan': plan.hash,
@@ -141,15 +144,15 @@ def make(
 
 
 def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
-  """Returns a table of the summary, and what looks wrong.
+  """Returns a table of the summary, and warnings.
 
   Args:
     summary: the summary.
     quarantine: the path of the file with the invalid episodes.
   """
-  there_before, statistics = summary['there_before'], summary['statistics']
+  num_existing, statistics = summary['there_before'], summary['statistics']
 
-  def span(numbers):
+  def format_range(numbers):
     if not numbers['count']:
       return None
     ends = f'{numbers["min"]:,.6g} to {numbers["max"]:,.6g}'
@@ -160,40 +163,48 @@ def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
       'steps': summary['steps'],
       'bytes of frames': summary['bytes'],
       **{f'items in {name}': n for name, n in summary['items'].items()},
-      # What is None is left out.
-      'items there before': there_before or None,
-      'transitions of an episode': span(statistics['length']),
-      'return of an episode': span(statistics['return']),
-      'left out by filters': summary['filtered'] or None,
-      'invalid, left out': summary['skipped'],
+      # Rows without a value are dropped below.
+      'items there before': num_existing or None,
+      'transitions of an episode': format_range(statistics['length']),
+      'return of an episode': format_range(statistics['return']),
+      'dropped by filters': summary['filtered'] or None,
+      **{
+          f'steps removed by {name}': n
+          for name, n in statistics.get('removed_steps', {}).items()
+      },
+      'invalid, skipped': summary['skipped'],
       **{f'  {rule}': n for rule, n in summary['skipped_by_rule'].items()},
       '  listed in': quarantine if summary['skipped'] else None,
       'seconds': f'{summary["seconds"]:,.1f}',
   }
   rows = {name: value for name, value in rows.items() if value is not None}
   width = max(map(len, rows))
-  warnings = report_lib.warnings_of(
+  last = statistics['last_rewards']
+  left_out = statistics.get('left_out_rewards', {'episodes': 0, 'sum': 0})
+  warnings = report_lib.format_warnings(
       statistics['bootstrapped_terminals'],
-      statistics['last_rewards']['episodes'],
-      statistics['last_rewards']['sum'],
+      last['episodes'] - left_out['episodes'],
+      last['sum'] - left_out['sum'],
       statistics['nan'],
+      num_dropped=left_out['episodes'],
+      sum_dropped=left_out['sum'],
   )
   lines = [
       f'{name:<{width}}  ' + (f'{value:,}' if isinstance(value, int) else value)
       for name, value in rows.items()
   ]
-  return '\n'.join([*lines, *[_THERE_BEFORE] * bool(there_before), *warnings])
+  return '\n'.join([*lines, *[_EXISTED] * bool(num_existing), *warnings])
 
 
-def why_empty(
+def explain_empty(
     tables: Sequence[Any], items: Mapping[str, int], longest: int
 ) -> str:
-  """Returns why a table has no items; an empty string if all have some.
+  """Returns why a table has no items, or '' if all tables have items.
 
   Args:
     tables: the `TableItems`.
-    items: how many items each table has, by its name.
-    longest: the number of steps of the longest episode; 0 if there is none.
+    items: the number of items by the name of the table.
+    longest: the number of steps of the longest episode; 0 without episodes.
   """
   for table in tables:
     if items[table.table_name]:
@@ -209,7 +220,6 @@ def why_empty(
       )
     return (
         f'Table {table.table_name!r} would have no items, and samplers would'
-        f' wait for ever: {reason} If an empty table is what you want, ask for'
-        ' it with allow_empty.'
+        f' block indefinitely: {reason} To allow empty tables, set allow_empty.'
     )
   return ''

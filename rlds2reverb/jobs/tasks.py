@@ -1,43 +1,51 @@
-"""Does one task of a plan, wherever it runs.
+"""Tasks of a plan: reading, counting and writing a part of the episodes.
 
-A task is a function of the job and of its number. Its output appears when it is
-whole and on disk, and its receipt after that. So a task that has no receipt is
-done again, and one that has it need not be.
+A task is a function of the job and of its number. Its output is moved into
+place when it is complete and on disk, and its receipt is written after that. A
+task without a receipt is repeated, and a task with a receipt is finished.
 """
 
+import collections
 from concurrent import futures
+import dataclasses
+import errno
 import gc
+import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Type
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.episodes import private
-from rlds2reverb.jobs import error_location
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.jobs import job as job_lib
+from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import progress as progress_lib
 from rlds2reverb.jobs import rlds_output
-from rlds2reverb.jobs import server_output
-from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.jobs import statistics_output
-from rlds2reverb.jobs import task_episodes
+from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay.server import insert
+from rlds2reverb.trajectories import conversion
+from rlds2reverb.trajectories import options as options_lib
+from rlds2reverb.trajectories import report as report_lib
 
-_OUTPUTS: Dict[str, Type[outputs.JobOutput]] = {
+_OUTPUTS: Dict[str, Callable[[job_lib.Job], outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: outputs.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
-    plan_lib.SERVER: server_output.ServerOutput,
-    plan_lib.STATISTICS: statistics_output.StatisticsOutput,
+    plan_lib.SERVER: outputs.ServerOutput,
+    plan_lib.STATISTICS: outputs.StatisticsOutput,
 }
-_QUESTIONS_AT_ONCE = 16
+# Files whose state is queried concurrently, as each query of a URL takes time.
+_MAX_CONCURRENT_QUERIES = 16
+_SECONDS_PER_REPORT = 0.5
 _MORE_MEMORY = (
     'A worker holds the longest episode, whatever task_mb is: allow more, or'
     ' take fewer workers.'
 )
-# Errors after which a task is tried again: a server may come back, and a worker
-# of a killed job on another machine may need a moment to end.
+# Errors after which a task is retried: a server may be restarted, and a worker
+# of a killed job may still be running on another machine.
 _TRANSIENT_ERRORS = (
     BlockingIOError,
     ConnectionError,
@@ -48,140 +56,184 @@ _TRANSIENT_ERRORS = (
 )
 
 
+# Errors that no task could avoid, and their remedies. Only writing raises
+# `_WRITE_ERRORS`. Reading data may raise the others, too.
+_FREE_SPACE = 'Free space there.'
+_WRITE_ERRORS = {
+    os.strerror(errno.ENOSPC): _FREE_SPACE,
+    os.strerror(errno.EDQUOT): _FREE_SPACE,
+    os.strerror(errno.EROFS): 'Make it writable.',
+}
+_FOLDER_ERRORS = {
+    os.strerror(errno.EACCES): 'Make it writable.',
+    os.strerror(errno.EPERM): 'Make it writable.',
+    os.strerror(errno.EIO): 'Check the disk.',
+    os.strerror(errno.ENOTDIR): 'Remove the file that is in its place.',
+}
+
+# The keys of a range of numbers in counts.
+_RANGE = {'count', 'sum', 'min', 'max'}
+# `episodes`, `steps` and `num_bytes` that were converted, and episodes that
+# were `skipped` as invalid or `filtered`.
+Progress = collections.Counter[str]
+
+
 class TaskError(RuntimeError):
-  """An error in the data or the output of a task, which names the place."""
+  """An error in the data or the output of a task. It names the place."""
 
 
 class InvalidEpisodesError(TaskError):
-  """An error that says that too many episodes are invalid."""
+  """An error because of too many invalid episodes."""
+
+
+class CommonError(TaskError):
+  """An error that every other task of the job would raise, too."""
 
 
 class Attempt(NamedTuple):
-  """Does the tasks of a job; a function of their numbers, for an engine.
+  """Runs the tasks of a job: a function of the task number for engines.
 
   Attributes:
     job: the job.
-    skips: whether invalid episodes are left out. Otherwise the task fails.
+    skips: whether invalid episodes are skipped. Otherwise the task fails.
+    checksums: whether receipts get checksums of the input files.
   """
 
   job: job_lib.Job
   skips: bool = True
+  checksums: bool = False
 
-  def __call__(
-      self, number: int, report: Callable[[progress_lib.Progress], None]
-  ) -> Any:
-    """Does a task.
+  def __call__(self, number: int, report: Callable[[Progress], None]) -> Any:
+    """Runs a task.
 
     Args:
       number: the number of the task.
       report: is called with the progress about twice a second.
 
     Returns:
-      The receipt of the task. Or an error, which can be pickled: a
-      `ConnectionError`, if the task is worth another try; another `OSError`, if
-      its output could not be written; or a `TaskError`. The other tasks can be
-      done after any of them.
+      The receipt of the task, or an error that can be pickled: a
+      `ConnectionError` if the task should be retried; another `OSError` if the
+      output could not be written; or a `TaskError`. Other tasks may succeed,
+      except after a `CommonError`.
     """
-    return self.outcome_of(lambda: run_task(self, number, report))
+    return self.run(lambda: run_task(self, number, report))
 
   def join(self) -> None:
-    """Makes the whole output of a job whose tasks are all done."""
-    output_of(self.job).join(self.job.receipts())
+    """Joins the outputs of all tasks."""
+    make_output(self.job).join(self.job.receipts())
 
-  def outcome_of(self, work: Callable[[], Any]) -> Any:
-    """Returns what a function returns, or its error as that of a task."""
-    # Objects that exist now are not looked at after the task. What the program
-    # has frozen itself stays so.
+  def run(self, function: Callable[[], Any]) -> Any:
+    """Returns the result of a function, or its error as a task's error."""
+    # Garbage collection after the task skips objects that exist now. If the
+    # program has frozen objects itself, they stay frozen.
     is_frozen = gc.get_freeze_count() > 0
     gc.freeze()
     try:
-      with private.own_default_graph():
-        return work()
-    except TaskError as error:
+      with tf_private.temporary_default_graph():
+        return function()
+    except CommonError as error:
       return error
     except Exception as error:  # pylint: disable=broad-exception-caught
-      text = str(error)
+      problem = find_output_problem(error, self.job, self.job.folder)
+      if problem:
+        return CommonError(problem)
+      if isinstance(error, TaskError):
+        return error
+      message = str(error)
       if isinstance(error, _TRANSIENT_ERRORS):
-        return ConnectionError(text)
+        return ConnectionError(message)
       if isinstance(error, MemoryError):
-        text = f'There is not enough memory: {error}. {_MORE_MEMORY}'
+        message = f'There is not enough memory: {error}. {_MORE_MEMORY}'
       elif not isinstance(error, (OSError, RuntimeError, ValueError)):
-        text = f'{type(error).__name__}: {error}'
-      # A file of the data that is missing will be missing again.
+        message = f'{type(error).__name__}: {error}'
+      # Retrying does not help if a file of the data is missing.
       is_missing = isinstance(error, FileNotFoundError)
       is_output = isinstance(error, OSError) and not is_missing
-      return OSError(text) if is_output else TaskError(text)
+      return OSError(message) if is_output else TaskError(message)
     finally:
-      # The graphs of a task refer to each other, and hold memory that Python
-      # does not count, so it would collect them too late.
+      # The graphs of a task form cycles and hold memory that Python does not
+      # count, so automatic collection would come too late.
       gc.collect()
       if not is_frozen:
         gc.unfreeze()
 
 
 def run_task(
-    attempt: Attempt,
-    number: int,
-    on_progress: Callable[[progress_lib.Progress], None],
+    attempt: Attempt, number: int, report: Callable[[Progress], None]
 ) -> job_lib.Receipt:
-  """Does a task, and leaves its receipt in the folder of the job.
+  """Runs a task, and writes its receipt into the folder of the job.
 
   Args:
-    attempt: the job, and whether invalid episodes are left out.
-    number: which of its tasks to do.
-    on_progress: see `Attempt.__call__`.
+    attempt: the job, and whether to skip invalid episodes.
+    number: the number of the task.
+    report: see `Attempt.__call__`.
 
   Returns:
     The receipt.
 
   Raises:
-    TaskError: if the data has changed since the plan was made, or cannot be
-      read, or an episode is invalid. There is no receipt.
+    TaskError: if the data has changed since the plan was made or cannot be
+      read, or if an episode is invalid. It is a `CommonError` if the data of
+      all tasks is missing or has changed. No receipt is written.
     OSError: if the output cannot be written; a `ConnectionError`, if a server
       or a file system does not answer.
     InsertError: if a server fails.
     ValueError: if the data does not fit the output.
   """
   start = time.monotonic()
-  job, skips = attempt
-  plan = job.plan
+  job, plan = attempt.job, attempt.job.plan
   task = plan.tasks[number]
   data_set = plan.data_sets[task.source]
-  source = sources_lib.open_source(plan.sources[task.source])
+  # The tasks of another source may succeed.
+  source_error = CommonError if len(plan.sources) == 1 else TaskError
+  try:
+    source = plan.open_source(task.source)
+  except (FileNotFoundError, ValueError) as error:
+    raise source_error(str(error)) from error
   if source.fingerprint != data_set.fingerprint:
-    raise TaskError(
+    raise source_error(
         f'{data_set.name} in {data_set.directory} has changed since the plan of'
         ' this job was made.'
     )
-  state = source.state_of(task.ranges)
+  state = source.compute_state(task.ranges)
+  checksum = (
+      {'checksum': source.compute_checksum(task.ranges)}
+      if attempt.checksums
+      else {}
+  )
 
-  def look(counts, num_skipped):
-    if num_skipped and not skips:
+  def report_counts():
+    skipped = len(episodes.report.skipped_faults)
+    if skipped and not attempt.skips:
+      invalid = episodes.list_skipped()
+      lines = [f'  {bad["file"]}: {bad["message"]}' for bad in invalid[:5]]
+      if len(invalid) > 5:
+        lines.append(f'  and {len(invalid) - 5} more')
       raise TaskError(
-          f'Invalid episodes: {num_skipped} so far, and 0 may be'
+          f'Invalid episodes: {skipped} so far, and 0 may be'
           ' (--invalid_episodes=skip, or max_invalid_fraction, leaves them'
-          f' out):\n{_describe(episodes.skipped())}'
+          ' out):\n' + '\n'.join(lines)
       )
-    on_progress(progress_lib.make(counts, num_skipped))
+    report(make_progress(episodes.counts, skipped))
 
-  episodes = task_episodes.TaskEpisodes(plan, task, source, look)
+  episodes = TaskEpisodes(plan, task, source, report_counts)
   try:
-    items, output = output_of(job).write(number, episodes)
+    items, output = make_output(job).write(number, episodes)
   except tf.errors.OpError as error:
     is_transient = isinstance(error, _TRANSIENT_ERRORS)
-    kind = ConnectionError if is_transient else TaskError
-    raise kind(error_location.explain(error, source, task.ranges)) from error
-  if source.state_of(task.ranges) != state:
+    error_class = ConnectionError if is_transient else TaskError
+    raise error_class(source.describe_error(error, task.ranges)) from error
+  if source.compute_state(task.ranges) != state:
     raise TaskError(
-        f'{error_location.place_of(source, task.ranges)} has changed while it'
-        ' was read.'
+        f'{source.describe_place(task.ranges)} has changed while it was read.'
     )
-  episodes.look()
-  skipped, counts = episodes.skipped(), episodes.counts()
+  report_counts()
+  skipped, counts = episodes.list_skipped(), episodes.get_counts()
   receipt = {
       'task': number,
       'plan': job.hash,
       'data': state,
+      **checksum,
       **counts,
       'items': items,
       'skipped': skipped,
@@ -193,35 +245,315 @@ def run_task(
   return receipt
 
 
-def output_of(job: job_lib.Job) -> outputs.JobOutput:
+def make_output(job: job_lib.Job) -> outputs.JobOutput:
   """Returns the output of a job."""
   return _OUTPUTS[job.plan.output.kind](job)
 
 
-def changed(
-    plan: plan_lib.Plan, done: Mapping[int, job_lib.Receipt]
+def find_changed(
+    plan: plan_lib.Plan,
+    receipts: Mapping[int, job_lib.Receipt],
+    checksums: bool = False,
 ) -> List[int]:
-  """Returns the tasks whose files were written anew since they were done.
+  """Returns the finished tasks whose input files have changed since.
 
   Args:
     plan: the plan.
-    done: the receipts of these tasks.
+    receipts: the receipts of the finished tasks.
+    checksums: whether to compare checksums in addition to sizes and times.
   """
   opened = plan.open()
 
   def is_changed(number):
-    task = plan.tasks[number]
+    task, receipt = plan.tasks[number], receipts[number]
+    source = opened[task.source]
     try:
-      return opened[task.source].state_of(task.ranges) != done[number]['data']
+      return source.compute_state(task.ranges) != receipt['data'] or (
+          checksums
+          and source.compute_checksum(task.ranges) != receipt.get('checksum')
+      )
     except FileNotFoundError:
       return True
 
-  # Each question about files at a URL takes time.
-  with futures.ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
-    return [n for n, is_one in zip(done, pool.map(is_changed, done)) if is_one]
+  with futures.ThreadPoolExecutor(_MAX_CONCURRENT_QUERIES) as pool:
+    changed = pool.map(is_changed, receipts)
+    return [number for number, changes in zip(receipts, changed) if changes]
 
 
-def _describe(bad: List[Dict[str, Any]]) -> str:
-  shown = [f'  {each["file"]}: {each["message"]}' for each in bad[:5]]
-  more = len(bad) - len(shown)
-  return '\n'.join([*shown, *[f'  and {more} more'] * (more > 0)])
+def find_output_problem(
+    error: BaseException, job: job_lib.Job, folder: str
+) -> str:
+  """Returns why no output can be written, or '' for other errors.
+
+  Args:
+    error: the error.
+    job: the job.
+    folder: the output folder, for errors that name no path.
+  """
+  folders = job.folder, job.plan.output.place
+  cause: Optional[BaseException] = error
+  while cause is not None:
+    path, reason = None, ''
+    if isinstance(cause, OSError) and cause.errno:
+      path, reason = cause.filename, os.strerror(cause.errno)
+    elif isinstance(cause, tf.errors.OpError):
+      path, _, reason = errors.message_of(cause).rpartition('; ')
+    is_output = str(path).startswith(folders)
+    remedy = _WRITE_ERRORS.get(reason)
+    if remedy is None and is_output:
+      remedy = _FOLDER_ERRORS.get(reason)
+    if remedy is not None:
+      place = path if path and not is_output else folder
+      return f'{place} cannot be written: {reason}. {remedy}'
+    cause = cause.__cause__ or cause.__context__
+  return ''
+
+
+class TaskEpisodes:
+  """The episodes of a task, with counts of the valid and invalid ones.
+
+  An output reads either `frames` or `blocks`, once.
+
+  Attributes:
+    counts: the counts of the frames so far, in the form of `make_counts`.
+    report: the report of the conversion.
+  """
+
+  def __init__(
+      self,
+      plan: plan_lib.Plan,
+      task: plan_lib.Task,
+      source: opened_lib.OpenSource,
+      report: Callable[[], None],
+  ):
+    """Creates the episodes.
+
+    Args:
+      plan: the plan.
+      task: the task.
+      source: the opened source of the task.
+      report: is called twice a second.
+    """
+    self._plan = plan
+    self._task = task
+    self._source = source
+    self._on_progress = report
+    self._last_report = time.monotonic()
+    self._counter = FrameCounter()
+    self.report = report_lib.ConversionReport()
+
+  @property
+  def counts(self) -> Dict[str, Any]:
+    return self._counter.counts
+
+  def read(self, *, with_index: bool = False) -> tf.data.Dataset:
+    """Returns all episodes, optionally with their index as a field."""
+    return self._source.read(*self._task.ranges, with_index=with_index)
+
+  def frames(self) -> frames_lib.FrameSource:
+    """Returns the frames and items of the valid episodes."""
+    # Otherwise the position of an episode determines its index.
+    needs_index = len(self._task.ranges) > 1 or self._source.has_filter
+    episodes = self.read(with_index=needs_index)
+    frames = frames_lib.make_frame_source(
+        episodes,
+        self._plan.table_items,
+        self._make_options(
+            episodes,
+            identity=self._plan.identity(self._task),
+            episode_id=opened_lib.EPISODE_INDEX if needs_index else None,
+        ),
+    )
+    return frames._replace(
+        first_episode=self._task.ranges[0].begin,
+        # The job logs one warning for all its tasks.
+        options=dataclasses.replace(frames.options, report=None),
+        watch=self.watch,
+    )
+
+  def blocks(self) -> tf.data.Dataset:
+    """Returns the valid episodes: `FrameBlock`s with all their fields.
+
+    The caller passes each used block to `watch`.
+    """
+    episodes = self.read()
+    return conversion.trajectory_blocks(
+        episodes, self._make_options(episodes), with_steps=True
+    )
+
+  def watch(self, block: conversion.FrameBlock) -> None:
+    """Counts a block of NumPy arrays."""
+    self._counter.add(block)
+    if time.monotonic() - self._last_report >= _SECONDS_PER_REPORT:
+      self._last_report = time.monotonic()
+      self._on_progress()
+
+  def get_counts(self) -> Dict[str, Any]:
+    """Returns all counts of the valid episodes so far; see `make_counts`."""
+    report = self.report
+    statistics = {
+        'bootstrapped_terminals': len(report.bootstrapped_terminals),
+        'last_rewards': _sum_rewards(report.last_rewards),
+        'left_out_rewards': _sum_rewards(report.dropped_rewards),
+        'nan': report.nan_counts,
+        'removed_steps': report.removed_steps,
+    }
+    return merge_counts(self.counts, {'statistics': statistics})
+
+  def list_skipped(self) -> List[Dict[str, Any]]:
+    """Returns the invalid episodes so far: lines of a quarantine file.
+
+    Each has the name and the `directory` of its `data_set`, the `split`, the
+    `file`, and the index of the `episode` in the split; the broken `rule`, the
+    `message` and the invalid `values`; and the `step` and the `field`, None or
+    empty if the rule is not about a single one.
+    """
+    source, split = self._source, self._task.split
+    faults = self.report.skipped_faults
+    indices = self._task.indices
+    if faults and source.has_filter:
+      indices = opened_lib.read_indices(self.read(with_index=True))
+    skipped = []
+    for position, fault in faults.items():
+      index = indices[position]
+      episode = opened_lib.Range(split, index, index + 1)
+      skipped.append(
+          {
+              'data_set': source.name,
+              'directory': source.directory,
+              'split': split,
+              'file': fault.file or source.find_file(episode),
+              'episode': index,
+              'step': None if fault.step < 0 else fault.step,
+              'rule': fault.rule,
+              'values': fault.values,
+              'message': errors.describe_fault(fault, index).numpy().decode(),
+              'field': fault.field,
+          }
+      )
+    return skipped
+
+  def _make_options(
+      self, episodes, **options: Any
+  ) -> options_lib.ConversionOptions:
+    return options_lib.ConversionOptions(
+        self._plan.conversion_rules,
+        opened_lib.get_policy_info_fn(episodes.element_spec),
+        self.report,
+        **options,
+    )
+
+
+def make_counts() -> Dict[str, Any]:
+  """Returns the counts of no episodes, as JSON values.
+
+  `removed_steps` are by the class of the transform or filter that removed them.
+  `last_rewards` counts the episodes whose last step has a reward, and sums
+  these rewards; `left_out_rewards` those among them whose reward belongs to a
+  transition after the last step. `length` is the range of the numbers of
+  transitions, and `return` of the sums of rewards.
+  """
+  return {
+      'episodes': 0,
+      'steps': 0,
+      'num_bytes': 0,
+      'statistics': {
+          'bootstrapped_terminals': 0,
+          'last_rewards': _sum_rewards({}),
+          'left_out_rewards': _sum_rewards({}),
+          'nan': {},
+          'removed_steps': {},
+          'length': _make_range(np.zeros(0)),
+          'return': _make_range(np.zeros(0)),
+      },
+  }
+
+
+def _sum_rewards(rewards: Mapping[int, float]) -> Dict[str, Any]:
+  return {'episodes': len(rewards), 'sum': sum(rewards.values())}
+
+
+def _make_range(values: np.ndarray) -> Dict[str, Any]:
+  numbers = values.tolist()
+  return {
+      'count': len(values),
+      'sum': float(values.sum()),
+      'min': min(numbers, default=None),
+      'max': max(numbers, default=None),
+  }
+
+
+def merge_counts(first: Any, second: Any) -> Any:
+  """Returns the sum of two counts. Either may lack some keys."""
+  if not isinstance(first, dict):
+    return first + second
+  if first.keys() == _RANGE:
+    ranges = [r for r in (first, second) if r['count']]
+    return {
+        'count': first['count'] + second['count'],
+        'sum': first['sum'] + second['sum'],
+        'min': min((r['min'] for r in ranges), default=None),
+        'max': max((r['max'] for r in ranges), default=None),
+    }
+  common = {
+      key: merge_counts(first[key], second[key])
+      for key in first
+      if key in second
+  }
+  return {**first, **second, **common}
+
+
+def make_progress(
+    counts: Mapping[str, Any], skipped: int = 0, filtered: int = 0
+) -> Progress:
+  """Returns the progress of a task with given counts."""
+  numbers = {name: counts[name] for name in ('episodes', 'steps', 'num_bytes')}
+  return collections.Counter(
+      {**numbers, 'skipped': skipped, 'filtered': filtered}
+  )
+
+
+def get_progress(receipt: job_lib.Receipt) -> Progress:
+  """Returns the progress of a finished task."""
+  return make_progress(receipt, len(receipt['skipped']), receipt['filtered'])
+
+
+class FrameCounter:
+  """Counts frames and finished episodes of a stream of blocks.
+
+  Attributes:
+    counts: the counts so far, in the form of `make_counts`.
+  """
+
+  def __init__(self):
+    self.counts = make_counts()
+    # Sums over earlier blocks of an unfinished episode.
+    self._carry: Dict[str, Any] = {'length': 0, 'return': 0}
+
+  def add(self, block: conversion.FrameBlock) -> None:
+    """Adds frames of one or several episodes."""
+    frames = block.frames
+    begins, ends = block.row_splits[:-1], block.row_splits[1:]
+    # Only the last episode of a block may continue in the next block.
+    is_unfinished = frames.step_type[-1] != ts.StepType.LAST
+    last_frames = ends[: len(ends) - is_unfinished] - 1
+    num_finished = len(last_frames)
+    numbers = {'length': ends - begins}
+    numbers['length'][:num_finished] -= 1
+    rewards = tf.nest.flatten(frames.reward)
+    if len(rewards) == 1 and rewards[0].size == len(frames.step_type):
+      reward = rewards[0].reshape(-1).astype(np.float64)
+      reward[last_frames] = 0  # The last step has no transition.
+      numbers['return'] = np.add.reduceat(reward, begins)
+    statistics = {}
+    for name, values in numbers.items():
+      values[0] += self._carry[name]
+      self._carry[name] = values[-1] if is_unfinished else 0
+      statistics[name] = _make_range(values[:num_finished])
+    new_counts = {
+        'episodes': num_finished,
+        'steps': len(frames.step_type),
+        'num_bytes': sum(leaf.nbytes for leaf in tf.nest.flatten(frames)),
+        'statistics': statistics,
+    }
+    self.counts = merge_counts(self.counts, new_counts)

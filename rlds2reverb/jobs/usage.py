@@ -1,4 +1,4 @@
-"""Runs programs, and reports errors of the command line.
+"""Runs programs: errors as messages, exit codes, signals, and quiet logs.
 
 A program ends with
 
@@ -13,109 +13,151 @@ import contextlib
 import gc
 import math
 import os
+import re
 import resource
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
-from typing import Any, Callable, NoReturn, Optional, Sequence, Tuple, Type
+import time
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence
+import warnings
 
 from absl import app
 from absl import flags
 from absl import logging
 from etils import epy
 
-from rlds2reverb.jobs import quiet
-
-with epy.lazy_imports():  # After the flags: `--help` is fast.
+with epy.lazy_imports():  # So that `--help` is fast.
   import tensorflow as tf
 
   from rlds2reverb.episodes import checks
-  from rlds2reverb.episodes import tf_errors
+  from rlds2reverb.episodes import errors as errors_lib
 
-# The flags belong to the program that defines them, in `--help` too.
+# `--help` lists flags under the program that defines them.
 flags.disclaim_key_flags()
 
-# The exit codes of a program, besides 0. The first: something is wrong with the
-# data, a disk or a server. The second: the command line is wrong.
-_FAILED = 1
-_WRONG_USAGE = 2
-# TensorFlow aborts with a C++ stack where it cannot even start its threads, and
-# a Reverb server waits for ever there. The smallest data set takes 2.45 GB of
-# addresses on two processors.
-_LEAST_ADDRESSES = 2_500_000_000
+# Exit codes of programs.
+_FAILED = 1  # An error in the data, on a disk or of a server.
+_WRONG_USAGE = 2  # An error in the command line or a config.
+_INTERRUPTED = 130  # As of a shell after SIGINT.
+# A signal to a process group may arrive twice, as timeout(1) also sends it to
+# the program. Later signals are from the user.
+_SECONDS_OF_ONE_SIGNAL = 1.0
+# Arguments in error messages that are also flags.
+_ARGUMENTS = (
+    'column_names',
+    'data_dir',
+    'episode_column',
+    'format',
+    'max_episode_steps',
+    'step_column',
+)
+# With fewer bytes, TensorFlow aborts with a C++ stack trace when it starts
+# threads, and a Reverb server blocks indefinitely. The smallest data set needs
+# 2.45 GB on two processors.
+_MIN_ADDRESS_SPACE = 2_500_000_000
+# Parts of messages that no user can act on: TFDS about dtypes of its features,
+# TensorFlow about names of TF-Agents' nests, TF-Agents about parts of saved
+# policies that are not used here, and Beam about Google Cloud.
+_USELESS_MESSAGES = (
+    'FeatureConnector.dtype',
+    'valid tf.function parameter name',
+    'Could not serialize policy.distribution()',
+    'apitools not found',
+)
+# Prints the captured output if it reads end of file instead of a line.
+_WATCHER = 'read -r line || { cat "/dev/fd/$1"; echo "$0"; } >&2'
+_DIED = (
+    'The process has died while a library was started. What that printed is'
+    ' above.'
+)
 
 
 def run(
     main: Callable[..., Optional[int]],
-    errors: Callable[[], Tuple[Type[Exception], ...]] = tuple,
+    errors: Callable[[], tuple[type[Exception], ...]] = tuple,
     *,
     takes_more: Callable[[], bool] = lambda: False,
 ) -> None:
-  """Runs a program; errors that its user can fix become one message.
+  """Runs a program, and prints errors that its user can fix as one message.
 
-  The exit code is 2 if the command line or a config is wrong, whatever the data
-  is, and 1 after any other error.
+  The exit code is 2 if the command line or a config is wrong, 130 after SIGINT
+  or SIGTERM, and 1 after any other error. A signal that arrives when the exit
+  code is determined does not change it.
 
   Args:
     main: the program, which returns its exit code, or None for 0.
-    errors: returns the classes of such errors, besides OSError, SyntaxError,
-      ValueError and ModuleNotFoundError.
-    takes_more: says, when the flags are parsed, whether other arguments are
-      passed to `main`. By default they are refused.
+    errors: returns the classes of errors that users can fix, in addition to
+      OSError, SyntaxError, ValueError and ModuleNotFoundError.
+    takes_more: returns, after the flags are parsed, whether `main` takes other
+      arguments. By default they are errors.
   """
 
   def parse(argv):
     try:
-      rest = flags.FLAGS(argv, known_only=True)
+      arguments = flags.FLAGS(argv, known_only=True)
       if not takes_more():
         flags.FLAGS.unparse_flags()
-        rest = flags.FLAGS(argv)
-        if len(rest) > 1:
-          raise app.UsageError(f'Unknown arguments: {" ".join(rest[1:])}.')
+        arguments = flags.FLAGS(argv)
+        if len(arguments) > 1:
+          unknown = ' '.join(arguments[1:])
+          raise app.UsageError(f'Unknown arguments: {unknown}.')
       for name, flag in flags.FLAGS.flag_values_dict().items():
         if flags.FLAGS[name].present:
           check_value(f'--{name}', flag)
-      return rest
+      return arguments
     except (app.UsageError, flags.Error) as e:
       _refuse(e)
     except SystemExit:
-      sys.exit(0)  # It was `--help`, after which absl would exit with 1.
+      sys.exit(0)  # After `--help`, absl would exit with 1.
 
   def call(argv):
     try:
-      check_memory()
-      quiet.quiet_logs()
-      sys.exit(main(*argv[1:]))
+      with StopSignals():
+        check_memory()
+        quiet_logs()
+        code = main(*argv[1:])
+      sys.exit(code)
     except (app.UsageError, flags.Error) as e:
       _refuse(e)
     except (ModuleNotFoundError, OSError, SyntaxError, ValueError) as e:
       _fail(e)
     except Exception as e:
-      # TensorFlow comes last, as it may be what cannot start.
+      # Last, as importing TensorFlow may fail.
       if isinstance(e, errors()):
         _fail(e)
       elif isinstance(e, tf.errors.OpError):
-        _fail(tf_errors.message_of(e))
+        _fail(errors_lib.message_of(e))
       raise
 
-  # At its end, Python would search all of TensorFlow for garbage: one second.
-  atexit.register(gc.freeze)
+  atexit.register(_finish)
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  code: Any = _FAILED
   try:
     try:
       app.run(call, flags_parser=parse)
     finally:
       print(end='', flush=True)
+  except SystemExit as e:
+    code = e.code
+  except KeyboardInterrupt:
+    _exit_on_signals(_INTERRUPTED)
+    print('Interrupted.', file=sys.stderr)
+    code = _INTERRUPTED
   except OSError as e:
-    # Python would print what is left at its end, and a message of its own.
+    # Python would print buffered output when it exits, and another message.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if not isinstance(e, BrokenPipeError):
       print(e, file=sys.stderr)
-    sys.exit(_FAILED)
+  _exit_on_signals(code)
+  sys.exit(code)
 
 
 @contextlib.contextmanager
 def wrong_usage():
-  """Turns errors in values of flags and configs into UsageErrors."""
+  """Converts errors in values of flags and configs to UsageErrors."""
   try:
     yield
   except (FileNotFoundError, SyntaxError, ValueError) as e:
@@ -125,18 +167,19 @@ def wrong_usage():
 class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  Until `hold`, either of them raises KeyboardInterrupt: again at once where
-  Python drops it, as in `__del__`, and every two seconds until the block is
-  left, as C++ may turn it into another error. After `hold`, they end `wait`. A
-  second signal ends the program at once.
+  Before `hold`, a signal raises KeyboardInterrupt. It is raised again if Python
+  drops it, as in `__del__`, and every two seconds until the block is left, as
+  C++ may convert it to another error. After `hold`, a signal ends `wait`. A
+  second signal, at least a second later, ends the program immediately.
 
-  After an interrupt, Python reports no errors that it drops: graphs that are
-  left half made raise them when they are deleted.
+  After an interrupt, errors that Python drops are not printed, as deleting
+  incomplete graphs raises them.
   """
 
   def __init__(self):
     self._is_held = False
     self._is_interrupted = False
+    self._signaled_at: Optional[float] = None
     self._stop = threading.Event()
 
   def __enter__(self) -> 'StopSignals':
@@ -152,28 +195,32 @@ class StopSignals:
     else:
       sys.unraisablehook = self._unraisablehook
     signal.setitimer(signal.ITIMER_REAL, 0)
-    self._release(*self._handlers)
+    for number, handler in self._handlers.items():
+      signal.signal(number, handler)
     if self._is_interrupted and isinstance(error, Exception):
       raise KeyboardInterrupt from error
 
   def hold(self) -> None:
-    """From now on, lets signals end `wait` and interrupt nothing."""
+    """Lets later signals end `wait` instead of raising an error."""
     self._is_held = True
 
   def wait(self, seconds: Optional[float] = None) -> bool:
-    """Waits for a signal; returns whether there was one.
+    """Waits for a signal; returns whether one arrived.
 
     Args:
-      seconds: how long to wait; without end by default.
+      seconds: the time limit; none by default.
     """
     return self._stop.wait(seconds)
 
-  def _release(self, *numbers: signal.Signals) -> None:
-    for number in numbers:
-      signal.signal(number, self._handlers[number])
-
-  def _on_signal(self, *unused_arguments) -> None:
-    self._release(signal.SIGINT, signal.SIGTERM)
+  def _on_signal(self, number: int, unused_frame: Any) -> None:
+    if number != signal.SIGALRM:
+      now = time.monotonic()
+      if self._signaled_at is None:
+        self._signaled_at = now
+      elif now - self._signaled_at < _SECONDS_OF_ONE_SIGNAL:
+        return
+      else:
+        os._exit(_INTERRUPTED)  # pylint: disable=protected-access
     if self._is_held:
       self._stop.set()
     else:
@@ -189,20 +236,20 @@ class StopSignals:
 
 
 def require(*names: str) -> None:
-  """Raises a UsageError if one of these flags has no value."""
+  """Raises a UsageError if a flag has no value."""
   for name in names:
     if not flags.FLAGS[name].value:
       raise app.UsageError(f'Flag --{name} must have a value.')
 
 
 def refuse_ignored(names: Sequence[str], reason: str) -> None:
-  """Raises a UsageError if the command line has flags that would be ignored.
+  """Raises a UsageError if the command line has flags without an effect.
 
-  What a config binds for them may serve another program, or another call.
+  Bindings of a config may be for another program or command line.
 
   Args:
     names: the names of the flags.
-    reason: why they are ignored.
+    reason: why they have no effect.
   """
   for name in names:
     if flags.FLAGS[name].present:
@@ -210,37 +257,79 @@ def refuse_ignored(names: Sequence[str], reason: str) -> None:
 
 
 def check_value(name: str, value: Any) -> None:
-  """Raises a UsageError if no flag can have this value."""
-  for one in value if isinstance(value, list) else [value]:
-    if isinstance(one, str) and not one:
+  """Raises a UsageError if a value is valid for no flag."""
+  for item in value if isinstance(value, list) else [value]:
+    if isinstance(item, str) and not item:
       raise app.UsageError(f'{name} must not be empty.')
-    if isinstance(one, float) and not math.isfinite(one):
-      raise app.UsageError(f'{name} must be a finite number, but is {one}.')
-    if isinstance(one, int) and abs(one) >= 1 << 63:
-      raise app.UsageError(f'{name} must be below 2**63, but is {one}.')
+    if isinstance(item, float) and not math.isfinite(item):
+      raise app.UsageError(f'{name} must be a finite number, but is {item}.')
+    if isinstance(item, int) and abs(item) >= 1 << 63:
+      raise app.UsageError(f'{name} must be below 2**63, but is {item}.')
 
 
 def check_memory() -> None:
   """Raises an OSError if `ulimit -v` is too low for TensorFlow to start."""
   limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-  if 0 < limit < _LEAST_ADDRESSES:
+  if 0 < limit < _MIN_ADDRESS_SPACE:
     raise OSError(
         f'The address space is limited to {limit / 1e6:,.0f} MB (ulimit -v),'
-        f' and TensorFlow needs {_LEAST_ADDRESSES / 1e6:,.0f} MB and more.'
+        f' and TensorFlow needs {_MIN_ADDRESS_SPACE / 1e6:,.0f} MB and more.'
     )
+
+
+def with_flags(message: str) -> str:
+  """Replaces arguments of functions by flags in a message.
+
+  `column_names={'actions': 'act'}` becomes `--column_names=actions=act`, and
+  `episode_column=...` becomes `--episode_column=...`.
+  """
+  names = '|'.join(
+      re.escape(name) for name in _ARGUMENTS if name in flags.FLAGS
+  )
+  if not names:
+    return message
+
+  def format_pairs(match) -> str:
+    text = re.sub(r'[\'"]', '', match[2]).replace(': ', '=').replace(', ', ',')
+    return f'--{match[1]}={text}'
+
+  message = re.sub(r', or IndexedData\(.*?\}\)', '', message)
+  message = re.sub(
+      r'\bformats\.load\([^()]*?, [\'"](\w+)[\'"]\)', r'--format=\1', message
+  )
+  message = re.sub(
+      rf'(?<![-\w.])({names})=\{{([^{{}}]*)\}}', format_pairs, message
+  )
+  return re.sub(rf'(?<![-\w.(])({names})=(?=[\w.\'"])', r'--\1=', message)
+
+
+def _exit_on_signals(code: Any) -> None:
+  """Makes signals exit immediately with the exit code of the program."""
+  exit_code = code if isinstance(code, int) else int(code is not None)
+  for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, lambda *_: os._exit(exit_code))
+
+
+def _finish() -> None:
+  """Makes Python exit fast, and with the exit code of the program."""
+  # Python would restore the default handlers.
+  for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, signal.SIG_IGN)
+  # Collecting garbage in all of TensorFlow would take a second.
+  gc.freeze()
 
 
 def _fail(error: Any) -> NoReturn:
   if isinstance(error, BrokenPipeError):
-    raise error  # Nobody reads what is printed any more: `| head`.
+    raise error  # Nobody reads the output, as after `| head`.
   logging.debug('The error was raised here:', exc_info=True)
-  print(error, file=sys.stderr)
+  print(with_flags(str(error)), file=sys.stderr)
   sys.exit(_FAILED)
 
 
 def _refuse(error: Exception) -> NoReturn:
-  """Ends a program that was called wrongly, with one line."""
-  message = ' '.join(str(error).split())
+  """Exits after an error in the command line, with one line."""
+  message = with_flags(' '.join(str(error).split()))
   if isinstance(error, flags.UnrecognizedFlagError):
     name = error.flagname
     hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
@@ -249,3 +338,73 @@ def _refuse(error: Exception) -> NoReturn:
     message += '.'
   print(f'{message} See --help.', file=sys.stderr)
   sys.exit(_WRONG_USAGE)
+
+
+def quiet_logs(*, is_worker: bool = False) -> None:
+  """Hides log messages that no user can act on.
+
+  Args:
+    is_worker: whether this is a worker of an engine, which may kill it at any
+      time and reports its death.
+  """
+  logging.set_verbosity(logging.WARNING)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  with quiet_stderr(is_watched=not is_worker):
+    # Imported here because the imports print.
+    import tensorflow
+    import tf_agents  # noqa: F401
+  tensorflow.get_logger().setLevel('ERROR')
+  logging.get_absl_handler().addFilter(_is_useful)
+  # AutoGraph compiles TF-Agents' comparisons with `is`, which warns.
+  warnings.filterwarnings('ignore', category=SyntaxWarning)
+
+
+@contextlib.contextmanager
+def quiet_stderr(noise: str = '', *, is_watched: bool = True) -> Iterator[None]:
+  """Removes lines from the output to stderr, including the output of C++.
+
+  TensorFlow prints its build flags when it is imported, and a Reverb server
+  logs. Other lines are printed at the end of the block. After an error, all
+  lines are printed. If the process dies, as by an abort in C++, a watcher
+  process prints them.
+
+  Args:
+    noise: the start of the lines to remove; by default all lines are removed.
+    is_watched: whether to start a watcher process.
+  """
+  sys.stderr.flush()
+  with tempfile.TemporaryFile() as captured:
+    watcher = None
+    try:
+      if is_watched:
+        # It gets a line at the end of the block, and none if this process dies.
+        watcher = subprocess.Popen(  # pylint: disable=consider-using-with
+            ['sh', '-c', _WATCHER, _DIED, str(captured.fileno())],
+            stdin=subprocess.PIPE,
+            pass_fds=[captured.fileno()],
+            start_new_session=True,  # It survives a signal to the group.
+        )
+    except OSError:
+      yield  # Without a watcher, removed lines could get lost.
+      return
+    stderr = os.dup(2)
+    os.dup2(captured.fileno(), 2)
+    try:
+      yield
+    except Exception:
+      noise = None
+      raise
+    finally:
+      sys.stderr.flush()
+      os.dup2(stderr, 2)
+      os.close(stderr)
+      if watcher is not None:
+        watcher.communicate(b'\n')
+      captured.seek(0)
+      for line in captured.read().decode(errors='replace').splitlines(True):
+        if noise is None or not line.startswith(noise):
+          sys.stderr.write(line)
+
+
+def _is_useful(record) -> bool:
+  return not any(text in str(record.msg) for text in _USELESS_MESSAGES)

@@ -1,25 +1,22 @@
-"""Checks every episode of a data set, and lists all that is wrong.
+"""Validates every episode of a data set, and lists all problems.
 
-A conversion stops at the first invalid episode, or skips it, and says what is
-wrong first. A validation lists every problem of every episode.
+A conversion stops at the first invalid episode, or skips it, and reports one
+problem per episode. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import List, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 import tensorflow as tf
 
+from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import episode_batches
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.episodes import tf_errors
-from rlds2reverb.jobs import error_location
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import ranges as ranges_lib
 from rlds2reverb.jobs import sources as sources_lib
-from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import validation
 
 UNREADABLE = 'The episode cannot be read.'
@@ -28,14 +25,14 @@ _FIELDS = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD, rlds.DISCOUNT)
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-  """Something that is wrong with an episode.
+  """A problem of an episode.
 
   Attributes:
-    split: the split of the episode; empty for data that is not of a source.
+    split: the split of the episode; empty for data without a source.
     episode: the index of the episode in its split.
-    step: the index of the step at fault; None if it is the whole episode.
-    rule: the sentence of the rule that is broken.
-    found: what was found there.
+    step: the index of the step, or None if the problem is of no single step.
+    rule: the sentence of the broken rule.
+    found: the invalid values.
   """
 
   split: str
@@ -56,11 +53,11 @@ class Validation:
   """The result of a validation.
 
   Attributes:
-    num_episodes: the number of episodes that were checked.
-    num_invalid: the number of those that have a problem.
-    num_problems: the number of all problems.
-    problems: the first of them.
-    not_read: what was not read, and why; empty if all was.
+    num_episodes: the number of validated episodes.
+    num_invalid: the number of episodes with problems.
+    num_problems: the number of problems.
+    problems: the first problems.
+    not_read: the parts that could not be read, with reasons.
   """
 
   num_episodes: int = 0
@@ -77,50 +74,49 @@ class Validation:
 def validate(
     data: Union[tf.data.Dataset, sources_lib.Source],
     *,
-    rules: Optional[rules_lib.ConversionRules] = None,
+    rules: Optional[options_lib.ConversionRules] = None,
     limit: int = 100,
 ) -> Validation:
-  """Checks every episode of a data set or of a source.
+  """Validates every episode of a data set or of a source.
 
-  A file of a source that is cut or damaged is read as far as that is possible;
-  the files after it are read all the same.
+  If a file of a source is damaged, its readable episodes and the other files
+  are still validated.
 
   Args:
     data: an RLDS data set, with nested or stacked steps; or a `Source`.
-    rules: which episodes are valid. By default they are those that a source
-      binds for `ConversionRules`, or `ConversionRules()`.
-    limit: how many problems to list.
+    rules: the rules for valid episodes. By default the source binds them, or
+      they are `ConversionRules()`.
+    limit: the maximum number of problems to list.
 
   Returns:
-    What was found. An error of the pipeline of a data set is a problem of the
-    episode that it came with.
+    The result. An error of a data set's pipeline is a problem of the episode
+    that raised it.
 
   Raises:
     OSError: as `open_source` does.
-    ValueError: if the data has no RLDS steps, or `limit` is not positive; if
-      the mapping does not fit the data set, as `OpenSource.read` says; or as
-      `open_source` does.
+    ValueError: if the data has no RLDS steps, or `limit` is not positive; or as
+      `open_source` and `OpenSource.read` do.
   """
   checks.check_positive('limit', limit)
-  found = Validation()
+  result = Validation()
   if not isinstance(data, sources_lib.Source):
-    rules = rules or rules_lib.ConversionRules()
-    begin, error = _check(found, data, rules, limit)
-    if error is not None:
-      message = tf_errors.message_of(error)
-      found.not_read.append(f'From episode {begin} on: {message}')
-    return found
-  rules = sources_lib.rules_of(data) if rules is None else rules
+    rules = rules or options_lib.ConversionRules()
+    begin, error = _validate_episodes(result, data, rules, limit)
+    if error is not None and not _is_at_end(error, begin, data.cardinality()):
+      _, message = errors.restore(error)
+      result.not_read.append(f'From episode {begin} on: {message}')
+    return result
+  rules = data.make_rules() if rules is None else rules
   opened = sources_lib.open_source(data)
   for part in opened.ranges:
     while part.num_episodes:
       episodes = opened.read(part, with_index=True)
-      begin, error = _check(found, episodes, rules, limit, part)
-      if error is None:
+      begin, error = _validate_episodes(result, episodes, rules, limit, part)
+      if error is None or _is_at_end(error, begin, part.end):
         break
       if isinstance(error, tf.errors.FailedPreconditionError):
-        # It was read to its end, and an episode is missing somewhere.
-        found.not_read.append(error_location.explain(error, opened, [part]))
+        # All files were read, and an episode is missing somewhere.
+        result.not_read.append(opened.describe_error(error, [part]))
         break
       shard = next(
           shard
@@ -128,38 +124,55 @@ def validate(
           if shard.split == part.split and shard.begin <= begin < shard.end
       )
       part = part._replace(begin=min(shard.end, part.end))
-      found.not_read.append(
+      _, message = errors.restore(error)
+      if isinstance(error, opened_lib.READ_ERRORS):
+        message = opened.find_damage([shard]) or message
+      result.not_read.append(
           f'{", ".join(opened.files(shard))}, episodes {begin} to'
-          f' {part.begin - 1}: {tf_errors.message_of(error)}'
+          f' {part.begin - 1}: {message}'
       )
-  return found
+  return result
 
 
-def _check(
-    found: Validation,
+def _is_at_end(error: tf.errors.OpError, begin: int, end: Any) -> bool:
+  """Returns whether an error only reports a number of missing episodes.
+
+  TensorFlow does not count elements that raise errors, and reports them as
+  missing after the last one. They are counted as invalid before.
+
+  Args:
+    error: the error that stopped the iteration.
+    begin: the first episode that was not read.
+    end: the end of the episodes.
+  """
+  return isinstance(error, tf.errors.FailedPreconditionError) and begin == end
+
+
+def _validate_episodes(
+    result: Validation,
     rlds_data: tf.data.Dataset,
-    rules: rules_lib.ConversionRules,
+    rules: options_lib.ConversionRules,
     limit: int,
-    part: ranges_lib.Range = ranges_lib.Range('', 0, 0),
+    part: opened_lib.Range = opened_lib.Range('', 0, 0),
 ) -> Tuple[int, Optional[tf.errors.OpError]]:
-  """Adds the problems of all episodes.
+  """Adds the problems of all episodes to a result.
 
   Returns:
-    The episode that could not be read, nor those after it; and the error, or
-    None if there is none.
+    The first episode that was not read, and the error that stopped the
+    iteration, or None.
   """
-  checked = iter(_checked(rlds_data, rules, limit))
+  verdicts = iter(_map_faults(rlds_data, rules, limit))
   episode = part.begin - 1
   while True:
     try:
-      index, num_faults, *faults = next(checked)
+      index, num_faults, *faults = next(verdicts)
     except StopIteration:
       return episode + 1, None
     except tf.errors.InvalidArgumentError as e:
-      # Only this element is lost: the iterator goes on with the next one.
+      # The iterator continues with the next element.
       episode, num_faults = episode + 1, 1
-      problems = [(None, UNREADABLE, tf_errors.message_of(e))]
-    except (*error_location.UNREAD, tf.errors.OutOfRangeError) as e:
+      problems = [(None, UNREADABLE, errors.message_of(e))]
+    except (*opened_lib.READ_ERRORS, tf.errors.OutOfRangeError) as e:
       return episode + 1, e
     else:
       episode = episode + 1 if index < 0 else int(index)
@@ -167,51 +180,51 @@ def _check(
           (None if step < 0 else int(step), rule.decode(), values.decode())
           for step, rule, values in zip(*(leaf.numpy() for leaf in faults))
       ]
-    found.num_episodes += 1
-    found.num_invalid += bool(problems)
-    found.num_problems += int(num_faults)
-    found.problems += [
-        Problem(part.split, episode, *one)
-        for one in problems[: limit - len(found.problems)]
+    result.num_episodes += 1
+    result.num_invalid += bool(problems)
+    result.num_problems += int(num_faults)
+    result.problems += [
+        Problem(part.split, episode, *problem)
+        for problem in problems[: limit - len(result.problems)]
     ]
 
 
-def _checked(rlds_data, rules, limit) -> tf.data.Dataset:
-  """Checks each episode in graph mode.
+def _map_faults(rlds_data, rules, limit) -> tf.data.Dataset:
+  """Maps episodes to their faults, in graph mode.
 
   Returns:
     A data set of the index, or -1; the number of faults; and the steps, or -1,
-    the rules and the values of the first ones.
+    the rules and the values of the first faults.
   """
-  steps_lib.steps_spec(rlds_data.element_spec)  # or it has no RLDS steps
+  steps_lib.get_steps_spec(rlds_data.element_spec)  # Raises without RLDS steps.
 
-  def check(episode):
-    batch = episode_batches.of_one(
-        stacked_steps.stacked_fields(
+  def find_faults(episode):
+    batch = batch_lib.make_batch(
+        steps_lib.stack_fields(
             episode[rlds.STEPS], {*_FIELDS, *validation.FIELDS}
         )
     )
-    verdict = validation.judge(
+    verdict = validation.validate(
         batch,
         rules.validation,
         nan_fields=_FIELDS if rules.nan == 'invalid' else (),
     )
-    faults = validation.faults_of(verdict)
-    # An episode without steps has one fault, which is of no step.
-    whole = validation.fault_of_whole(batch)
-    values = tf.where(whole.rule == validation.EMPTY, '', whole.values)
+    faults = validation.find_step_faults(verdict)
+    # An episode without steps has one fault, without a step.
+    empty = validation.find_episode_fault(batch)
+    values = tf.where(empty.rule == validation.EMPTY, '', empty.values)
     is_empty = tf.cast([verdict.row_splits[-1] == 0], tf.int32)
     columns = [
-        tf.concat([column, tf.fill(is_empty, one)], 0)
-        for column, one in (
-            (faults.step, whole.step),
-            (faults.rule, whole.rule),
+        tf.concat([column, tf.fill(is_empty, value)], 0)
+        for column, value in (
+            (faults.step, empty.step),
+            (faults.rule, empty.rule),
             (faults.values, values),
         )
     ]
     index = episode.get(opened_lib.EPISODE_INDEX, tf.constant(-1, tf.int64))
-    return index, tf.size(columns[0]), *(one[:limit] for one in columns)
+    return index, tf.size(columns[0]), *(column[:limit] for column in columns)
 
-  return rlds_data.map(check, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
-      tf.data.AUTOTUNE
-  )
+  return rlds_data.map(
+      find_faults, num_parallel_calls=tf.data.AUTOTUNE
+  ).prefetch(tf.data.AUTOTUNE)

@@ -1,8 +1,9 @@
 """Batches of items, each a function of the seed and of its number."""
 
+import functools
 import hashlib
 import sys
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 import numpy as np
 import tree
@@ -13,7 +14,6 @@ from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import mixed_items
 from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import samplers
-from rlds2reverb.store import weighted
 
 Augment = Mapping[str, augmentation.Augmentation]
 
@@ -67,10 +67,11 @@ class Batches(batches_lib.Batches):
       replacement: whether every item is as likely as any other, each time. Else
         every item comes once an epoch, in a new random order every epoch.
       weights: by the names of the data sets, how likely each of them is to be
-        drawn, in proportion; with replacement. In place of a number, an array
-        has the weight of each item, as `Items.episode_weights` gives it; their
-        sum is the weight of the data set. For single `Items` it is such an
-        array. By default all are equal.
+        drawn, in proportion. In place of a number, an array has the weight of
+        each item, as `Items.episode_weights` gives it; their sum is the weight
+        of the data set. For single `Items` it is such an array. By default all
+        are equal. Without replacement they are a mask: items of weight 0 are
+        left out of epochs, and all other weights must be equal.
       drop_last: whether the last items of an epoch are left out where they do
         not make a whole batch. Else that batch has fewer items: JAX compiles a
         train step again for it, and some processes may have none.
@@ -86,6 +87,9 @@ class Batches(batches_lib.Batches):
       ValueError: if an argument is not valid, or there are too few items.
     """
     checks.check_positive('batch_size', batch_size)
+    checks.check_not_negative('seed', seed)
+    for number in process:
+      checks.check_not_negative('Each number of process', number)
     if not isinstance(items, mixed_items.MixedItems):
       items = items if isinstance(items, Mapping) else {'': items}
       items = mixed_items.MixedItems(items)
@@ -99,15 +103,18 @@ class Batches(batches_lib.Batches):
       )
     if not items.num_items:
       raise ValueError('There are no items: no episode is so long.')
-    if weights is not None and not replacement:
-      raise ValueError('weights need replacement=True.')
+    if weights is not None and not isinstance(weights, Mapping):
+      weights = {'': weights}
     self._order = samplers.WithoutReplacement(drop_last)
     self._sampler: samplers.Sampler = samplers.Uniform()
     if not replacement:
+      if weights is not None:
+        mask = samplers.item_weights(items, weights)
+        self._order = samplers.WithoutReplacement(drop_last, mask)
       self._sampler = self._order
     elif weights is not None:
-      weights = weights if isinstance(weights, Mapping) else {'': weights}
-      self._sampler = weighted.Weighted(weights, by='source')
+      self._sampler = samplers.Weighted(weights, by='source')
+    self._per_epoch = self._order.num_drawn(items)
     # All processes draw the same batches.
     self._process = samplers.Process(seed, stream=None)
     size = self._sampler.batch_size(items, self._process, batch_size)
@@ -131,41 +138,47 @@ class Batches(batches_lib.Batches):
     """The largest length of a sequence: there is no end."""
     return sys.maxsize
 
-  def read(self, first: int, count: int) -> List[Any]:
-    """Returns batches, nests of NumPy arrays `[B / processes, ...]`."""
-    return [self._read(number) for number in range(first, first + count)]
-
   @property
   def batches_per_epoch(self) -> int:
-    """The number of batches that have every item once."""
-    return self._order.batches_per_epoch(self.items.num_items, self.batch_size)
+    """The number of batches that have every item once, or all of a mask."""
+    return self._order.batches_per_epoch(self._per_epoch, self.batch_size)
 
   def draw(self, number: int) -> np.ndarray:
     """Returns the items of a batch, of all processes, int64 `[B]`."""
-    return self._draw(number, 1, self.batch_size).items[0]
+    checks.check_not_negative('number', number)
+    return self._draw(number, self.batch_size).items
 
   def as_dataset(self, start: int = 0, **kwargs: Any) -> Any:
     """Returns the batches from `start` on as a `tf.data.Dataset`.
 
+    A failed read raises an error, after which the iterator goes on with the
+    same batch.
+
     Args:
       start: the number of the first batch.
       **kwargs: further arguments of `iterate`.
+
+    Raises:
+      ValueError: if an argument is not an integer in its range.
     """
     # pylint: disable=g-import-not-at-top
     import tensorflow as tf
 
-    from rlds2reverb.episodes import private
+    from rlds2reverb.episodes import pipelines
+    from rlds2reverb.episodes import tf_private
 
-    def generate():
-      with self.iterate(start, **kwargs) as iterator:
-        yield from iterator
-
+    self.iterate(start, **kwargs)  # Wrong arguments are refused now.
+    # A generator could not go on after an error.
+    iterate = pipelines.weak_method(self, 'iterate')
+    generate = functools.partial(iterate, start, **kwargs)
     signature = tree.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), self.spec
     )
-    return private.WrappedDataset(
+    dataset = tf_private.WrappedDataset(
         tf.data.Dataset.from_generator(generate, output_signature=signature)
     )
+    dataset.must_live = self
+    return dataset
 
   def identity(self) -> str:
     """Returns a value that differs for other batches, not for processes."""
@@ -178,7 +191,8 @@ class Batches(batches_lib.Batches):
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-  def _read(self, number) -> Any:
+  def read(self, number: int) -> Any:
+    """Returns a batch, a nest of NumPy arrays `[B / processes, ...]`."""
     items = self.draw(number)
     own = np.arange(self._rank, len(items), self._count)
     batch = self.items.batch(items[own])

@@ -15,18 +15,18 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import private
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.episodes import tf_errors
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.formats import readers
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import record_reading
 from rlds2reverb.store import folders
-from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import rows as rows_lib
 from rlds2reverb.store import strings
+
+_IN_PLACE = (tf_private.TFRECORD, tf_private.ARRAY_RECORD)
 
 Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
@@ -39,11 +39,13 @@ class _Data(NamedTuple):
     folder: the folder of the files that have the images, in whose place the
       episodes have references; '' if they have the images themselves.
     facts: what is known of these files.
+    source: the path of the data set; '' if there is none.
   """
 
   episodes: tf.data.Dataset
   folder: str = ''
   facts: List[strings.FileFacts] = []
+  source: str = ''
 
 
 def build_index(
@@ -58,12 +60,15 @@ def build_index(
 
   The images of a TFDS data set on disk are not copied: the index has 20 bytes
   for each, which say where it is. All other fields of a step are in the index.
+  An image in an ArrayRecord file is read with the whole record of its episode,
+  which is decompressed; the last 64 MiB of records stay in memory.
 
       index = build_index('/data/bridge', '/data/bridge_index', prepare=prepare)
 
   Data that cannot be indexed in place is copied into the index, images and all:
-  other formats, and, with a warning that says why, files of TFDS that are no
-  TFRecords or are not on the local disk, and images that `prepare` changes.
+  other formats, and, with a warning that says why, files of TFDS that are
+  neither TFRecord nor ArrayRecord, or not on the local disk, and images that
+  `prepare` changes.
 
   A building that was killed starts again from the beginning.
 
@@ -83,27 +88,56 @@ def build_index(
     The index. Its episodes have the order of `load_episodes`.
 
   Raises:
+    BlockingIOError: if another process is building it. `open_batches` waits.
     FileExistsError: if `folder` is not empty.
     FileNotFoundError: if there is no such data set.
     ValueError: if `prepare` returns no episodes, or a field has no fixed shape.
     OSError: if a file is damaged.
     InvalidArgumentError: if an episode is invalid.
   """
+  path = '' if isinstance(source, tf.data.Dataset) else os.fspath(source)
+  return build(source, folder, split, prepare, num_processes, path)
+
+
+def build(
+    source: Union[tf.data.Dataset, files_lib.PathLike],
+    folder: files_lib.PathLike,
+    split: str,
+    prepare: Optional[Prepare],
+    num_processes: int,
+    path: str,
+) -> index_lib.Index:
+  """Builds an index of a data set that was read from a path.
+
+  Args:
+    source: see `build_index`.
+    folder: see `build_index`.
+    split: see `build_index`.
+    prepare: see `build_index`.
+    num_processes: see `build_index`.
+    path: the path of the data set, or a name; '' if there is none. An index of
+      files that have changed is refused later.
+
+  Returns:
+    The index.
+  """
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
+  local = path and files_lib.expand(path)
 
   with whole.new_folder(folder, [folders.MARKER]) as unfinished:
     builder = None
     if isinstance(source, tf.data.Dataset):
-      data = _Data(source)
+      data = _Data(source, source=local)
     elif builder := _find_builder(source, split):
       data = _in_place(builder, split, num_processes)
     else:
-      data = _Data(readers.load(source))
+      data = _Data(readers.load(source), source=local)
+    described = _describe(data.source, split, unfinished)
     try:
-      _write(data, prepare, unfinished)
+      _write(data, prepare, unfinished, described)
     except tf.errors.UnknownError as e:
-      kind, _, reason = tf_errors.message_of(e).partition(': ')
+      kind, _, reason = errors.message_of(e).partition(': ')
       if kind == OSError.__name__:
         raise OSError(reason) from e
       raise
@@ -114,8 +148,17 @@ def build_index(
       _warn(source, f'prepare looks at its images: {e}')
       for written in os.listdir(unfinished):
         os.remove(os.path.join(unfinished, written))
-      _write(_copied(builder, split), prepare, unfinished)
+      _write(_copied(builder, split), prepare, unfinished, described)
   return index_lib.Index(folder)
+
+
+def _describe(path: str, split: str, folder: str) -> Optional[Dict[str, Any]]:
+  """Returns what an index in a folder says of its data set; None if unknown."""
+  found = index_lib.describe_source(path, split)
+  if found is None:
+    return None
+  relative = os.path.relpath(path, folder)
+  return {'path': path, 'relative': relative, 'split': split, **found}
 
 
 def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
@@ -139,10 +182,10 @@ def _warn(source, why: str) -> None:
 def _in_place(builder, split, num_processes) -> _Data:
   """Returns episodes with references in place of images, if it is possible."""
   why = ''
-  if not private.reads_files(builder):
+  if not tf_private.reads_files(builder):
     why = 'TFDS does not read it from files'
-  elif (kind := private.file_format_of(builder)) != private.TFRECORD:
-    why = f'its files have the format {kind.value}, and not TFRecord'
+  elif (kind := tf_private.file_format_of(builder)) not in _IN_PLACE:
+    why = f'its files have the format {kind.value}'
   elif files_lib.is_url(os.fspath(builder.data_path)):
     why = 'it is not on the local disk'
   if why:
@@ -151,14 +194,7 @@ def _in_place(builder, split, num_processes) -> _Data:
   records = record_places.find_records(builder, split)
   features = builder.info.features
   names, decoders = _images(features)
-  decode = loading.episode_decoder(features, decoders)
-  stored_decoders = {**decoders, rlds.STEPS: tfds.decode.SkipDecoding()}
-
-  def parse(record):
-    return decode(
-        features.deserialize_example(record, decoders=stored_decoders)
-    )
-
+  parse = loading.record_decoder(features, decoders)
   episodes = tf.data.Dataset.from_generator(
       lambda: record_reading.read(records, names, num_processes),
       output_signature=tf.TensorSpec([None], tf.string),
@@ -166,7 +202,11 @@ def _in_place(builder, split, num_processes) -> _Data:
   return _Data(
       episodes.unbatch().map(parse, tf.data.AUTOTUNE),
       records.folder,
-      [strings.facts_of(records.folder, name) for name in records.names],
+      [
+          strings.facts_of(records.folder, name, records.is_array_record)
+          for name in records.names
+      ],
+      records.folder,
   )
 
 
@@ -174,7 +214,8 @@ def _copied(builder, split) -> _Data:
   """Returns episodes with their encoded images."""
   _, decoders = _images(builder.info.features)
   directory = os.fspath(builder.data_path)
-  return _Data(loading.load_episodes(directory, split, decoders=decoders))
+  episodes = loading.load_episodes(directory, split, decoders=decoders)
+  return _Data(episodes, source=directory)
 
 
 def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
@@ -192,15 +233,20 @@ def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
   return names, decoders
 
 
-def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
-  """Writes the steps of all episodes."""
+def _write(
+    data: _Data,
+    prepare: Optional[Prepare],
+    folder: str,
+    source: Optional[Dict[str, Any]],
+) -> None:
+  """Writes the steps of all episodes, and what is known of their source."""
   episodes = prepare(data.episodes) if prepare else data.episodes
   spec = episodes.element_spec
   steps_lib.check_has_steps('An element of a data set to index', spec)
-  steps = stacked_steps.stack_episodes(episodes).map(
-      lambda episode: stacked_steps.with_equal_lengths(episode[rlds.STEPS])
+  steps = steps_lib.stack_episodes(episodes).map(
+      lambda episode: steps_lib.check_equal_lengths(episode[rlds.STEPS])
   )
-  layout = layout_lib.RowLayout.of_spec(
+  layout = rows_lib.RowLayout.of_spec(
       tree.map_structure(
           lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
           steps.element_spec,
@@ -213,4 +259,4 @@ def _write(data: _Data, prepare: Optional[Prepare], folder: str) -> None:
       writer.append(leaves)
       lengths.append(len(leaves[0]))
     arrays = {'lengths': np.array(lengths, np.int64)}
-    writer.finish({}, arrays, rows_lib.INDEX, data.folder, data.facts)
+    writer.finish({}, arrays, rows_lib.INDEX, data.folder, data.facts, source)

@@ -9,7 +9,8 @@ from PIL import Image
 
 from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
-from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.episodes import limits
+from rlds2reverb.store import rows as rows_lib
 
 _MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
 _DTYPES = ('uint8', 'uint16')
@@ -64,8 +65,12 @@ def decode(encoded: bytes, image_format: ImageFormat) -> np.ndarray:
     return np.zeros(image_format.shape, image_format.dtype)
   try:
     with Image.open(io.BytesIO(encoded)) as image:
+      width, height = image.size
+      limits.check_size(
+          f'An image of {width} by {height} pixels', width * height * 4
+      )
       decoded = _pixels(image, image_format)
-  except OSError as e:
+  except (OSError, Image.DecompressionBombError) as e:
     raise ValueError(f'An image cannot be decoded: {e}.') from e
   decoded = decoded.reshape([*decoded.shape[:2], image_format.channels])
   return resizing.resize(decoded, image_format.size, image_format.method)
@@ -122,7 +127,7 @@ def decode_all(
 
 
 def formats_of(
-    images: Mapping[str, Any], columns: Sequence[layout_lib.Column]
+    images: Mapping[str, Any], columns: Sequence[rows_lib.Column]
 ) -> Dict[int, ImageFormat]:
   """Returns the formats of columns of images, by the numbers of columns.
 

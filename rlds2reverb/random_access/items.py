@@ -22,7 +22,7 @@ from rlds2reverb.random_access import chunks as chunks_lib
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import rows as rows_lib
 
 Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
 
@@ -42,19 +42,32 @@ class Spec:
   shape: Tuple[Any, ...]
 
   @classmethod
-  def of(cls, leaf: np.ndarray) -> 'Spec':
-    """Returns that of an item of an array `[B, ...]`."""
-    name = 'string' if leaf.dtype == object else leaf.dtype.name
+  def of(cls, leaf: Any) -> 'Spec':
+    """Returns the spec of an item of an array `[B, ...]`."""
+    leaf = np.asarray(leaf)
+    name = 'string' if leaf.dtype.kind in 'OSU' else leaf.dtype.name
     return cls(name, leaf.shape[1:])
 
   @property
   def numpy_dtype(self) -> np.dtype:
     """The dtype of its array, which is `object` for strings."""
     name = 'object' if self.dtype == 'string' else self.dtype
-    return layout_lib.numpy_dtype(name)
+    return rows_lib.numpy_dtype(name)
 
   def __str__(self):
     return f'{self.dtype} {self.shape}'
+
+
+def _check_lengths(batch: Any, count: int) -> None:
+  """Raises a ValueError unless a transformed batch has fields `[B, ...]`."""
+  for keys, leaf in tree.flatten_with_path(batch):
+    shape = np.shape(leaf)
+    if not shape or shape[0] != count:
+      raise ValueError(
+          f'Field {"/".join(map(str, keys))} of the transformed items has the'
+          f' shape {list(shape)}, but its first dimension must be the batch of'
+          f' {count}. The transform must keep it.'
+      )
 
 
 class SequenceOfItems:
@@ -70,11 +83,30 @@ class SequenceOfItems:
     """Returns items, stacked: the nest of one, with arrays `[B, ...]`."""
     raise NotImplementedError
 
+  def identity(self) -> Any:
+    """Returns a value that differs for other items, for `fingerprint`."""
+    raise NotImplementedError
+
   def __len__(self) -> int:
     return self.num_items
 
-  def __getitem__(self, item: int) -> Any:
-    return self.__getitems__([item])[0]
+  # Grain compares it when the position of an iterator is restored.
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}({self.identity()!r})'
+
+  def __getitem__(self, item: Any) -> Any:
+    """Returns an item; or for a list or an array of integers, `batch` of it.
+
+    Args:
+      item: an integer from `-len` to `len - 1`; or some, a list or array `[B]`.
+
+    Raises:
+      IndexError: if there is no such item.
+      TypeError: if it is anything else.
+    """
+    if isinstance(item, list) or np.ndim(item) and hasattr(item, '__array__'):
+      return self.batch(item)
+    return self.__getitems__([checks.to_index('The index of an item', item)])[0]
 
   def __getitems__(self, items: Sequence[int]) -> List[Any]:
     batch = self.batch(items)
@@ -91,13 +123,21 @@ class SequenceOfItems:
 
     Raises:
       IndexError: if there is no such item.
+      TypeError: if they are not integers, or not `[B]`.
     """
-    items, count = np.asarray(items, np.int64), self.num_items
+    items, count = np.asarray(items), self.num_items
+    # An empty list makes an array of floats.
+    if items.ndim != 1 or items.dtype.kind not in 'iu' and items.size:
+      raise TypeError(
+          'Items are indexed by one integer, or by a list or array [B] of'
+          f' integers, but found {items.dtype} {list(items.shape)}.'
+      )
     wrong = (items < -count) | (items >= count)
     if wrong.any():
       raise IndexError(
           f'There is no item {items[wrong][0]}: there are {count}.'
       )
+    items = items.astype(np.int64)
     return np.where(items < 0, items + count, items)
 
 
@@ -107,6 +147,9 @@ class Items(SequenceOfItems):
   It serves as a map-style `Dataset` of PyTorch or a `RandomAccessDataSource` of
   Grain: it has `len(items)`, `items[i]` and, for many at once, `batch`. An item
   is a nest of NumPy arrays; nothing is stored twice.
+
+      loader = torch.utils.data.DataLoader(items, batch_size=64, shuffle=True)
+      dataset = grain.MapDataset.source(items).shuffle(seed=0).batch(64)
 
       images = {'observation/eye': (64, 64)}
       items = Items(index, ActionChunks(2, 4), images=images)
@@ -139,11 +182,14 @@ class Items(SequenceOfItems):
         come as objects of type `bytes`.
       with_mask: whether items of `Windows` have a further field `mask`, bool
         `[L]`: False where rows were filled in.
-      transform: a function that is applied to a batch of items `[B, ...]`, and
-        keeps shapes and dtypes, such as a `Normalizer`.
+      transform: a function that is applied to a batch of items `[B, ...]`, such
+        as a `Normalizer`. It may add and remove fields and change dtypes and
+        shapes, for all items alike. It is also applied to the first item, for
+        `spec`.
 
     Raises:
-      ValueError: if the index has no such fields.
+      ValueError: if the index has no such fields, or `transform` does not keep
+        the dimension of the batch.
     """
     self.index, self.windows, self.transform = index, windows, transform
     images = images or {}
@@ -163,7 +209,13 @@ class Items(SequenceOfItems):
     self._index = store_items.ItemIndex(episodes, windows)
     self._counts = episodes.num_items
     self.num_items = self._index.num_items
-    self.spec = tree.map_structure(Spec.of, self._read(np.zeros(0, np.int64)))
+    # A transform may return other dtypes for an empty batch.
+    count = 0 if transform is None else min(self.num_items, 1)
+    batch = self._read(np.zeros(count, np.int64))
+    if transform is not None:
+      batch = transform(batch)
+      _check_lengths(batch, count)
+    self.spec = tree.map_structure(Spec.of, batch)
 
   def __reduce__(self):
     make = functools.partial(type(self), **self._arguments)
@@ -198,7 +250,7 @@ class Items(SequenceOfItems):
     """
     names = [column.name for column in self.index.layout.columns]
     checks.check_choice('path', path, names)
-    _, rows = self._index.find(np.arange(len(self)))
+    _, rows, _ = self._index.find(np.arange(len(self)))
     return self.index.take(rows, [names.index(path)])[0]
 
   def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
@@ -229,20 +281,49 @@ class Items(SequenceOfItems):
 
     Raises:
       IndexError: if there is no such item.
+      TypeError: if `items` is not one list or array of integers.
+      ValueError: if `transform` returns other fields or dtypes than for the
+        first item.
       OSError: if the files have changed since they were indexed.
     """
-    batch = self._read(self.check_numbers(items))
-    return batch if self.transform is None else self.transform(batch)
+    items = self.check_numbers(items)
+    batch = self._read(items)
+    if self.transform is None:
+      return batch
+    batch = self.transform(batch)
+    if len(items):
+      self._check_transformed(batch, len(items))
+    return batch
+
+  def _check_transformed(self, batch: Any, count: int) -> None:
+    """Raises a ValueError unless a batch has the dtypes of `spec`."""
+    _check_lengths(batch, count)
+    dtypes = {
+        keys: Spec.of(leaf).dtype
+        for keys, leaf in tree.flatten_with_path(batch)
+    }
+    expected = {
+        keys: leaf.dtype for keys, leaf in tree.flatten_with_path(self.spec)
+    }
+    if dtypes == expected:
+      return
+    for keys in {**expected, **dtypes}:
+      if dtypes.get(keys) != expected.get(keys):
+        raise ValueError(
+            f'Field {"/".join(map(str, keys))} of the transformed items is'
+            f' {dtypes.get(keys, "missing")}, but it was'
+            f' {expected.get(keys, "missing")} for the first item. The'
+            ' transform must return the same fields and dtypes for all items.'
+        )
 
   def _read(self, items: np.ndarray) -> Any:
     if self._chunks:
       places = self._index.episode_and_start(items)
       return self._chunks.read(*places, self._decoded)
-    leaves, is_real = self._index.read(self.index, items, {})
+    leaves = self._index.read(self.index, items)
     batch = self.index.layout.nest(self._decoded(leaves, range(len(leaves))))
     if self._with_mask:
-      shape = len(items), self._index.length
-      batch[_MASK] = np.ones(shape, bool) if is_real is None else is_real
+      batch[_MASK] = self._index.is_data(items)
     return batch
 
   def _decoded(self, leaves, numbers) -> List[np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import tree
 
 from rlds2reverb.random_access import items as items_lib
-from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import rows as rows_lib
 
 
 class MixedItems(items_lib.SequenceOfItems):
@@ -48,7 +48,7 @@ class MixedItems(items_lib.SequenceOfItems):
               f' {known} in data sets before it. Make them the same in the'
               ' function prepare of build_index (PadField), or by images.'
           )
-    self.spec = layout_lib.nest_of(self._specs)
+    self.spec = rows_lib.nest_of(self._specs)
 
   def batch(self, items: Any) -> Any:
     """Returns items, stacked; see `Items.batch`."""
@@ -70,8 +70,16 @@ class MixedItems(items_lib.SequenceOfItems):
       if len(places):
         part = each.batch(items[places] - self._first[number])
         for keys, leaf in tree.flatten_with_path(part):
+          shape = np.shape(leaf)[1:]
+          if shape != leaves[keys].shape[1:]:  # It would be broadcast.
+            raise ValueError(
+                f'Field {"/".join(map(str, keys))} has items of the shape'
+                f' {list(shape)}, but the first one had'
+                f' {list(leaves[keys].shape[1:])}. The transform of mixed items'
+                ' must return one shape.'
+            )
           leaves[keys][places] = leaf
-    return layout_lib.nest_of(leaves)
+    return rows_lib.nest_of(leaves)
 
   def identity(self) -> Any:
     """Returns a value that differs for other items, for `fingerprint`."""

@@ -9,7 +9,8 @@ import numpy as np
 from rlds2reverb.arrays import normalization
 from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import index as index_lib
-from rlds2reverb.store import layout as layout_lib
+from rlds2reverb.store import json_files
+from rlds2reverb.store import rows as rows_lib
 
 _STATISTICS = ('mean', 'std', 'min', 'max')
 _QUANTILES = (0.01, 0.99)
@@ -22,7 +23,8 @@ def open_normalizer(
 ) -> normalization.Normalizer:
   """Returns the normaliser of an index.
 
-  The statistics are computed once, with TensorFlow, and kept in a file.
+  The statistics are computed once, with TensorFlow, and kept in a file. Of
+  several processes that need them at once, one computes them.
 
   Args:
     index: the index.
@@ -37,24 +39,33 @@ def open_normalizer(
   floats = [one.name for one in columns if one.dtype.startswith('float')]
   for field in fields:
     checks.check_known(index.folder, 'field of floats', field, floats)
-  stored: Dict[str, Any] = {}
-  if os.path.exists(path):
-    with open(path, encoding='utf-8') as f:
-      stored = json.load(f)
-  known = stored.get(index.fingerprint, {})
+  known = _stored(index, path)
   missing = sorted(set(fields) - set(known))
   if missing:
     index_lib.need_tensorflow(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     )
-    known = {**known, **_compute(index, missing)}
-    with open(f'{path}.unfinished', 'w', encoding='utf-8') as f:
-      json.dump({index.fingerprint: known}, f)
-    os.replace(f.name, path)
+    from rlds2reverb.datasets import whole  # pylint: disable=g-import-not-at-top
+
+    with whole.one_at_a_time(path):
+      # Another process may have computed them meanwhile.
+      known = _stored(index, path)
+      missing = sorted(set(fields) - set(known))
+      if missing:
+        known = {**known, **_compute(index, missing)}
+        whole.write_text(path, json.dumps({index.fingerprint: known}))
   return normalization.Normalizer(
       fields, {name: known[name] for name in fields}
   )
+
+
+def _stored(index: index_lib.Index, path: str) -> Dict[str, Any]:
+  """Returns the statistics of an index that a file has."""
+  if not os.path.exists(path):
+    return {}
+  stored = json_files.read(path, 'Remove it: it is computed again.')
+  return stored.get(index.fingerprint, {})
 
 
 def _compute(
@@ -74,7 +85,7 @@ def _compute(
   chosen = [k for k, column in enumerate(columns) if column.name in used]
 
   def episode_of(leaves):
-    steps = layout_lib.nest_of(
+    steps = rows_lib.nest_of(
         {columns[k].keys: leaf for k, leaf in zip(chosen, leaves)}
     )
     # Every RLDS step has both, even if the statistics do not use them.

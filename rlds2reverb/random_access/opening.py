@@ -8,11 +8,14 @@ from typing import Any, Callable, Dict, Mapping, Optional, Union
 import numpy as np
 
 from rlds2reverb.arrays import normalization
+from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.random_access import batches as batches_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.random_access import normalizing
 from rlds2reverb.store import folders
+from rlds2reverb.store import json_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,8 @@ class IndexedData:
       number of items. Either all data sets have a weight, or none has.
     item_weights: a function from its `Items` to the weight of each, such as
       `Items.episode_weights`, or `lambda items: items.column('priority')`. By
-      default all are equal.
+      default all are equal. With `replacement=False` it is a mask: items of
+      weight 0 are left out, and all other weights must be equal.
     options: further arguments of `formats.load`, such as
       `{'is_terminal': 'next.success'}` of LeRobot's reader, or `{'format':
       'lerobot'}` where the directory is a name.
@@ -112,7 +116,16 @@ def open_batches(
   Returns:
     The batches.
 
+  Several processes may make the same first call, such as the ranks of a job:
+  one builds, and the others wait for it.
+
   Raises:
+    FileNotFoundError: if there is no such data set, or it has moved; its new
+      directory is then given in `sources`.
+    OSError: if a data set has changed since it was indexed: it has other files
+      or sizes. Remove its index then. Or if a file is damaged.
+    FileExistsError: if another process builds the index on a file system that
+      has no locks, so that nobody can wait for it.
     ModuleNotFoundError: if an index or statistics are to be made, and
       TensorFlow is not installed.
     ValueError: if `folder` has indexes of other data, or of other configs; and
@@ -142,12 +155,12 @@ def open_batches(
     )
   if missing:
     raise ValueError(f'No data set has the images {sorted(missing)}.')
-  weights = _weights(opened, items)
+  weights = _weights(opened, items, kwargs.get('replacement', True))
   return batches_lib.Batches(items, batch_size, weights=weights, **kwargs)
 
 
-def _weights(sources, items) -> Optional[Dict[str, Any]]:
-  """Returns the weights of data sets for `Batches`."""
+def _weights(sources, items, replacement) -> Optional[Dict[str, Any]]:
+  """Returns the weights of data sets, or masks of items, for `Batches`."""
   weights: Dict[str, Any] = {
       name: source.weight
       for name, source in sources.items()
@@ -159,44 +172,72 @@ def _weights(sources, items) -> Optional[Dict[str, Any]]:
       if source.item_weights is not None
   }
   if own and not weights:
-    weights = {name: len(each) for name, each in items.items()}
+    weights = {
+        name: len(each) if replacement else 1.0 for name, each in items.items()
+    }
   for name in weights:
-    if name in own:
+    if name in own and not replacement:
+      weights[name] = weights[name] * np.asarray(own[name](items[name]), float)
+    elif name in own:
       of_items = np.asarray(own[name](items[name]), np.float64)
-      weights[name] = weights[name] * of_items / of_items.sum()
+      checks.check_weights(of_items, name=f'item_weights of {name}', of='item')
+      of_items = random_lib.scale_weights(of_items)
+      weights[name] = weights[name] * (of_items / of_items.sum())
   return weights or None
 
 
 def open_index(
     folder: str, source: IndexedData, num_processes: int
 ) -> index_lib.Index:
-  """Opens the index of a source, or builds it."""
+  """Opens the index of a source, or builds it.
+
+  Of several processes that need it at once, one builds it and the others wait.
+  """
   path = f'{folder}.source.json'
   identity = source.identity()
-  if not os.path.exists(os.path.join(folder, folders.MARKER)):
+  directory = identity['directory']
+  if not _is_built(folder):
     index_lib.need_tensorflow(f'{folder} has no index yet, and building it')
     # pylint: disable=g-import-not-at-top
+    from rlds2reverb.datasets import whole
     from rlds2reverb.formats import readers
     from rlds2reverb.random_access import building
 
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
-    with open(path, 'w', encoding='utf-8') as f:
-      json.dump(identity, f)
-    data = source.directory
-    return building.build_index(
-        readers.load(data, **source.options) if source.options else data,
-        folder,
-        source.split,
-        prepare=source.map_episodes,
-        num_processes=num_processes,
+    with whole.one_at_a_time(folder):
+      if not _is_built(folder):
+        json_files.refuse_link(path)
+        with open(path, 'w', encoding='utf-8') as f:
+          json.dump(identity, f)
+        data = source.directory
+        return building.build(
+            readers.load(data, **source.options) if source.options else data,
+            folder,
+            source.split,
+            source.map_episodes,
+            num_processes,
+            directory,
+        )
+  known = json_files.read(path, f'Remove {folder} and build the index again.')
+  differing = [key for key in identity if identity[key] != known.get(key)]
+  data_dir = ''
+  if differing == ['directory']:
+    data_dir = index_lib.find_moved_source(
+        folder, known['directory'], directory
     )
-  with open(path, encoding='utf-8') as f:
-    known = json.load(f)
-  if known != identity:
-    differing = [key for key in identity if identity[key] != known.get(key)]
+  if differing and not data_dir:
     raise ValueError(
         f'{folder} has an index that was made with another'
         f' {", ".join(differing)}: {known}, and not {identity}. Remove it, or'
         ' choose another folder.'
     )
-  return index_lib.Index(folder)
+  try:
+    return index_lib.Index(folder, data_dir)
+  except index_lib.SourceNotFoundError as e:
+    raise FileNotFoundError(
+        f'{e.sentence} If it has moved, give its new directory in sources, in'
+        f' place of {os.fspath(source.directory)!r}.'
+    ) from None
+
+
+def _is_built(folder: str) -> bool:
+  return os.path.exists(os.path.join(folder, folders.MARKER))

@@ -7,6 +7,7 @@ with a short string in the place of each, and then parsed quickly.
 
 import collections
 from concurrent import futures
+from concurrent.futures import process
 import multiprocessing
 from typing import Any, Deque, Iterator, List, Sequence
 
@@ -15,7 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import record_places
-from rlds2reverb.episodes import tf_errors
+from rlds2reverb.episodes import errors
+from rlds2reverb.store import array_records
+from rlds2reverb.store import main_guard
 from rlds2reverb.store import strings
 
 # The bytes of records that one task reads, and the number of waiting tasks for
@@ -43,6 +46,7 @@ def read(
 
   Raises:
     OSError: if a record is damaged.
+    RuntimeError: if a process dies, or the script has no `__main__` guard.
   """
   tasks, begin, ends = [], 0, np.cumsum(records.length)
   while begin < len(ends):
@@ -54,6 +58,7 @@ def read(
   if num_processes <= 1:
     yield from _walk(tasks, images)
     return
+  main_guard.check()
   # A process that has used TensorFlow must not be forked.
   context = multiprocessing.get_context('spawn')
   with futures.ProcessPoolExecutor(num_processes, context) as executor:
@@ -65,6 +70,10 @@ def read(
           yield waiting.popleft().result()
       while waiting:
         yield waiting.popleft().result()
+    except process.BrokenProcessPool as e:
+      raise RuntimeError(
+          main_guard.explain('A process that reads records has died.')
+      ) from e
     finally:
       executor.shutdown(cancel_futures=True)
 
@@ -82,10 +91,13 @@ def _walk(
   """Yields the records of each task; TensorFlow reads and checks them."""
   if not tasks:
     return
+  if tasks[0].is_array_record:
+    yield from (_read_array_records(task, images) for task in tasks)
+    return
   records = _checked(tasks).as_numpy_iterator()
   for task in tasks:
     part: List[bytes] = []
-    for file, offset, length in zip(*map(np.ndarray.tolist, task[2:])):
+    for file, offset, length in zip(*map(np.ndarray.tolist, task[3:])):
       try:
         record = next(records)
         if len(record) != length:
@@ -96,9 +108,27 @@ def _walk(
         is_of_tf = isinstance(e, tf.errors.OpError)
         raise OSError(
             f'{task.path(len(part))} is damaged: the record at byte {offset}'
-            f' cannot be read: {tf_errors.message_of(e) if is_of_tf else e}'
+            f' cannot be read: {errors.message_of(e) if is_of_tf else e}'
         ) from e
     yield part
+
+
+def _read_array_records(
+    task: record_places.Records, images: Sequence[str]
+) -> List[bytes]:
+  """Returns the records of a task of ArrayRecord files."""
+  part: List[bytes] = []
+  for file, number in zip(task.file.tolist(), task.offset.tolist()):
+    path = task.path(len(part))
+    [record] = array_records.open_file(path).read(number, number + 1)
+    begin = strings.offset_in_record(number, 0)
+    try:
+      part.append(_replace_images(record, images, file, begin))
+    except message.DecodeError as e:
+      raise OSError(
+          f'{path} is damaged: record {number} is not a tf.train.Example: {e}'
+      ) from e
+  return part
 
 
 def _replace_images(
@@ -110,7 +140,7 @@ def _replace_images(
     record: a serialized `tf.train.Example`.
     images: the keys of the features that are images.
     file: the number of its file.
-    begin: where in the file it begins.
+    begin: where in the file it begins, or `strings.offset_in_record`.
   """
   if not images:
     return record

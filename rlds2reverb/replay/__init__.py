@@ -1,13 +1,15 @@
 """Replay buffers, Reverb servers and Reverb checkpoints of trajectories.
 
-The modules of this folder lay frames out as Reverb's chunks and items. Those of
-`server` write them to a running server, those of `checkpoint` to disk, and
-those of `local` sample frames without a server.
+`frames` reads the frames of episodes; `layout`, `keys` and `encoding` convert
+them to the chunks and items of Reverb. `server` writes these to a running
+server, and `checkpoint` to disk. `local` samples frames without a server.
 """
 
 from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
+from rlds2reverb.replay.checkpoint.merge import split_reverb_checkpoint
 from rlds2reverb.replay.checkpoint.records import CheckpointError
 from rlds2reverb.replay.checkpoint.serve import restore_reverb_server
+from rlds2reverb.replay.checkpoint.serve import TableOverrides
 from rlds2reverb.replay.checkpoint.write import write_reverb_checkpoint
 from rlds2reverb.replay.importance import importance_weights
 from rlds2reverb.replay.importance import sequence_priority
@@ -19,4 +21,4 @@ from rlds2reverb.replay.server.insert import write_rlds_to_reverb
 from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.replay.server.sampling import sample_reverb_servers
-from rlds2reverb.replay.server.table_kinds import create_reverb_table
+from rlds2reverb.replay.server.tables import create_reverb_table

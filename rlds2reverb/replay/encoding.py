@@ -15,14 +15,16 @@ import tensorflow as tf
 from rlds2reverb.replay import protos
 
 _SNAPPY = pyarrow.Codec('snappy')
-# The numbers of a template, which take as many bytes as any number can: the
-# sizes of varints of 64, 28, 35 and 31 bits.
+# The sizes of varints in bytes: of 64-bit keys, of row numbers below 2**28, and
+# of seconds and nanoseconds.
 _KEY_BYTES, _ROW_BYTES, _TIME_BYTES = 10, 4, 5
+# Placeholders in the template of an item, of exactly these sizes.
 _KEY, _CHUNK_KEY = 2**64 - 1, 2**64 - 2
 _OFFSET, _LENGTH = 2**28 - 1, 2**28 - 2
 _SECONDS, _NANOS = 2**35 - 1, 2**31 - 1
 _PRIORITY = 1.2345e67
-# A slice: varints of its chunk, first row and length, with the tags of the two.
+# A slice: varints of its chunk key, offset and length, with the tags of the
+# latter two.
 _SLICE = np.dtype(f'V{_KEY_BYTES}, u1, V{_ROW_BYTES}, u1, V{_ROW_BYTES}')
 
 
@@ -58,7 +60,7 @@ def encode_chunk(
     else:
       tensor.dtype = tf.as_dtype(column.dtype).as_datatype_enum
       size += column.nbytes
-      # Compressed as Reverb expects it.
+      # Reverb expects this compression.
       tensor.tensor_content = _SNAPPY.compress(
           np.ascontiguousarray(column).view(np.uint8), asbytes=True
       )
@@ -66,8 +68,8 @@ def encode_chunk(
   return chunk.SerializeToString()
 
 
-class Slices(NamedTuple):
-  """The slices of chunks that make up `N` items, one item after the other.
+class ChunkSlices(NamedTuple):
+  """The slices of chunks of `N` items, concatenated.
 
   Attributes:
     row_splits: item `i` has the slices from `row_splits[i]` to `row_splits[i +
@@ -87,22 +89,22 @@ def encode_items(
     table: str,
     keys: np.ndarray,
     priorities: np.ndarray,
-    slices: Slices,
+    slices: ChunkSlices,
     num_columns: int,
     inserted_at: np.ndarray,
 ) -> List[bytes]:
   """Encodes items of one table.
 
-  Of the items that have equally many slices, one is encoded as a message and
-  copied. Then the numbers are written into the copies, a column of bytes at a
-  time: a varint may be longer than necessary, and protocol buffers accept it.
-  `benchmarks/insert.py` measures what that wins over messages.
+  For each number of slices, one item is encoded as a message and copied. Then
+  the variable fields are overwritten in all copies, one field at a time. Their
+  varints may be longer than necessary, which protocol buffers accept.
+  `benchmarks/insert.py` compares the speed with encoding each message.
 
   Args:
     table: the name of the table.
     keys: the keys of the items, uint64 `[N]`.
     priorities: the priorities of the items, float64 `[N]`.
-    slices: the rows of the items. All columns have the same.
+    slices: the rows of the items, the same for all columns.
     num_columns: the number of columns, which are the tensors of every chunk.
     inserted_at: nanoseconds since the epoch, increasing, int64 `[N]`. A server
       writes the items of a table in this order to its own checkpoints.
@@ -111,7 +113,7 @@ def encode_items(
     `PrioritizedItem`s `[N]`.
   """
   seconds, nanos = np.divmod(inserted_at, 10**9)
-  heads = (
+  head_fields = (
       _varints(keys, _KEY_BYTES),
       np.asarray(priorities, '<f8'),
       _varints(seconds, _TIME_BYTES),
@@ -126,14 +128,14 @@ def encode_items(
   counts = np.diff(slices.row_splits)
   for count in np.unique(counts).tolist():
     chosen = np.flatnonzero(counts == count)
-    template, places = _template(table, num_columns, count)
+    template, offsets = _template(table, num_columns, count)
     size = len(template)
     items = bytearray(template * len(chosen))
     begins = slices.row_splits[chosen]
-    columns = [head[chosen] for head in heads]
+    columns = [field[chosen] for field in head_fields]
     columns += [rows[begins + number] for number in range(count)] * num_columns
-    for place, column in zip(places, columns):
-      np.ndarray(len(chosen), column.dtype, items, place, size)[:] = column
+    for offset, column in zip(offsets, columns):
+      np.ndarray(len(chosen), column.dtype, items, offset, size)[:] = column
     content = bytes(items)
     for number, index in enumerate(chosen.tolist()):
       encoded[index] = content[number * size : (number + 1) * size]
@@ -144,10 +146,10 @@ def encode_items(
 def _template(
     table: str, num_columns: int, num_slices: int
 ) -> Tuple[bytes, List[int]]:
-  """Returns an item, and the places in it of what differs between items.
+  """Returns an encoded item, and the offsets of its variable fields.
 
-  These are its key, its priority, the two numbers of its date, and the slices
-  of one column after the other.
+  These are its key, priority, seconds and nanoseconds, and its slices, column
+  by column.
   """
   item = protos.PrioritizedItem(key=_KEY, table=table, priority=_PRIORITY)
   item.inserted_at.seconds, item.inserted_at.nanos = _SECONDS, _NANOS
@@ -158,14 +160,15 @@ def _template(
           chunk_key=_CHUNK_KEY, offset=_OFFSET, length=_LENGTH, index=column
       )
   content = item.SerializeToString()
-  places = [
+  offsets = [
       content.index(_varint(_KEY, _KEY_BYTES)),
       content.index(np.float64(_PRIORITY).tobytes()),
       content.index(_varint(_SECONDS, _TIME_BYTES)),
       content.index(_varint(_NANOS, _TIME_BYTES)),
   ]
-  found = re.finditer(re.escape(_varint(_CHUNK_KEY, _KEY_BYTES)), content)
-  return content, [*places, *(each.start() for each in found)]
+  pattern = re.escape(_varint(_CHUNK_KEY, _KEY_BYTES))
+  slice_offsets = [match.start() for match in re.finditer(pattern, content)]
+  return content, offsets + slice_offsets
 
 
 def _varints(values: np.ndarray, size: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Turns RLDS data, or sequences, into blocks of frames that can be laid out."""
+"""Reads the frames of RLDS data, or of sequences, as segments of episodes."""
 
 import dataclasses
 import math
@@ -19,44 +19,45 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
-from rlds2reverb.episodes import blocks as blocks_lib
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.trajectories import conversion
-from rlds2reverb.trajectories import frame_blocks
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 
-# The most frames of several episodes. An item takes some hundred bytes.
+# The maximum number of frames of a segment of several episodes. An item takes
+# some hundred bytes.
 _MAX_FRAMES = 4096
 _LARGE_STEP_BYTES = 1 << 10
-# A sampler reads whole chunks, so chunks of few bytes sample quickly. But the
-# rows of an item should not be spread over many chunks either.
+# A sampler reads complete chunks, so small chunks sample quickly. But an item
+# should not need many chunks.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-# For rows of this size, the server's overhead for a chunk hardly counts.
+# For rows of this size, the cost of a chunk in the server is negligible.
 _LARGE_ROW_BYTES = 1 << 10
 _LARGE_CHUNK_BYTES = 32 << 10
 _STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
 
 class Segment(NamedTuple):
-  """Whole episodes, one after the other, which are laid out together.
+  """Complete episodes, concatenated, which are laid out together.
 
-  An episode ends with a frame that is LAST: with `validation="tf_agents"` not
-  where one of the data set does. Each sequence of a data set is an episode.
+  An episode ends at a LAST frame. With `validation="tf_agents"` this may differ
+  from the end of an episode of the data set. Each sequence of a data set of
+  sequences is one episode.
 
   Attributes:
     frames: a `Trajectory` of arrays `[B, ...]`.
     row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
       to `row_splits[e + 1]`.
-    episode_ids: what identifies the episode of the data set that each starts
-      in, a list `[E]` of JSON values; None for sequences.
-    step: the index there of the first frame, int64 `[E]`.
-    is_open: whether the data ends before the last episode does.
+    episode_ids: the id of the episode of the data set in which each episode
+      starts, a list `[E]` of JSON values; None for sequences.
+    step: the index of its first frame in that episode, int64 `[E]`.
+    is_open: whether the data ends before the last episode ends.
   """
 
   frames: Any
@@ -77,11 +78,11 @@ class Segment(NamedTuple):
     return np.arange(count) < count - self.is_open
 
   def choose(self, episodes: np.ndarray) -> 'Segment':
-    """Returns the episodes of some indices, int64 `[N]`, which increase."""
+    """Returns a segment of the episodes of ascending indices, int64 `[N]`."""
     if len(episodes) == len(self.episode_ids):
       return self
     length = self.length[episodes]
-    _, rows = windows_lib.ranges(self.row_splits[episodes], length, 1)
+    _, rows = windows_lib.expand_ranges(self.row_splits[episodes], length, 1)
     return Segment(
         tf.nest.map_structure(lambda leaf: leaf[rows], self.frames),
         np.cumsum(np.append(0, length)),
@@ -91,25 +92,25 @@ class Segment(NamedTuple):
     )
 
   def parts(self) -> Iterator['Segment']:
-    """Yields segments of fewer frames, unless an episode has more."""
-    firsts = find_runs(self.length, _MAX_FRAMES)
-    for episodes in np.split(np.arange(len(self.episode_ids)), firsts)[1:]:
+    """Yields segments of at most `_MAX_FRAMES` frames, or of one episode."""
+    starts = group_starts(self.length, _MAX_FRAMES)
+    for episodes in np.split(np.arange(len(self.episode_ids)), starts)[1:]:
       yield self.choose(episodes)
 
 
 class FrameSource(NamedTuple):
-  """The frames to write, and which items to make of them.
+  """The frames to write, and the tables of their items.
 
   Attributes:
     spec: the spec of one frame, a `Trajectory`.
-    tables: which items go into which table.
-    chunk_length: the largest number of rows of a chunk.
+    tables: the items of each table.
+    chunk_length: the maximum number of rows of a chunk.
     blocks: a data set of `FrameBlock`s, or of batches `[N, L, ...]`.
-    settings: what else changes the frames, as a JSON value.
-    options: how they are converted. Their report is filled by `segments`, which
-      logs it at its end; their identity is that of the items.
-    of_sequences: whether the data set is of sequences, which are the items.
-    first_episode: what identifies the first episode, if they are identified by
+    settings: everything else that changes the frames, as a JSON value.
+    options: how they are converted. `segments` fills their report, and logs it
+      at its end. Their identity is the identity of the items.
+    of_sequences: whether the items are the sequences of a data set.
+    first_episode: the id of the first episode, if episodes are identified by
       their index.
     watch: a function that is called with each block.
   """
@@ -122,13 +123,13 @@ class FrameSource(NamedTuple):
   options: options_lib.ConversionOptions
   of_sequences: bool = False
   first_episode: int = 0
-  watch: Callable[[frame_blocks.FrameBlock], None] = lambda block: None
+  watch: Callable[[conversion.FrameBlock], None] = lambda block: None
 
   def segments(self) -> Iterator[Segment]:
-    """Yields all episodes, some at a time; at the end the report is logged.
+    """Yields all episodes in segments, and logs the report at the end.
 
-    The blocks of a long episode are held until it ends. If reading fails, the
-    whole episodes before come first.
+    The blocks of a long episode stay in memory until it ends. If reading fails,
+    the complete episodes before the error come first.
     """
     blocks = self.blocks.prefetch(1).with_options(_unoptimized())
     read = self._sequences if self.of_sequences else self._episodes
@@ -149,26 +150,26 @@ class FrameSource(NamedTuple):
       step += splits[-1]
 
   def _episodes(self, blocks) -> Iterator[Segment]:
-    held: List[frame_blocks.FrameBlock] = []
-    num_frames, least = 0, blocks_lib.default_block_length(self.spec)
+    pending: List[conversion.FrameBlock] = []
+    num_frames, min_frames = 0, steps_lib.default_block_length(self.spec)
     try:
       for block in blocks:
         types = block.frames.step_type
         if not len(types):
           continue
         self.watch(block)
-        held.append(block)
+        pending.append(block)
         num_frames += len(types)
-        if num_frames >= least and types[-1] == ts.StepType.LAST:
-          segment, held, num_frames = self._join(held), [], 0
+        if num_frames >= min_frames and types[-1] == ts.StepType.LAST:
+          segment, pending, num_frames = self._join(pending), [], 0
           yield from segment.parts()
     except Exception:
-      if held:
-        segment = self._join(held)
+      if pending:
+        segment = self._join(pending)
         yield from segment.choose(np.flatnonzero(segment.is_end)).parts()
       raise
-    if held:
-      yield from self._join(held).parts()
+    if pending:
+      yield from self._join(pending).parts()
 
   def _join(self, blocks) -> Segment:
     """Joins consecutive blocks into a segment."""
@@ -176,17 +177,17 @@ class FrameSource(NamedTuple):
     count = len(frames.step_type)
     ends = np.flatnonzero(frames.step_type == ts.StepType.LAST) + 1
     splits = np.unique([0, *ends, count])
-    # The pieces of the data set's episodes: their first rows, ids and steps.
+    # The parts of episodes of the data set: their first rows, ids and steps.
     lengths = np.concatenate([np.diff(block.row_splits) for block in blocks])
     starts = np.cumsum(lengths) - lengths
-    ids = [each for block in blocks for each in self._episode_ids(block)]
+    ids = [i for block in blocks for i in self._episode_ids(block)]
     steps = [block.step for block in blocks for _ in block.row_splits[1:]]
-    of = np.searchsorted(starts, splits[:-1], 'right') - 1
+    part = np.searchsorted(starts, splits[:-1], 'right') - 1
     return Segment(
         frames,
         splits,
-        [ids[index] for index in of.tolist()],
-        np.array(steps)[of] + splits[:-1] - starts[of],
+        [ids[index] for index in part.tolist()],
+        np.array(steps)[part] + splits[:-1] - starts[part],
         not len(ends) or ends[-1] < count,
     )
 
@@ -195,36 +196,36 @@ class FrameSource(NamedTuple):
     if self.options.episode_id is None:
       return (self.first_episode + block.episode_ids).tolist()
     return [
-        each.decode(errors='backslashreplace')
-        if isinstance(each, bytes)
-        else each
-        for each in block.fields[self.options.episode_id].tolist()
+        episode_id.decode(errors='backslashreplace')
+        if isinstance(episode_id, bytes)
+        else episode_id
+        for episode_id in block.fields[self.options.episode_id].tolist()
     ]
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-  """Returns one nest of arrays of several, one after the other."""
+  """Concatenates nests of arrays along their leading dimension."""
   return tf.nest.map_structure(
       lambda *leaves: np.concatenate(leaves) if leaves[1:] else leaves[0],
       *parts,
   )
 
 
-def find_runs(sizes: np.ndarray, limit: int) -> np.ndarray:
-  """Returns the first of each run of things that follow each other, `[R]`.
+def group_starts(sizes: np.ndarray, limit: int) -> np.ndarray:
+  """Groups consecutive elements, and returns the start of each group, `[G]`.
 
   Args:
-    sizes: the size of each, `[N]`.
-    limit: the largest size of a run, unless it consists of one alone.
+    sizes: the size of each element, `[N]`.
+    limit: the maximum total size of a group. A larger element is a group alone.
   """
-  firsts: List[int] = []
+  starts: List[int] = []
   total = math.inf
   for index, size in enumerate(sizes.tolist()):
     total += size
     if total > limit:
-      firsts.append(index)
+      starts.append(index)
       total = size
-  return np.array(firsts, np.int64)
+  return np.array(starts, np.int64)
 
 
 def make_frame_source(
@@ -237,12 +238,12 @@ def make_frame_source(
   Args:
     data: an RLDS data set; or a data set of sequences, `Trajectory`s
       `[L, ...]`, each of which is written as one item.
-    tables: which items go into which table.
-    options: how the data is converted. Sequences are written as they are, so
-      for them only `identity` can be set.
+    tables: the items of each table.
+    options: how the data is converted. Sequences are written unchanged, so they
+      allow only `identity` and `one_episode_chunks`.
 
   Raises:
-    ValueError: if `data` is neither, or an argument does not go with it.
+    ValueError: if `data` is neither, or an argument does not apply to it.
   """
   options = options_lib.complete(options)
   if isinstance(tables, items_lib.TableItems):
@@ -253,8 +254,8 @@ def make_frame_source(
     if options.episode_id is not None and table.crosses_episodes:
       raise ValueError(
           f'The items of table {table.table_name!r} cross episodes, so they'
-          ' depend on the order of the data set, and an episode_id is for keys'
-          ' that do not. Leave it out, or choose another end of windows.'
+          ' depend on the order of the data set, but keys from an episode_id do'
+          ' not. Remove episode_id, or choose another end of windows.'
       )
   if options.report is None:
     options = dataclasses.replace(options, report=report_lib.ConversionReport())
@@ -263,11 +264,11 @@ def make_frame_source(
   if chunk_length is None:
     chunk_length = _default_chunk_length(spec)
   checks.check_positive('chunk_length', chunk_length)
-  # Stacked episodes of small steps, which take little memory, are cut into
-  # blocks after the pipeline: a pipeline that does not cut is built sooner.
-  is_stacked = steps_lib.steps_spec(data.element_spec).stacked
-  block_length = blocks_lib.default_block_length(spec)
-  if is_stacked and blocks_lib.step_bytes(spec) < _LARGE_STEP_BYTES:
+  # Stacked episodes of small steps take little memory, so the pipeline need not
+  # cut them into blocks: a pipeline without cutting is built in less time.
+  is_stacked = steps_lib.get_steps_spec(data.element_spec).stacked
+  block_length = steps_lib.default_block_length(spec)
+  if is_stacked and steps_lib.estimate_step_bytes(spec) < _LARGE_STEP_BYTES:
     block_length = None
   return FrameSource(
       spec,
@@ -283,9 +284,9 @@ def make_frame_source(
 
 
 def _default_chunk_length(spec: Any) -> int:
-  """Returns the length of chunks with which items are sampled quickly."""
+  """Returns a chunk length with which items are sampled quickly."""
   sizes = [
-      blocks_lib.step_bytes(leaf)
+      steps_lib.estimate_step_bytes(leaf)
       * (_STRING_FACTOR if leaf.dtype == tf.string else 1)
       for leaf in tf.nest.flatten(spec)
   ]
@@ -295,9 +296,9 @@ def _default_chunk_length(spec: Any) -> int:
 
 
 def _unoptimized() -> tf.data.Options:
-  """Returns options that start a pipeline sooner, for the sake of small pushes.
+  """Returns options that make a pipeline start faster, for small pushes.
 
-  Rewriting and tuning it takes longer than reading some thousand steps.
+  Optimizing and tuning it takes longer than reading some thousand steps.
   """
   options = tf.data.Options()
   options.autotune.enabled = False
@@ -309,7 +310,7 @@ def _unoptimized() -> tf.data.Options:
 def _columns(spec):
   """Returns the path, dtype and shape of every column, as a JSON value."""
   return [
-      [steps_lib.field_path(path), leaf.dtype.name, str(leaf.shape)]
+      [paths.name_of(path), leaf.dtype.name, str(leaf.shape)]
       for path, leaf in tree.flatten_with_path(spec)
   ]
 
@@ -318,31 +319,31 @@ def _source_of_sequences(data, tables, options) -> FrameSource:
   shape = data.element_spec.step_type.shape
   if shape.rank != 1 or shape[0] is None:
     raise ValueError(
-        'What is written is an RLDS data set, as it is before any conversion;'
-        ' or a data set of sequences of a fixed length, Trajectories [L, ...]'
-        ' as of convert_rlds_to_sequences, which unbatch() takes out of'
-        f' batches. But the step_type of these has the shape {shape}.'
+        'The data must be an RLDS data set, before any conversion; or a data'
+        ' set of sequences of a fixed length, Trajectories [L, ...], as'
+        ' convert_rlds_to_sequences returns them (use unbatch() if they are'
+        f' batched). But its step_type has the shape {shape}.'
     )
-  plain = [
-      items_lib.TableItems(each.table_name, priority=each.priority)
-      for each in tables
+  allowed = [
+      items_lib.TableItems(table.table_name, priority=table.priority)
+      for table in tables
   ]
-  if plain != list(tables) or options != options_lib.ConversionOptions(
+  if allowed != list(tables) or options != options_lib.ConversionOptions(
       identity=options.identity, one_episode_chunks=options.one_episode_chunks
   ):
     raise ValueError(
-        'Sequences are written as they are: TableItems can have a priority and'
-        ' nothing else, and of the options identity and one_episode_chunks go'
-        ' with them. The others go with RLDS data alone.'
+        'Sequences are written unchanged, so TableItems may only have a'
+        ' priority, and the options only identity and one_episode_chunks. The'
+        ' other settings are for RLDS data.'
     )
   length = shape[0]
-  spec = steps_lib.without_time(data.element_spec)
+  spec = steps_lib.unstack_spec(data.element_spec)
   windows = windows_lib.Windows(length, length, 'cross')
   return FrameSource(
       spec,
       [dataclasses.replace(table, windows=windows) for table in tables],
       length,
-      data.batch(max(blocks_lib.default_block_length(spec) // length, 1)),
+      data.batch(max(steps_lib.default_block_length(spec) // length, 1)),
       {'sequences': _columns(data.element_spec)},
       options,
       of_sequences=True,

@@ -1,11 +1,12 @@
-"""Sampling by priorities: their importance weights, and those of sequences."""
+"""Importance weights and sequence priorities for prioritized replay."""
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import errors
 
 _NORMALIZATIONS = ('batch', 'table', 'none')
 _IMPOSSIBLE = 'The probability of a sample must be above 0. Found:'
@@ -27,9 +28,9 @@ def importance_weights(
   """Returns the weights that correct a loss for prioritized sampling.
 
   After "Prioritized Experience Replay" (Schaul et al., 2016). `P` is the
-  probability of an item and `N` the size of its table. All normalizations
-  differ by a factor alone. For priorities 1, 4, 9, 16, `priority_exponent` 0.5
-  and `beta` 1, the probabilities are .1, .2, .3, .4, and:
+  probability of an item and `N` the size of its table. The normalizations
+  differ by a constant factor within a batch. For priorities 1, 4, 9, 16,
+  `priority_exponent` 0.5 and `beta` 1, the probabilities are .1, .2, .3, .4:
 
       "batch"  (P / smallest P of the batch) ** -beta
                                       1, .5, .333, .25  if all are in the batch
@@ -38,16 +39,16 @@ def importance_weights(
       "none"   (N * P) ** -beta       2.5, 1.25, .833, .625
 
   Most agents use `"batch"`, whose largest weight is 1, because a sample does
-  not tell the smallest priority of its table. The scale of the loss then varies
-  from batch to batch. With `"table"`, which TorchRL uses, it does not.
+  not include the smallest priority of its table. The scale of the loss then
+  varies from batch to batch. With `"table"`, which TorchRL uses, it does not.
 
   Args:
-    sample_info: Reverb's `SampleInfo`, of `[B]`, `[B, T]` or any other shape.
-    beta: how much of the bias is corrected, from 0 (nothing: all weights are
-      equal) to 1 (all of it). It may be a scalar tensor that grows over time.
-    normalization: which of the above.
-    min_priority: the smallest priority in the table; for `"table"` alone.
-    priority_exponent: the exponent of the table's sampler; for `"table"` alone.
+    sample_info: a `SampleInfo`, of `[B]`, `[B, T]` or any other shape.
+    beta: the amount of correction, from 0 (none: all weights are equal) to 1
+      (full). It may be a scalar tensor that grows over time.
+    normalization: one of the above.
+    min_priority: the smallest priority in the table; only for `"table"`.
+    priority_exponent: the exponent of the table's sampler; only for `"table"`.
 
   Returns:
     The weights, float32, of the shape of `sample_info.probability`: an array if
@@ -63,41 +64,61 @@ def importance_weights(
   is_table = normalization == 'table'
   if {min_priority is not None, priority_exponent is not None} != {is_table}:
     raise ValueError(
-        'normalization="table" needs min_priority and priority_exponent, and'
-        f' the others need neither, but normalization={normalization!r} has'
+        'Only normalization="table" needs min_priority and priority_exponent,'
+        f' and it needs both. But normalization={normalization!r} has'
         f' min_priority={min_priority} and'
         f' priority_exponent={priority_exponent}.'
     )
-  # In eager mode, one operation of TensorFlow takes longer than all in NumPy.
-  is_eager = tf.executing_eagerly()
-  cast, least = (np.asarray, np.min) if is_eager else (tf.cast, tf.reduce_min)
-  probability = cast(sample_info.probability, np.float64)
-  priority = cast(sample_info.priority, np.float64)
-  exponent = cast(beta, np.float64)
-  checked = _check_above_0(probability, _IMPOSSIBLE)
-  checked += _check_above_0(priority, _NO_PRIORITY)
+  if tf.executing_eagerly():
+    return _eager_weights(
+        sample_info, beta, normalization, min_priority, priority_exponent
+    )
+  probability = tf.cast(sample_info.probability, tf.float64)
+  priority = tf.cast(sample_info.priority, tf.float64)
+  exponent = tf.cast(beta, tf.float64)
+  checked = [
+      *_check_above_0(probability, _IMPOSSIBLE),
+      *_check_above_0(priority, _NO_PRIORITY),
+  ]
   with tf.control_dependencies(checked):
     if is_table:
-      ratio = priority / cast(min_priority, np.float64)
+      ratio = priority / tf.cast(min_priority, tf.float64)
       exponent = priority_exponent * exponent
     elif normalization == 'batch':
-      ratio = probability / least(probability)
+      ratio = probability / tf.reduce_min(probability)
     else:
-      ratio = cast(sample_info.table_size, np.float64) * probability
-    weights = cast(ratio**-exponent, np.float32)
-  if is_eager and not isinstance(sample_info.probability, np.ndarray):
-    return tf.constant(weights)
-  return weights
+      ratio = tf.cast(sample_info.table_size, tf.float64) * probability
+    return tf.cast(ratio**-exponent, tf.float32)
+
+
+def _eager_weights(
+    sample_info, beta, normalization, min_priority, priority_exponent
+):
+  """Computes the weights in NumPy, which is faster than eager TensorFlow."""
+  probability = np.asarray(sample_info.probability, np.float64)
+  priority = np.asarray(sample_info.priority, np.float64)
+  for values, message in (probability, _IMPOSSIBLE), (priority, _NO_PRIORITY):
+    if not (values > 0).all():
+      invalid = values[~(values > 0)][:16].tolist()
+      raise tf.errors.InvalidArgumentError(None, None, f'{message} {invalid}')
+  exponent = float(beta)
+  with np.errstate(divide='ignore', invalid='ignore'):  # As in a graph.
+    if normalization == 'table':
+      ratio = priority / float(min_priority)
+      exponent *= priority_exponent
+    elif normalization == 'batch':
+      ratio = probability / probability.min(initial=np.inf)
+    else:
+      ratio = np.asarray(sample_info.table_size, np.float64) * probability
+    weights = (ratio**-exponent).astype(np.float32)
+  if isinstance(sample_info.probability, np.ndarray):
+    return weights
+  return tf.convert_to_tensor(weights)
 
 
 def _check_above_0(values, message):
-  """Returns what raises an error in a graph; in eager mode it is raised now."""
-  if not isinstance(values, np.ndarray):
-    return [tf.debugging.Assert(tf.reduce_all(values > 0), [message, values])]
-  if not (values > 0).all():
-    found = values[~(values > 0)][:16].tolist()
-    raise tf.errors.InvalidArgumentError(None, None, f'{message} {found}')
-  return []
+  """Returns operations of a graph that raise an error."""
+  return errors.check_true(tf.reduce_all(values > 0), message, values)
 
 
 def sequence_priority(
@@ -109,9 +130,9 @@ def sequence_priority(
   """Returns `max_weight * max + (1 - max_weight) * mean` of the steps.
 
   This is the priority of R2D2 ("Recurrent Experience Replay in Distributed
-  Reinforcement Learning", Kapturowski et al., 2019), where that of a step is
-  the absolute TD error. Steps 1, 2, 3 and 6 have 0.9 * 6 + 0.1 * 3 = 5.7. Use
-  it in a train step that updates priorities, or for the first priorities:
+  Reinforcement Learning", Kapturowski et al., 2019), where the priority of a
+  step is its absolute TD error. Steps 1, 2, 3 and 6 give 0.9 * 6 + 0.1 * 3 =
+  5.7. Use it to update priorities, or for the first priorities:
 
       rlds2reverb.TableItems(
           'sequences', rlds2reverb.Windows(80, 40),
@@ -124,7 +145,7 @@ def sequence_priority(
     max_weight: the weight of the largest, from 0 to 1.
 
   Returns:
-    The priorities, float64 `[...]`. A sequence none of whose steps counts has
+    The priorities, float64 `[...]`. A sequence without a step that counts has
     priority 0.
 
   Raises:
@@ -141,79 +162,3 @@ def sequence_priority(
   count = tf.reduce_sum(tf.cast(mask, tf.float64), axis=-1)
   mean = tf.math.divide_no_nan(tf.reduce_sum(steps, axis=-1), count)
   return max_weight * tf.reduce_max(steps, axis=-1) + (1 - max_weight) * mean
-
-
-class SampledReplayBuffer:
-  """The base class of replay buffers, with a Reverb server and without."""
-
-  def get_next(
-      self,
-      sample_batch_size: Optional[int] = None,
-      num_steps: Optional[int] = None,
-      time_stacked: bool = True,
-  ) -> Tuple[Any, Any]:
-    """Returns the next item, or batch of items.
-
-    Each call goes on where the last one of the same arguments stopped. Many
-    batches are taken faster from `as_dataset`.
-
-    Args:
-      sample_batch_size: the number of items `B` in a batch; None for an item.
-      num_steps: the number of frames of an item, if the replay buffer does not
-        know it.
-      time_stacked: whether the frames of an item are stacked, `[B, L, ...]`;
-        otherwise they are a tuple of `L` frames, `[B, ...]`.
-
-    Returns:
-      A pair of frames and their `SampleInfo`.
-    """
-    frames, info = self._next_batch(sample_batch_size, num_steps)
-    if time_stacked:
-      return frames, info
-    axis = 0 if sample_batch_size is None else 1
-    leaves = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(frames)]
-    steps = [tf.nest.pack_sequence_as(frames, step) for step in zip(*leaves)]
-    return tuple(steps), info
-
-  def importance_weights(
-      self,
-      sample_info: Any,
-      beta: Union[float, tf.Tensor],
-      *,
-      normalization: str = 'batch',
-  ) -> tf.Tensor:
-    """Returns the weights that correct a loss for prioritized sampling.
-
-    Args:
-      sample_info: the `SampleInfo` of a batch.
-      beta: how much of the bias is corrected: 0 nothing, 1 all.
-      normalization: `"batch"`, `"none"` or, without a server, `"table"`; see
-        `replay.importance_weights`.
-
-    Returns:
-      The weights, float32, of the shape of `sample_info.probability`.
-
-    Raises:
-      ValueError: if items are not sampled by priorities, or an argument is not
-        valid.
-    """
-    others = self._importance_arguments(sample_info, normalization)
-    return importance_weights(
-        sample_info, beta, normalization=normalization, **others
-    )
-
-  def _importance_arguments(
-      self, sample_info: Any, normalization: str
-  ) -> Dict[str, Any]:
-    """Returns what a normalization needs, or raises a ValueError."""
-    raise NotImplementedError
-
-  def _next_batch(
-      self, sample_batch_size: Optional[int], num_steps: Optional[int]
-  ) -> Tuple[Any, Any]:
-    """Returns the next pair of frames and their `SampleInfo`."""
-    raise NotImplementedError
-
-  # TF-Agents' own `get_next` calls this, and says that it is deprecated.
-  def _get_next(self, sample_batch_size, num_steps, time_stacked):
-    return self.get_next(sample_batch_size, num_steps, time_stacked)

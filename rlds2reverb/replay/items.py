@@ -1,4 +1,4 @@
-"""The items that a table gets from a stream of trajectories."""
+"""`TableItems`: the items of episodes in a table."""
 
 import dataclasses
 import math
@@ -13,8 +13,8 @@ from rlds2reverb.episodes import windows as windows_lib
 
 _REFUSED = {
     windows_lib.EndOfEpisode.REPEAT_LAST: (
-        'Items refer to frames that their table holds once. Take "zero_pad", or'
-        ' write the sequences of convert_rlds_to_sequences.'
+        'A table holds each frame once, so items cannot repeat frames. Use'
+        ' "zero_pad", or write the sequences of convert_rlds_to_sequences.'
     )
 }
 
@@ -23,27 +23,27 @@ Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class TableItems:
-  """The items of every episode that go into a table.
+  """Defines the items of every episode in a table.
 
-  An item is a window of consecutive frames that is sampled as one, or a whole
-  episode. A row of padding is a boundary: a frame of zeros whose step type is
-  LAST. The settings are those of the TF-Agents observers.
+  An item is a window of consecutive frames, which are sampled together, or a
+  complete episode. A padding row is a boundary: a frame of zeros whose step
+  type is LAST. The settings correspond to the TF-Agents observers.
 
   Attributes:
     table_name: the name of the table.
-    windows: which windows of frames are items, with any end but
-      `"repeat_last"`, as a table holds every frame once; or None for items that
-      are whole episodes.
-    max_sequence_length: the largest number of frames of an item that is a whole
-      episode, or None for no limit.
-    bypass_longer_episodes: whether an episode that is longer is left out with a
-      warning. By default it is an error.
+    windows: the windows of frames that are items, with any end except
+      `"repeat_last"`, because a table holds every frame once; or None if items
+      are complete episodes.
+    max_sequence_length: the maximum number of frames of an item that is a
+      complete episode; None for no limit.
+    bypass_longer_episodes: whether longer episodes are skipped with a warning.
+      By default they are an error.
     priority: the priority of every item; or a function that is called in graph
       mode with the `Trajectory` of each item, `[L, ...]`, and returns its
       priority.
 
   Raises:
-    ValueError: if a setting is not valid, or two of them do not go together.
+    ValueError: if a setting is not valid, or two of them cannot be combined.
   """
 
   table_name: str
@@ -65,7 +65,7 @@ class TableItems:
       if self.windows is not None:
         raise ValueError(
             f'The items of table {self.table_name!r} have windows, and'
-            ' max_sequence_length is for whole episodes.'
+            ' max_sequence_length is for complete episodes.'
         )
     if not callable(self.priority) and not 0 <= self.priority < math.inf:
       raise ValueError(
@@ -75,12 +75,12 @@ class TableItems:
 
   @property
   def sequence_length(self) -> Optional[int]:
-    """The number of frames of an item; None for whole episodes."""
+    """The number of frames of an item; None for complete episodes."""
     return None if self.windows is None else self.windows.length
 
   @property
   def crosses_episodes(self) -> bool:
-    """Whether items go on into the next episode."""
+    """Whether items continue in the next episode."""
     return self.windows is not None and self.windows.crosses_episodes
 
   @property
@@ -89,21 +89,21 @@ class TableItems:
     return self.windows is not None and self.windows.pads_episodes
 
   def is_too_long(self, lengths: np.ndarray) -> np.ndarray:
-    """Returns which episodes of `lengths` frames are longer than an item."""
+    """Returns which episodes of `lengths` frames exceed the maximum."""
     return lengths > (self.max_sequence_length or math.inf)
 
   def padding(self, lengths: np.ndarray) -> np.ndarray:
-    """Returns how many padding frames follow episodes of `lengths` frames."""
+    """Returns the number of padding frames after episodes of `lengths`."""
     if self.windows is None:
       return np.zeros_like(lengths)
     return self.windows.padding(lengths)
 
   def count(self, lengths: np.ndarray) -> np.ndarray:
-    """Returns how many items episodes have, int64 `[E]`.
+    """Returns the number of items of episodes, int64 `[E]`.
 
     Args:
-      lengths: how many frames each has; or, where items cross episodes, all
-        the data has.
+      lengths: the number of frames of each episode; or of all data, if items
+        cross episodes.
     """
     if self.windows is None:
       return np.where(self.is_too_long(lengths), 0, 1)

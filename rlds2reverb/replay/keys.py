@@ -1,33 +1,30 @@
-"""The 64-bit keys of items, chunks and episodes."""
+"""The 64-bit keys of items, chunks and episodes in Reverb."""
 
 import hashlib
 import json
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.episodes import draws
-from rlds2reverb.replay import frames as frames_lib
-from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay import places
+from rlds2reverb.episodes import random as random_lib
 
 
 class KeyMaker:
-  """Makes keys.
+  """Makes keys, random ones or hashes of an identity.
 
-  A table holds each key once. So if keys depend on the content of items alone,
+  A table holds each key once. So if keys are hashes of the identity of an item,
   an item that is inserted twice is in the table once. Under an identity, equal
-  arguments give equal keys in every process. Without one, keys are random.
+  arguments give equal keys in every process.
   """
 
   def __init__(self, identity: Optional[Any], settings: Any = None):
     """Creates the maker of keys.
 
     Args:
-      identity: a value that identifies the data, of the types
-        that `identity.fingerprint` takes. None asks for random keys.
-      settings: everything else that the content depends on, of the same types.
+      identity: a value that identifies the data, of the types that
+        `identity.fingerprint` accepts. With None, keys are random.
+      settings: everything else that the items depend on, of the same types.
 
     Raises:
       ValueError: if `identity` holds a value that another process may not
@@ -38,77 +35,32 @@ class KeyMaker:
     if identity is not None:
       self._fingerprint = identity_lib.fingerprint(identity, settings)
 
-  def of(
+  def make_keys(
       self,
       parts: Callable[[int], Sequence[Any]],
       index: np.ndarray,
       positions: np.ndarray,
   ) -> np.ndarray:
-    """Returns the keys of positions in episodes, uint64 `[N]`.
+    """Returns keys, uint64 `[N]`.
 
     Args:
-      parts: a function of an index, on whose JSON values the keys depend. It is
-        called once for each index, and not for random keys.
+      parts: a function of an index that returns the JSON values to hash. It is
+        called once for each distinct index, and not for random keys.
       index: the index of each key, not decreasing, `[N]`.
-      positions: the position of each in its episode, `[N]`.
+      positions: a number that distinguishes keys of the same index, such as the
+        position of an item in its episode, `[N]`.
     """
     is_new = np.diff(index, prepend=-1) > 0
     if self._fingerprint is None:
-      content = self._generator.bytes(8 * np.count_nonzero(is_new))
+      hashes = self._generator.bytes(8 * np.count_nonzero(is_new))
     else:
-      content = b''.join(map(self._hash, map(parts, index[is_new].tolist())))
-    bases = np.frombuffer(content, '<u8')[np.cumsum(is_new) - 1]
-    # Two positions under one base never have the same key.
+      hashes = b''.join(
+          self._hash(parts(first)) for first in index[is_new].tolist()
+      )
+    bases = np.frombuffer(hashes, '<u8')[np.cumsum(is_new) - 1]
+    # Different positions of one hash always give different keys.
     steps = positions.astype(np.uint64) + np.uint64(1)
-    return draws.mix_bits(bases + steps * np.uint64(draws.GOLDEN))
-
-  def of_items(
-      self,
-      table: items_lib.TableItems,
-      segment: frames_lib.Segment,
-      items: places.Items,
-  ) -> np.ndarray:
-    """Returns the keys of the items of a table in a segment, uint64 `[N]`."""
-    of = ['item', table.table_name, table.sequence_length]
-    if table.crosses_episodes:
-      return self.of(lambda _: of, items.episode, items.frame)
-    return self.of(
-        lambda index: [*of, segment.episode_ids[index]],
-        items.episode,
-        items.frame + segment.step[items.episode],
-    )
-
-  def of_chunks(
-      self,
-      placed: places.Placed,
-      cuts: Tuple[np.ndarray, np.ndarray, np.ndarray],
-      chunk_length: int,
-  ) -> np.ndarray:
-    """Returns the keys of chunks, uint64 `[K]`; `cuts` is of `cut_chunks`."""
-    segment, (starts, first, last) = placed.segment, cuts
-    columns = np.stack([segment.step, segment.length, placed.padding], 1)
-    # The same frames may be followed by other padding, or by other episodes.
-    episodes = list(zip(segment.episode_ids, columns.tolist()))
-    parts = lambda chunk: [
-        'chunk',
-        episodes[first[chunk] : last[chunk]],
-        chunk_length,
-    ]
-    # Chunks of one episode have one base, that of the first of them.
-    index = np.searchsorted(first, first)
-    return self.of(parts, index, starts[:-1] - placed.origin[first])
-
-  def of_episodes(
-      self, segment: frames_lib.Segment, episode: np.ndarray
-  ) -> np.ndarray:
-    """Returns the keys by which a server counts episodes, uint64 `[K]`.
-
-    Args:
-      segment: the segment.
-      episode: the index there of the episode of each chunk, not decreasing.
-    """
-    of = lambda each: ['episode', segment.episode_ids[each]]
-    return self.of(of, episode, segment.step[episode])
+    return random_lib.mix_bits(bases + steps * np.uint64(random_lib.GOLDEN))
 
   def _hash(self, parts) -> bytes:
     content = json.dumps([self._fingerprint, *parts]).encode()

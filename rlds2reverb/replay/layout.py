@@ -1,34 +1,259 @@
-"""Lays segments of frames out as the chunks and items of Reverb.
+"""Lays out the frames of episodes as the chunks and items of Reverb.
 
-    frames     |  0  1  2  3 |  4  5  6  7 |  8  9 |
-    chunks     |      a      |      b      |   c   |
-    an item               [3, 6)  =  a[3:4] + b[0:2]
+Rows are numbered by their *positions*, which count all rows from the start of
+the data, including the padding (P) that follows episodes:
 
-All episodes of a segment are laid out by the same arithmetic on arrays, since
-Python for each episode would be slow.
+    frames          |  0  1  2 |        |  3  4 |
+    positions       |  0  1  2    3  4     5  6    7
+    with padding    |  0  1  2    P  P  |  3  4    P  |
+
+A chunk holds consecutive rows, and an item refers to slices of chunks. So items
+that overlap, and items of several tables, share their rows:
+
+    frames          |  0  1  2  3 |  4  5  6  7 |  8  9 |
+    chunks          |      a      |      b      |   c   |
+    an item                  [3, 6)  =  a[3:4] + b[0:2]
+
+A server needs several hundred bytes for each column of each chunk, so short
+chunks take much memory. A sampler reads complete chunks, so long chunks sample
+slowly. Short episodes of one segment share chunks:
+
+    episodes        |  0  1  2 |  0  1  P |  0  1 |  0  1  2  3  4 ...
+    chunks          |            a                |        b       |  c
+
+A segment is one or several complete episodes, which are laid out together by
+array operations: a Python loop over episodes would be slow.
 """
 
 import collections
 import itertools
 import time
-from typing import Any, Iterator, List, NamedTuple, Optional, Set
+from typing import (
+    Any,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+)
 
 from absl import logging
 import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.episodes import blocks as blocks_lib
+from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import encoding
 from rlds2reverb.replay import frames as frames_lib
+from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import keys as keys_lib
-from rlds2reverb.replay import places
 from rlds2reverb.replay import priorities as priorities_lib
 
-# Larger requests are not sent faster, and a server holds several at a time.
+# Larger requests are not sent faster, and a server holds several in memory.
 _BATCH_BYTES = 512 << 10
-# Protocol buffers abort the process of a server that gets more than 2 GB.
+# Protocol buffers abort a server process that receives more than 2 GB.
 _MAX_BATCH_BYTES = (2 << 30) - (1 << 20)
+
+
+class PositionedSegment(NamedTuple):
+  """A segment and the positions of its rows.
+
+  Attributes:
+    segment: the segment, of `E` episodes.
+    origins: the position of the first frame of each episode, int64 `[E]`.
+    padding: the number of padding rows after each episode, int64 `[E]`.
+    rows: the frames with their padding, preceded by the rows that items need
+      which begin before the segment.
+    end: the position after the last row.
+  """
+
+  segment: frames_lib.Segment
+  origins: np.ndarray
+  padding: np.ndarray
+  rows: Any
+  end: int
+
+  @property
+  def begin(self) -> int:
+    """The position of the first of `rows`."""
+    return self.end - len(self.rows.step_type)
+
+
+def assign_positions(
+    segment: frames_lib.Segment,
+    tables: Sequence[items_lib.TableItems],
+    position: int,
+    rows_before: Sequence[Any],
+) -> PositionedSegment:
+  """Assigns positions to the frames of a segment, and adds padding.
+
+  As in TF-Agents, padding consists of boundary frames: all values are zero,
+  except for the step type, which is LAST.
+
+  Args:
+    segment: the segment.
+    tables: the tables of its items.
+    position: the position of its first frame.
+    rows_before: the rows directly before it, if items need them.
+  """
+  lengths, frames = segment.length, segment.frames
+  padding = segment.is_end * np.max(
+      [table.padding(lengths) for table in tables], axis=0
+  )
+  ends = position + np.cumsum(lengths + padding)
+  if padding.any():
+    index = np.repeat(segment.row_splits[1:], padding)
+
+    def pad(leaf, value=0):
+      value = b'' if leaf.dtype == object else value
+      return np.insert(leaf, index, value, axis=0)
+
+    frames = tf.nest.map_structure(pad, frames)._replace(
+        step_type=pad(frames.step_type, ts.StepType.LAST)
+    )
+  rows = frames_lib.concatenate([*rows_before, frames])
+  origins = ends - lengths - padding
+  return PositionedSegment(segment, origins, padding, rows, int(ends[-1]))
+
+
+class PositionedItems(NamedTuple):
+  """The items of a table, arrays `[N]`.
+
+  Attributes:
+    episode: the index of the episode of each item; 0 if items cross episodes.
+    frame: the index of its first frame in the episode; in all data, if items
+      cross episodes.
+    start: the position of its first row.
+    end: the position after its last row.
+    priority: its priority, float64.
+    key: its key, uint64; 0 until `Layout` assigns it.
+  """
+
+  episode: np.ndarray
+  frame: np.ndarray
+  start: np.ndarray
+  end: np.ndarray
+  priority: np.ndarray
+  key: np.ndarray
+
+  def slice(self, begin: int, end: int) -> 'PositionedItems':
+    """Returns the items `[begin, end)`."""
+    return PositionedItems(*[column[begin:end] for column in self])
+
+
+def find_items(
+    table: items_lib.TableItems, positioned: PositionedSegment
+) -> PositionedItems:
+  """Returns the items of a table that end in a segment, in order.
+
+  Priorities that are a function of the rows are 0 here.
+
+  Raises:
+    ValueError: if an episode is longer than the table accepts.
+  """
+  segment, origins = positioned.segment, positioned.origins
+  length = table.sequence_length
+  if table.windows is None:
+    is_too_long = table.is_too_long(segment.length)
+    if is_too_long.any() and not table.bypass_longer_episodes:
+      raise ValueError(
+          f'Episode {segment.episode_ids[np.argmax(is_too_long)]} has more'
+          f' frames than the {table.max_sequence_length} that an item of'
+          f' table {table.table_name!r} may have. Raise max_sequence_length,'
+          ' or skip such episodes: bypass_partial_episodes=True of the'
+          ' observer, bypass_longer_episodes=True of TableItems.'
+      )
+    episode = np.flatnonzero(segment.is_end & ~is_too_long)
+    frame, length = np.zeros_like(episode), segment.length[episode]
+  elif table.crosses_episodes:
+    ends = np.array([positioned.end])
+    episode, frame = table.windows.find(ends, origins[:1])
+    origins = np.array([0])
+  else:
+    episode, frame = table.windows.find(segment.length, is_end=segment.is_end)
+  start = origins[episode] + frame
+  priority = 0.0 if callable(table.priority) else float(table.priority)
+  return PositionedItems(
+      episode,
+      frame,
+      start,
+      start + length,
+      np.full(len(start), priority),
+      np.zeros(len(start), np.uint64),
+  )
+
+
+class ChunkTable(NamedTuple):
+  """Consecutive chunks that items refer to.
+
+  Attributes:
+    starts: the positions of their first rows, and of the end, int64 `[K + 1]`.
+    keys: their keys, uint64 `[K]`.
+  """
+
+  starts: np.ndarray = np.zeros(1, np.int64)
+  keys: np.ndarray = np.zeros(0, np.uint64)
+
+  def chunk_of(self, position: Any) -> Any:
+    """Returns the index of the chunk that holds a position; `K` at the end."""
+    return np.searchsorted(self.starts, position, 'right') - 1
+
+  def stops_of(self, items: PositionedItems) -> np.ndarray:
+    """Returns the index after the last chunk of each item, `[N]`."""
+    return np.searchsorted(self.starts, items.end)
+
+  def slices_of(self, items: PositionedItems) -> encoding.ChunkSlices:
+    """Returns the slices of chunks that items consist of."""
+    first = self.chunk_of(items.start)
+    counts = self.stops_of(items) - first
+    item, chunk = windows_lib.expand_ranges(first, counts, 1)
+    begins = np.maximum(items.start[item], self.starts[chunk])
+    return encoding.ChunkSlices(
+        np.cumsum(np.append(0, counts)),
+        self.keys[chunk],
+        begins - self.starts[chunk],
+        np.minimum(items.end[item], self.starts[chunk + 1]) - begins,
+    )
+
+
+class ChunkBounds(NamedTuple):
+  """The bounds of the chunks of a segment.
+
+  Attributes:
+    starts: the position of the first row of each chunk, and of the end, int64
+      `[K + 1]`.
+    first_episode: the first episode with rows in each chunk, int64 `[K]`.
+    stop_episode: the episode after the last one, int64 `[K]`.
+  """
+
+  starts: np.ndarray
+  first_episode: np.ndarray
+  stop_episode: np.ndarray
+
+
+def cut_chunks(
+    positioned: PositionedSegment, chunk_length: int, share_chunks: bool
+) -> ChunkBounds:
+  """Cuts the rows of a segment into chunks.
+
+  Args:
+    positioned: the segment.
+    chunk_length: the maximum number of rows of a chunk.
+    share_chunks: whether episodes may share a chunk.
+  """
+  sizes = positioned.segment.length + positioned.padding
+  first = frames_lib.group_starts(sizes, chunk_length if share_chunks else 0)
+  stop = np.append(first[1:], len(sizes))
+  begins = positioned.origins[first]
+  num_rows = np.append(begins[1:], positioned.end) - begins
+  counts = -(-num_rows // chunk_length)
+  group, starts = windows_lib.expand_ranges(begins, counts, chunk_length)
+  return ChunkBounds(
+      np.append(starts, positioned.end), first[group], stop[group]
+  )
 
 
 class Batch(NamedTuple):
@@ -36,9 +261,9 @@ class Batch(NamedTuple):
 
   Attributes:
     chunks: encoded chunks.
-    items: encoded items. They refer to chunks of this batch and to chunks that
-      the batch before kept.
-    keep_chunk_keys: the keys of the chunks that later batches refer to.
+    items: encoded items. They refer to chunks of this batch, and to chunks that
+      the previous batch kept.
+    keep_chunk_keys: the keys of the chunks that later batches may refer to.
   """
 
   chunks: List[bytes]
@@ -47,32 +272,41 @@ class Batch(NamedTuple):
 
 
 class Layout:
-  """Turns segments of frames, in their order, into batches.
+  """Converts segments of frames, in order, to batches of chunks and items.
 
   Attributes:
     num_frames: the number of frames so far.
-    num_items: the number of items so far of each table, by its name.
+    num_items: the number of items so far in each table, by its name.
   """
 
   def __init__(
-      self, source: frames_lib.FrameSource, inserted_at: Optional[int] = None
+      self,
+      source: frames_lib.FrameSource,
+      inserted_at: Optional[int] = None,
+      *,
+      priority_ranges: Optional[
+          Mapping[str, priorities_lib.PriorityRange]
+      ] = None,
   ):
     """Creates the layout of the frames of a source.
 
     Args:
-      source: the frames, and which items to make of them.
-      inserted_at: the date of the first item, in nanoseconds, by which a server
-        orders items; every further item is a nanosecond younger. The default is
-        now.
+      source: the frames, and the tables of their items.
+      inserted_at: the time of the first item, in nanoseconds since the epoch.
+        Each further item is a nanosecond younger, because a server orders items
+        by this time. The default is the current time.
+      priority_ranges: the priorities that tables can sample, by the name of the
+        table.
 
     Raises:
       ValueError: if there is no table, if two items of one length are of one
-        table, or if items of one table cross episodes
-        between which items of another one are padded.
+        table, if items of one table cross episodes between which items of
+        another one are padded, or if the priority of a table is outside of its
+        range.
     """
     tables = source.tables
     if not tables:
-      raise ValueError('There must be a table that the items go into.')
+      raise ValueError('There must be a table for the items.')
     lengths = {(table.table_name, table.sequence_length) for table in tables}
     if len(lengths) < len(tables):
       raise ValueError(
@@ -83,72 +317,84 @@ class Layout:
     padded = [table for table in tables if table.pads_episodes]
     if crossing and padded:
       raise ValueError(
-          f'The items of table {crossing[0].table_name!r} cross episodes,'
-          f' between which those of table {padded[0].table_name!r} are padded.'
-          ' Write them one after the other.'
+          f'The items of table {crossing[0].table_name!r} cross episodes, but'
+          f' the items of table {padded[0].table_name!r} are padded between'
+          ' episodes. Write one table after the other.'
       )
     self.num_frames = 0
     self.num_items = {table.table_name: 0 for table in tables}
     self._source = source
-    self._crossing = [table.windows for table in crossing]
+    self._crossing = [
+        table.windows for table in crossing if table.windows is not None
+    ]
     # An observer whose items cross episodes writes all data as one episode of
-    # Reverb. Sequences are an episode each.
+    # Reverb. Sequences are one episode each.
     self._is_one_episode = len(crossing) == len(tables) and not (
         source.of_sequences
     )
-    self._keys = keys_lib.KeyMaker(source.options.identity, source.settings)
+    self._key_maker = keys_lib.KeyMaker(
+        source.options.identity, source.settings
+    )
     self._priority_fns = {
-        number: priorities_lib.batched(table.priority)
-        for number, table in enumerate(tables)
+        index: priorities_lib.batched(table.priority)
+        for index, table in enumerate(tables)
         if callable(table.priority)
     }
-    self._date = time.time_ns() if inserted_at is None else inserted_at
+    self._ranges = priority_ranges or {}
+    for table in tables:
+      if table.table_name in self._ranges and not callable(table.priority):
+        self._ranges[table.table_name].check(table.priority)
+    self._next_time = time.time_ns() if inserted_at is None else inserted_at
     self._num_bypassed = 0
     self._episode_ids: Set[Any] = set()
-    self._episode_key = 0  # Of all data, once it is known.
-    # What items that cross into the next segment need: chunks and rows.
-    self._chunks = places.Chunks()
+    # The key of the only episode, if all data is one; 0 before the first chunk.
+    self._single_episode_key = 0
+    # The chunks and rows of items that cross into the next segment.
+    self._chunks = ChunkTable()
     self._rows_before: List[Any] = []
 
   def add(self, segment: frames_lib.Segment) -> Iterator[Batch]:
     """Yields the batches of a segment.
 
     Raises:
-      ValueError: if an episode is longer than a table takes; if two episodes
+      ValueError: if an episode is longer than a table accepts; if two episodes
         have the same `episode_id` under an identity; if a priority is not a
-        number from 0 up; or if a chunk is too large for a message. The episodes
-        before it come first then, and nothing of it.
+        number from 0 up, or outside of the range of its table; or if a chunk is
+        too large for a message. The batches of all earlier episodes come
+        first. Of the episode itself there are none, unless a later chunk of it
+        is too large.
     """
     try:
-      placed = [self._place(segment)]
+      positioned = [self._prepare(segment)]
     except Exception:
       count = len(segment.episode_ids)
       if count == 1:
         raise
-      # One by one, so that the error comes after the episodes before.
-      each = np.arange(count)[:, np.newaxis]
-      placed = map(self._place, map(segment.choose, each))
-    for one in placed:
-      yield from self._lay_out(*one)
+      # One episode at a time, so that the valid episodes before come first.
+      episodes = np.arange(count)[:, np.newaxis]
+      positioned = map(self._prepare, map(segment.choose, episodes))
+    for positioned_segment, items in positioned:
+      yield from self._encode(positioned_segment, items)
 
   def batches(self) -> Iterator[Batch]:
-    """Yields the batches of all that the source has; see `add`."""
+    """Yields the batches of all segments of the source; see `add`."""
     for segment in self._source.segments():
       yield from self.add(segment)
     self.warn()
 
   def warn(self) -> None:
-    """Logs how many episodes were left out, if any were."""
+    """Logs the number of skipped episodes, if there are any."""
     if self._num_bypassed:
       logging.warning(
-          'Left out %d episodes that are longer than max_sequence_length.',
+          'Skipped %d episodes that are longer than max_sequence_length.',
           self._num_bypassed,
       )
 
-  def _place(self, segment):
-    """Returns a segment at its place, and the items of each table.
+  def _prepare(self, segment):
+    """Returns a segment with positions, and the items of each table.
 
-    Nothing changes, here or in an error.
+    It does not modify the layout, so that `add` can repeat it episode by
+    episode.
     """
     tables = self._source.tables
     new_ids = self._new_ids(segment)
@@ -157,125 +403,170 @@ class Layout:
       if counts[episode_id] > 1 or episode_id in self._episode_ids:
         raise ValueError(
             f'Two episodes have the episode_id {episode_id!r}, so their items'
-            ' would have the same keys. Give each its own.'
+            ' would have the same keys. Each episode needs its own id.'
         )
-    placed = places.place(
+    positioned = assign_positions(
         segment, tables, int(self._chunks.starts[-1]), self._rows_before
     )
-    items = [places.find_items(table, placed) for table in tables]
-    for number, function in self._priority_fns.items():
-      priority = _priorities(function, items[number], placed)
-      priorities_lib.check(
-          priority, tables[number].table_name, items[number].frame.item
-      )
-      items[number] = items[number]._replace(priority=priority)
-    return placed, items
+    items = [find_items(table, positioned) for table in tables]
+    for index, function in self._priority_fns.items():
+      name = tables[index].table_name
+      priority = _compute_priorities(function, items[index], positioned)
+      priorities_lib.check(priority, name, items[index].frame.item)
+      if name in self._ranges:
+        self._ranges[name].check(priority)
+      items[index] = items[index]._replace(priority=priority)
+    return positioned, items
 
   def _new_ids(self, segment) -> List[Any]:
-    """Returns the ids of the episodes that start in a segment."""
+    """Returns the ids of the episodes that begin in a segment."""
     if self._source.options.identity is None or self._source.of_sequences:
       return []
     return list(itertools.compress(segment.episode_ids, segment.step == 0))
 
-  def _lay_out(self, placed, items) -> Iterator[Batch]:
-    """Yields the batches of a segment, in each the items that end there."""
-    source, segment, old = self._source, placed.segment, self._chunks
-    cuts = places.cut_chunks(
-        placed, source.chunk_length, not source.options.one_episode_chunks
+  def _encode(self, positioned, items) -> Iterator[Batch]:
+    """Yields batches; each has the items whose last chunk is in it."""
+    source, segment, old = self._source, positioned.segment, self._chunks
+    bounds = cut_chunks(
+        positioned, source.chunk_length, not source.options.one_episode_chunks
     )
-    keys = self._keys.of_chunks(placed, cuts, source.chunk_length)
-    new_chunks = self._encode_chunks(placed, cuts, keys)
-    chunks = places.Chunks(
-        np.concatenate([old.starts[:-1], cuts[0]]),
-        np.concatenate([old.keys, keys]),
+    new_keys = self._chunk_keys(positioned, bounds)
+    new_chunks = self._encode_chunks(positioned, bounds, new_keys)
+    chunks = ChunkTable(
+        np.concatenate([old.starts[:-1], bounds.starts]),
+        np.concatenate([old.keys, new_keys]),
     )
     items = [
-        each._replace(key=self._keys.of_items(table, segment, each))
-        for table, each in zip(source.tables, items)
+        table_items._replace(key=self._item_keys(table, segment, table_items))
+        for table, table_items in zip(source.tables, items)
     ]
-    stops = [chunks.stops_of(each) for each in items]
+    stops = [chunks.stops_of(table_items) for table_items in items]
     # The first chunk that items of later segments need.
-    needed = [windows.first_start(placed.end) for windows in self._crossing]
-    needed = chunks.chunk_of(min(needed, default=placed.end))
-    # Not all of a long episode is encoded at once.
-    row_bytes = blocks_lib.step_bytes(source.spec)
-    step = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
-    for begin in range(len(old.keys), len(chunks.keys), step):
-      end = min(begin + step, len(chunks.keys))
-      batch = Batch(list(itertools.islice(new_chunks, step)), [], [])
+    needed = [windows.first_start(positioned.end) for windows in self._crossing]
+    needed = chunks.chunk_of(min(needed, default=positioned.end))
+    # A long episode is encoded in several batches, not in one.
+    row_bytes = steps_lib.estimate_step_bytes(source.spec)
+    num_chunks = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
+    for begin in range(len(old.keys), len(chunks.keys), num_chunks):
+      end = min(begin + num_chunks, len(chunks.keys))
+      batch = Batch(list(itertools.islice(new_chunks, num_chunks)), [], [])
       keep = [needed]
-      for table, each, stop in zip(source.tables, items, stops):
+      for table, table_items, stop in zip(source.tables, items, stops):
         first, last = np.searchsorted(stop, (begin, end), 'right').tolist()
         batch.items.extend(
-            self._encode_items(table, each.slice(first, last), chunks)
+            self._encode_items(table, table_items.slice(first, last), chunks)
         )
-        keep += chunks.chunk_of(each.start[last : last + 1]).tolist()
+        following = table_items.start[last : last + 1]
+        keep += chunks.chunk_of(following).tolist()
       batch.keep_chunk_keys.extend(chunks.keys[min(keep) : end].tolist())
       size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
       if size > _MAX_BATCH_BYTES:
         raise ValueError(
-            f'A chunk and its items have {size} bytes, and Reverb can take 2'
-            ' GB. Choose a smaller chunk_length.'
+            f'A chunk and its items have {size} bytes, and Reverb accepts 2 GB.'
+            ' Choose a smaller chunk_length.'
         )
-      # Chunks that no item refers to are left out.
+      # A batch that no item refers to, now or later, is dropped.
       if batch.items or batch.keep_chunk_keys:
         yield batch
-    # What the next segment depends on.
     self.num_frames += int(segment.row_splits[-1])
     self._episode_ids.update(self._new_ids(segment))
-    for table, each in zip(source.tables, items):
+    for table, table_items in zip(source.tables, items):
       if table.windows is None:
-        self._num_bypassed += int(segment.is_end.sum()) - len(each.key)
-    self._chunks = places.Chunks(chunks.starts[needed:], chunks.keys[needed:])
+        num_items = len(table_items.key)
+        self._num_bypassed += int(segment.is_end.sum()) - num_items
+    self._chunks = ChunkTable(chunks.starts[needed:], chunks.keys[needed:])
     if self._crossing:
       longest = max(windows.length for windows in self._crossing)
       tail = lambda leaf: leaf[-longest:]
-      self._rows_before = [tf.nest.map_structure(tail, placed.rows)]
+      self._rows_before = [tf.nest.map_structure(tail, positioned.rows)]
 
-  def _encode_chunks(self, placed, cuts, keys) -> Iterator[bytes]:
-    leaves = tf.nest.flatten(placed.rows)
-    starts, first, _ = cuts
-    frames = starts[:-1] - placed.origin[first]
-    episode_keys = self._keys.of_episodes(placed.segment, first)
+  def _item_keys(self, table, segment, items) -> np.ndarray:
+    """Returns the keys of the items of a table, uint64 `[N]`."""
+    prefix = ['item', table.table_name, table.sequence_length]
+    if table.crosses_episodes:
+      return self._key_maker.make_keys(
+          lambda _: prefix, items.episode, items.frame
+      )
+    return self._key_maker.make_keys(
+        lambda episode: [*prefix, segment.episode_ids[episode]],
+        items.episode,
+        items.frame + segment.step[items.episode],
+    )
+
+  def _chunk_keys(self, positioned, bounds) -> np.ndarray:
+    """Returns the keys of chunks, uint64 `[K]`."""
+    segment, chunk_length = positioned.segment, self._source.chunk_length
+    starts, first, stop = bounds
+    columns = np.stack([segment.step, segment.length, positioned.padding], 1)
+    # Equal frames may be followed by other padding, or by other episodes.
+    episodes = list(zip(segment.episode_ids, columns.tolist()))
+    # The chunks of one group of episodes share a hash, and differ in position.
+    group = np.searchsorted(first, first)
+    return self._key_maker.make_keys(
+        lambda k: ['chunk', episodes[first[k] : stop[k]], chunk_length],
+        group,
+        starts[:-1] - positioned.origins[first],
+    )
+
+  def _episode_keys(self, segment, episode) -> np.ndarray:
+    """Returns keys by which a server counts episodes, uint64 `[K]`.
+
+    Args:
+      segment: the segment.
+      episode: the index of the episode of each chunk, not decreasing.
+    """
+    return self._key_maker.make_keys(
+        lambda index: ['episode', segment.episode_ids[index]],
+        episode,
+        segment.step[episode],
+    )
+
+  def _encode_chunks(self, positioned, bounds, keys) -> Iterator[bytes]:
+    leaves = tf.nest.flatten(positioned.rows)
+    starts, first, _ = bounds
+    frames = starts[:-1] - positioned.origins[first]
+    episode_keys = self._episode_keys(positioned.segment, first)
     if self._is_one_episode:
       frames = starts[:-1]
-      self._episode_key = self._episode_key or int(episode_keys[0])
-      episode_keys = np.full(len(keys), self._episode_key, np.uint64)
-    rows = (starts - placed.begin).tolist()
-    numbers = (each.tolist() for each in (keys, episode_keys, frames))
-    for key, episode_key, frame, start, end in zip(*numbers, rows, rows[1:]):
-      columns = [leaf[start:end] for leaf in leaves]
-      yield encoding.encode_chunk(key, episode_key, frame, columns)
+      self._single_episode_key = self._single_episode_key or int(
+          episode_keys[0]
+      )
+      episode_keys = np.full(len(keys), self._single_episode_key, np.uint64)
+    rows = (starts - positioned.begin).tolist()
+    columns = (column.tolist() for column in (keys, episode_keys, frames))
+    for key, episode_key, frame, start, end in zip(*columns, rows, rows[1:]):
+      arrays = [leaf[start:end] for leaf in leaves]
+      yield encoding.encode_chunk(key, episode_key, frame, arrays)
 
   def _encode_items(self, table, items, chunks) -> List[bytes]:
-    dates = self._date + np.arange(len(items.key))
-    self._date += len(dates)
-    self.num_items[table.table_name] += len(dates)
+    times = self._next_time + np.arange(len(items.key))
+    self._next_time += len(times)
+    self.num_items[table.table_name] += len(times)
     return encoding.encode_items(
         table.table_name,
         items.key,
         items.priority,
-        chunks.slices(items),
+        chunks.slices_of(items),
         len(tf.nest.flatten(self._source.spec)),
-        dates,
+        times,
     )
 
 
-def _priorities(function, items, placed) -> np.ndarray:
-  """Returns the priorities of items that a function gives, float64 `[N]`.
+def _compute_priorities(function, items, positioned) -> np.ndarray:
+  """Returns the priorities of items, float64 `[N]`.
 
   Args:
-    function: a function of `priorities.batched`.
+    function: the priority function, as `priorities.batched` returns it.
     items: the items.
-    placed: the rows.
+    positioned: the segment with their rows.
   """
   priorities = np.zeros(len(items.start))
   lengths = items.end - items.start
   for length in np.unique(lengths).tolist():
     chosen = np.flatnonzero(lengths == length)
-    starts = items.start[chosen] - placed.begin
+    starts = items.start[chosen] - positioned.begin
     index = windows_lib.window_index(starts, length)
     priorities[chosen] = function(
-        tf.nest.map_structure(lambda leaf: leaf[index], placed.rows)  # pylint: disable=cell-var-from-loop
+        tf.nest.map_structure(lambda leaf: leaf[index], positioned.rows)  # pylint: disable=cell-var-from-loop
     )
   return priorities

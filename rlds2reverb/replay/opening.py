@@ -21,7 +21,6 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.local import replay_buffer as local_replay_buffer
 from rlds2reverb.replay.server import replay_buffer as server_replay_buffer
-from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.store import folders
 from rlds2reverb.trajectories import options as options_lib
@@ -53,34 +52,32 @@ def open_replay_buffer(
         agent.train(frames)
 
   By default this is an `EpisodesReplayBuffer`, which samples in this process.
-  With `reverb_server=True` it is a `ServerReplayBuffer`, whose server is
-  started here, holds the same items, and stops when the replay buffer is
-  closed, or deleted with all data sets of it. With an address it samples a
-  server that others have filled. What differs between the two is in
-  docs/guides/replay_buffer.md.
+  With `reverb_server=True` it is a `ServerReplayBuffer`. Its server is started
+  in this process, holds the same items, and stops when the replay buffer is
+  closed, or deleted together with all its data sets. With an address it samples
+  a running server. docs/guides/replay_buffer.md compares the two.
 
   Args:
-    data: an RLDS data set, which may be transformed or mixed; what
-      `load_episodes` takes: a directory, or the name of a TFDS data set; the
+    data: an RLDS data set, which may be transformed or mixed; an argument of
+      `load_episodes`, which is a directory or the name of a TFDS data set; the
       directory of a Reverb checkpoint, as `convert` and
       `write_reverb_checkpoint` write it; or a folder of frames that an
       `EpisodesReplayBuffer` has prepared. None if `reverb_server` is an
       address.
-    windows: which windows of frames are items, or None for items that are
-      whole episodes. This and `priority` are those of `TableItems`. The items
-      of a checkpoint that a server starts from, and prepared frames, stay as
-      they are.
+    windows: the windows of frames that are items, or None if items are complete
+      episodes; see `TableItems`. `windows` and `priority` are ignored for
+      prepared frames, and for a checkpoint that a server starts from.
     split: the split of a data set on disk.
-    reverb_server: whether to sample from a Reverb server; or one that is
-      running: its address, `host:port`, a client of it, or itself.
-    table_name: the table of a checkpoint or of a running server, which need not
-      be named if it is the only one.
+    reverb_server: whether to sample from a new Reverb server; or a running
+      server: its address, `host:port`, a client of it, or the server object.
+    table_name: the table of a checkpoint or of a running server. It is optional
+      if there is only one.
     priority: the priority of every item, or a function of its `Trajectory`.
-    reverb_table: a table for the new server, of another kind than the default,
-      which samples uniformly.
-    timeout: how many seconds a server may be silent, or its table empty, before
-      the replay buffer raises an error. A server that comes back in time is
-      sampled further.
+    reverb_table: a table for the new server. By default its table samples
+      uniformly.
+    timeout: the number of seconds that a server may not answer, or its table
+      may be empty, before the replay buffer raises an error. If the server
+      answers in time, sampling continues.
     **kwargs: further arguments of `EpisodesReplayBuffer`; with
       `reverb_server=True`, of `write_reverb_checkpoint`.
 
@@ -88,50 +85,49 @@ def open_replay_buffer(
     The replay buffer.
 
   Raises:
-    FileNotFoundError: if there is no such data, or if it is a checkpoint that
-      is not whole.
+    FileNotFoundError: if the data does not exist, or is an incomplete
+      checkpoint.
     CheckpointError: if a checkpoint is damaged.
-    ConnectionError: if there is no answer from the server.
-    ValueError: if arguments do not go together, if the server has no such
+    ConnectionError: if the server does not answer.
+    ValueError: if arguments cannot be combined, if the server has no such
       table, or if an argument or the data is not valid.
     InvalidArgumentError: if an episode is invalid.
   """
   if windows is not None:
     windows_lib.check_windows(windows)
   length = None if windows is None else windows.length
-  serve_table = functools.partial(_sample_server, timeout, length)
+  open_table = functools.partial(_open_server, timeout, length)
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
           f'The server at {tables_lib.address_of(reverb_server)} has its own'
-          ' data and tables, so data must be None, and other arguments than'
-          ' windows, table_name and timeout must be left out.'
+          ' data and tables, so data must be None, and only windows, table_name'
+          ' and timeout may be given.'
       )
-    return serve_table(reverb_server, table_name)
+    return open_table(reverb_server, table_name)
   if data is None:
     raise ValueError(
-        'There must be data, or reverb_server must be the address of a server'
-        ' that has some.'
+        'Either data must be given, or reverb_server must be the address of a'
+        ' running server.'
     )
   if reverb_table is not None:
     if not reverb_server:
       raise ValueError(
           'reverb_table is for a Reverb server: use reverb_server=True. Without'
-          ' a server, sampler= says how to sample.'
+          ' a server, use sampler= to choose how to sample.'
       )
-    table_kinds.trajectory_signature(
+    tables_lib.to_trajectory_signature(
         reverb_table.name, reverb_table.info.signature
     )
   folder = '' if isinstance(data, tf.data.Dataset) else files.expand(data)
   if folder and reverb_server and records.is_checkpoint(folder):
     if kwargs or reverb_table is not None:
       raise ValueError(
-          f'The server starts from the checkpoint {folder}, with the tables and'
-          f' items that are in it, so {sorted(kwargs) or "reverb_table"} must'
-          ' be left out.'
+          f'The server starts from the checkpoint {folder} with its tables and'
+          f' items, so {sorted(kwargs) or "reverb_table"} cannot be given.'
       )
-    return serve_table(serve.restore_reverb_server(folder), table_name, True)
-  data = _read(data, folder, split, table_name)
+    return open_table(serve.restore_reverb_server(folder), table_name, True)
+  data = _resolve_data(data, folder, split, table_name)
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(
         data, windows, priority=priority, **kwargs
@@ -139,27 +135,27 @@ def open_replay_buffer(
   if not isinstance(data, tf.data.Dataset):
     raise ValueError(
         f'{folder} holds frames that were prepared for a replay buffer without'
-        ' a server. Give the data set that they were made from.'
+        ' a server. Open the data set from which they were prepared.'
     )
   name = _TABLE
   if reverb_table is not None:
     name, kwargs['reverb_tables'] = reverb_table.name, [reverb_table]
   items = items_lib.TableItems(name, windows, priority=priority)
-  # The items go through a checkpoint, which makes the table as large as needed.
+  # The server restores a checkpoint, whose table is as large as needed.
   with tempfile.TemporaryDirectory() as parent:
-    logging.info('The items for the server go through %s.', parent)
+    logging.info('Writing the items for the server to %s.', parent)
     path = os.path.join(parent, 'checkpoint')
     write.write_reverb_checkpoint(data, path, items, **kwargs)
     server = serve.restore_reverb_server(path)
-  return serve_table(server, name, True)
+  return open_table(server, name, True)
 
 
-def _read(data, folder, split, table_name):
-  """Returns the data set, or the folder of prepared frames, of `data`.
+def _resolve_data(data, folder, split, table_name):
+  """Returns an RLDS data set, or a folder of prepared frames.
 
   Args:
     data: see `open_replay_buffer`.
-    folder: the path that `data` may be, or ''.
+    folder: its path, or '' if it is a data set.
     split: the split of a data set on disk.
     table_name: the table of a checkpoint.
   """
@@ -167,12 +163,12 @@ def _read(data, folder, split, table_name):
     tables = list(records.read_tables(folder))
     name = _only_table(table_name, tables, f'The checkpoint {folder}')
     logging.info(
-        'Reading all frames of %s first. A server of restore_reverb_server has'
-        ' them at once.',
+        'Reading all frames of %s first. With restore_reverb_server a server'
+        ' starts without this.',
         folder,
     )
     return checkpoint_episodes.read_checkpoint_episodes(
-        folder, name, whole=True
+        folder, name, require_complete=True
     )
   if table_name is not None:
     raise ValueError(
@@ -186,12 +182,12 @@ def _read(data, folder, split, table_name):
   return loading.load_episodes(data, split)
 
 
-def _sample_server(timeout, length, server, table_name, owns_server=False):
-  """Returns the replay buffer of a server."""
+def _open_server(timeout, length, server, table_name, owns_server=False):
+  """Returns a replay buffer that samples a server."""
   try:
     tables = tables_lib.table_infos(server, None, timeout)
-    of = f'The Reverb server at {tables_lib.address_of(server)}'
-    name = _only_table(table_name, list(tables), of)
+    owner = f'The Reverb server at {tables_lib.address_of(server)}'
+    name = _only_table(table_name, list(tables), owner)
     return server_replay_buffer.ServerReplayBuffer(
         server, name, length, timeout=timeout, owns_server=owns_server
     )
@@ -201,9 +197,10 @@ def _sample_server(timeout, length, server, table_name, owns_server=False):
     raise
 
 
-def _only_table(table_name, tables, of) -> str:
+def _only_table(table_name, tables, owner) -> str:
+  """Returns `table_name`, or the only table of a server or checkpoint."""
   if table_name is None and len(tables) != 1:
     raise ValueError(
-        f'{of} has the tables {sorted(tables)}. Say which one with table_name.'
+        f'{owner} has the tables {sorted(tables)}. Choose one with table_name.'
     )
   return tables[0] if table_name is None else table_name

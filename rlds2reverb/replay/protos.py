@@ -1,11 +1,11 @@
-"""Reverb's protocol buffers: what its checkpoints and requests consist of.
+"""The protocol buffers of Reverb's checkpoints and requests.
 
 `reverb_protos.binpb` holds the descriptors of `reverb/cc/schema.proto` and
 `reverb/cc/checkpointing/checkpoint.proto` of Reverb 0.14.0 (Apache License
-2.0), so that checkpoints can be written and read where Reverb is not installed.
-Where it is, these are its own classes, whichever is imported first. Reverb's
-package lacks the requests of its service. They are in the file, too, with the
-encoded bytes of the messages within them: on the wire these are the same.
+2.0), so that checkpoints can be written and read without Reverb. If Reverb is
+installed, these are its own classes, in any order of imports. The file also
+declares the requests of Reverb's service, which its package omits. Their nested
+messages are declared as `bytes`, which have the same wire format.
 
     message InsertStreamRequest {
       repeated bytes chunks = 1;

@@ -1,7 +1,7 @@
-"""The package `reverb`, imported when something of it is first used.
+"""The package `reverb`, imported lazily.
 
 Reverb has no release for Python 3.12 and later. Functions that need no Reverb
-server work without it, and do not load it.
+server work without it, and do not import it.
 """
 
 import importlib
@@ -25,20 +25,20 @@ def __getattr__(name: str) -> Any:
       raise
     raise ModuleNotFoundError(
         'This needs Reverb, which is not installed: with Python 3.10 or 3.11,'
-        f' pip install {_RELEASE}. There is no release of it for later ones.',
+        f' pip install {_RELEASE}. Later Python versions have no release.',
         name='reverb',
     ) from error
 
 
 class SampleInfo(NamedTuple):
-  """A stand-in for `reverb.SampleInfo`, where Reverb is not installed.
+  """A substitute for `reverb.SampleInfo` if Reverb is not installed.
 
   Attributes:
     key: the key of the item, uint64.
     probability: the probability of drawing the item, float64.
     table_size: the number of items, int64.
     priority: the priority of the item, float64.
-    times_sampled: how often the item was sampled, int32.
+    times_sampled: the number of times the item was sampled, int32.
   """
 
   key: Any
@@ -49,10 +49,10 @@ class SampleInfo(NamedTuple):
 
 
 def sample_info_class() -> Any:
-  """Returns `reverb.SampleInfo`, or one like it where there is no Reverb.
+  """Returns `reverb.SampleInfo`, or its substitute without Reverb.
 
-  Samples of a server and of this process have one structure, so that they can
-  be mixed.
+  Samples of a server and of a local replay buffer then have the same structure,
+  so data sets of both can be mixed.
   """
   try:
     return __getattr__('SampleInfo')

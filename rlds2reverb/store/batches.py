@@ -1,32 +1,25 @@
-"""Batches by their numbers, and their iterator, whose state is a number."""
+"""Random-access batches and a resumable iterator over them."""
 
 import abc
 import collections
 from concurrent import futures
-from typing import Any, Deque, Dict, List, Optional
+from typing import Any, Deque, Dict, Optional
 
 from rlds2reverb.episodes import checks
 
 
 class Batches(abc.ABC):
-  """A sequence of batches: `batches[i]` is number `i`.
+  """A sequence of batches: `batches[i]` is batch number `i`.
 
   Attributes:
-    group_size: how many batches are drawn and read together at most.
-    num_threads: how many threads of an iterator read in advance.
+    num_threads: the number of threads of an iterator that read ahead.
   """
 
-  group_size = 1
   num_threads = 0
 
   @abc.abstractmethod
-  def read(self, first: int, count: int) -> List[Any]:
-    """Returns some batches, from number `first` on.
-
-    Args:
-      first: the number of the first one.
-      count: how many, at most; there may be fewer, and are none after the last.
-    """
+  def read(self, number: int) -> Any:
+    """Returns a batch by its number, or None after the last batch."""
 
   @abc.abstractmethod
   def identity(self) -> str:
@@ -37,11 +30,13 @@ class Batches(abc.ABC):
 
     Raises:
       IndexError: if there is no such batch.
+      TypeError: if `number` is not one integer.
     """
-    batches = self.read(number, 1) if number >= 0 else []
-    if not batches:
+    number = checks.to_index('The number of a batch', number)
+    batch = self.read(number) if number >= 0 else None
+    if batch is None:
       raise IndexError(f'There is no batch {number}.')
-    return batches[0]
+    return batch
 
   def __iter__(self) -> 'BatchIterator':
     return self.iterate()
@@ -57,10 +52,12 @@ class Batches(abc.ABC):
 
     Args:
       start: the number of the first batch.
-      num_threads: how many threads read in advance, which helps where images
-        are decoded; by default those of the batches.
-      num_ahead: how many batches, at most, are in memory then before they are
-        asked for.
+      num_threads: the number of threads that read ahead, which helps if images
+        are decoded; by default the number of the batches.
+      num_ahead: the maximum number of batches that are read ahead.
+
+    Raises:
+      ValueError: if an argument is not an integer in its range.
     """
     if num_threads is None:
       num_threads = self.num_threads
@@ -70,9 +67,8 @@ class Batches(abc.ABC):
 class BatchIterator:
   """An iterator of batches that can save its position.
 
-  Images are decoded and resized outside of Python's lock, so threads keep
-  several cores busy. The position does not count batches that were only read in
-  advance.
+  Images are decoded and resized without Python's lock, so threads keep several
+  cores busy. The position does not count batches that were only read ahead.
 
       iterator = batches.iterate()
       batch = next(iterator)
@@ -89,45 +85,62 @@ class BatchIterator:
     """Creates the iterator; see `Batches.iterate`."""
     checks.check_not_negative('num_threads', num_threads)
     checks.check_positive('num_ahead', num_ahead)
+    checks.check_not_negative('start', start)
     self.position = start
     self._batches = batches
     self._num_threads, self._num_ahead = num_threads, num_ahead
-    # Batches that were read; or where there are threads, what will have one.
-    self._ahead: Deque[Any] = collections.deque()
+    # The batches from `position` on that threads read.
+    self._ahead: Deque[futures.Future] = collections.deque()
     self._executor: Optional[futures.ThreadPoolExecutor] = None
 
   def __iter__(self):
     return self
 
   def __next__(self) -> Any:
-    """Returns the next batch."""
-    ahead, read = self._ahead, self._batches.read
-    if not self._num_threads:
-      if not ahead:
-        ahead.extend(read(self.position, self._batches.group_size))
-      found = [ahead.popleft()] if ahead else []
+    """Returns the next batch.
+
+    After an error, the next call reads the same batch again.
+    """
+    if self._num_threads:
+      batch = self._read_ahead()
     else:
-      if self._executor is None:
-        # Threads do not survive a fork, so they are made as late as possible.
-        self._executor = futures.ThreadPoolExecutor(self._num_threads)
-      while len(ahead) < self._num_ahead:
-        number = self.position + len(ahead)
-        ahead.append(self._executor.submit(read, number, 1))
-      found = ahead.popleft().result()
-    if not found:
+      batch = self._batches.read(self.position)
+    if batch is None:
+      self._drop_ahead()
       raise StopIteration
     self.position += 1
-    return found[0]
+    return batch
+
+  def _read_ahead(self) -> Any:
+    """Returns the next batch, and keeps the threads busy."""
+    if self._executor is None:
+      # Threads do not survive a fork, so they are started as late as possible.
+      self._executor = futures.ThreadPoolExecutor(self._num_threads)
+    ahead = self._ahead
+    while len(ahead) < self._num_ahead:
+      number = self.position + len(ahead)
+      ahead.append(self._executor.submit(self._batches.read, number))
+    try:
+      batch = ahead[0].result()
+    except BaseException:
+      # A failed batch is read again. After an interrupted wait, the batch is
+      # still being read.
+      if ahead[0].done():
+        self._drop_ahead()
+      raise
+    ahead.popleft()
+    return batch
 
   def state_dict(self) -> Dict[str, Any]:
     """Returns the position, for `load_state_dict`."""
     return {'position': self.position, 'identity': self._batches.identity()}
 
   def load_state_dict(self, state: Dict[str, Any]) -> None:
-    """Goes on from the position of another iterator over the same batches.
+    """Resumes from the position of another iterator over the same batches.
 
     Raises:
-      ValueError: if the batches differ in data, seed or options.
+      ValueError: if the batches differ in data, seed or options, or the
+        position is not an integer from 0 up.
     """
     if state['identity'] != self._batches.identity():
       raise ValueError(
@@ -136,14 +149,21 @@ class BatchIterator:
           ' one. Where that is meant, iterate(start=position) goes on from any'
           ' position.'
       )
+    checks.check_not_negative("The state's position", state['position'])
     self.close()
     self.position = int(state['position'])
 
   def close(self) -> None:
-    """Stops the threads, and drops batches that were read in advance."""
+    """Stops the threads, and drops batches that were read ahead."""
     if self._executor is not None:
       self._executor.shutdown(cancel_futures=True)
       self._executor = None
+    self._ahead.clear()
+
+  def _drop_ahead(self) -> None:
+    """Drops batches that were read ahead."""
+    for future in self._ahead:
+      future.cancel()
     self._ahead.clear()
 
   def __enter__(self):

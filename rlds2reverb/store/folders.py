@@ -1,20 +1,24 @@
 """Folders of rows: new files with checksums, the marker, and one check of both.
 
-store.json     what the rows are, and the size and the checksums of each
-               file; it has a checksum of its own, and is written last
-arrays.npz     one array for each thing to know, such as lengths of episodes
+store.json     the marker: the layout of rows, and the size and checksums of
+               each file; it has a checksum, too, and is written last
+arrays.npz     further arrays by name, such as the lengths of episodes
 rows-*.bin     the rows of each group of columns
 strings.bin    all strings, one after the other
 """
 
+import contextlib
 import json
+import mmap
 import os
-from typing import Any, BinaryIO, Dict, List, Optional
+from typing import Any, ContextManager, Dict, List, Optional
 import zlib
 
 import numpy as np
 
-# This file is written last: where it is, the others are whole.
+from rlds2reverb.store import json_files
+
+# This file is written last: if it exists, the other files are complete.
 MARKER = 'store.json'
 ARRAYS = 'arrays.npz'
 VERSION = 5
@@ -24,27 +28,31 @@ BLOCK_BYTES = 1 << 20
 
 
 class ChecksummedFile:
-  """A new file, and the checksums of its blocks.
+  """A new file, or memory like a file, and the checksums of its blocks.
 
   Attributes:
-    path: where it can be read while it is open.
     size: the number of bytes so far.
-    checksums: the checksum of each block of them.
+    checksums: the checksum of each block.
   """
 
-  def __init__(self, name: str, folder: Optional[str]):
-    """Creates the file in a folder, or in memory if `folder` is None."""
-    target: Any = folder and os.path.join(folder, name)
-    target = target or os.memfd_create(name)
-    self.file: BinaryIO = open(target, 'wb')
-    self.path = f'/proc/self/fd/{self.file.fileno()}'
+  def __init__(self, path: Optional[str]):
+    """Creates the file, or memory if `path` is None."""
+    self._path = path
+    self._file: Any = None
+    if path is not None:
+      self._file = open(path, 'wb')  # noqa: SIM115  close() closes it.
+    self._memory: Any = None
     self.size = 0
     self.checksums: List[int] = []
 
   def write(self, data: Any) -> None:
-    """Appends bytes, or a flat array of them."""
-    self.file.write(data)
+    """Appends bytes, or a flat array of bytes."""
     rest = memoryview(data)
+    if self._file is not None:
+      self._file.write(rest)
+    elif rest:
+      self._reserve(self.size + len(rest))
+      self._memory[self.size : self.size + len(rest)] = rest
     while rest:
       begin = self.size % BLOCK_BYTES
       part, rest = rest[: BLOCK_BYTES - begin], rest[BLOCK_BYTES - begin :]
@@ -52,9 +60,40 @@ class ChecksummedFile:
       self.checksums.append(zlib.crc32(part, before))
       self.size += len(part)
 
+  def read(self, row_bytes: int) -> np.ndarray:
+    """Returns the bytes so far, uint8 `[N, row_bytes]`.
+
+    Nothing can be appended to memory after this call.
+    """
+    if self._path is not None:
+      self._file.flush()
+      return map_file(self._path, row_bytes)
+    if not self.size:
+      return np.zeros([0, row_bytes], np.uint8)
+    content = np.frombuffer(self._memory, np.uint8, self.size)
+    return content.reshape([-1, row_bytes])
+
+  def close(self) -> None:
+    """Closes the file. Bytes that were read stay readable."""
+    if self._file is not None:
+      self._file.close()
+    self._memory = None
+
+  def _reserve(self, size: int) -> None:
+    """Makes the memory large enough, without copying its content."""
+    if self._memory is None:
+      self._memory = mmap.mmap(
+          -1, BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+      )
+      # Large pages make random reads faster, where the kernel has them.
+      with contextlib.suppress(OSError):
+        self._memory.madvise(mmap.MADV_HUGEPAGE)
+    if size > len(self._memory):
+      self._memory.resize(max(size, len(self._memory) * 3 // 2))
+
 
 def write_marker(folder: str, content: Dict[str, Any]) -> None:
-  """Writes the file that says that a folder is whole, of JSON values."""
+  """Writes the marker of a complete folder, which has JSON values."""
   text = json.dumps(content)
   marker = {
       'version': VERSION,
@@ -66,20 +105,20 @@ def write_marker(folder: str, content: Dict[str, Any]) -> None:
 
 
 def read_marker(folder: str) -> Optional[Dict[str, Any]]:
-  """Returns what a folder says of itself; None if it has no rows.
+  """Returns the content of a folder's marker; None if it has no marker.
 
   Raises:
-    OSError: if that is damaged, or of another version.
+    OSError: if the marker is damaged, or of another version.
   """
   path = os.path.join(folder, MARKER)
   try:
     with open(path, 'rb') as f:
-      marker = json.loads(f.read())
+      marker = json_files.loads(f.read())
       version = marker['version']
       if version == VERSION:
         if zlib.crc32(marker['content'].encode()) != marker['checksum']:
           raise ValueError('its checksum is wrong')
-        return json.loads(marker['content'])
+        return json_files.loads(marker['content'])
   except (FileNotFoundError, NotADirectoryError):
     old = [os.path.join(folder, name) for name in _OLD_MARKERS]
     path = next(filter(os.path.isfile, old), '')
@@ -110,19 +149,26 @@ def check_files(
   """
   for name, (size, checksums) in files.items():
     path = os.path.join(folder, name)
-    found = os.path.getsize(path) if os.path.isfile(path) else None
-    if found is None:
+    if not os.path.isfile(path):
       raise _damaged(path, 'it is missing')
-    if found != size:
-      raise _damaged(path, f'it has {found} bytes instead of {size}')
-    some = np.arange(len(checksums))
-    if blocks is not None and len(some) > blocks:
-      some = np.linspace(0, len(some) - 1, blocks).astype(int)
+    num_bytes = os.path.getsize(path)
+    if num_bytes != size:
+      raise _damaged(path, f'it has {num_bytes} bytes instead of {size}')
+    checked = np.arange(len(checksums))
+    if blocks is not None and len(checked) > blocks:
+      checked = np.linspace(0, len(checked) - 1, blocks).astype(int)
     with open(path, 'rb') as f:
-      for block in some.tolist():
+      for block in checked.tolist():
         f.seek(block * BLOCK_BYTES)
         if zlib.crc32(f.read(BLOCK_BYTES)) != checksums[block]:
           raise _damaged(path, f'the checksum of MB {block} is wrong')
+
+
+def naming_damage(folder: str) -> ContextManager[None]:
+  """Turns errors of the content of a folder into OSErrors that name it."""
+  path = os.path.join(folder, MARKER)
+  remedy = 'Remove its folder, and make it again.'
+  return json_files.naming_damage(path, remedy)
 
 
 def _damaged(path: str, problem: str) -> OSError:
@@ -133,7 +179,7 @@ def _damaged(path: str, problem: str) -> OSError:
 
 
 def map_file(path: str, row_bytes: int) -> np.ndarray:
-  """Returns a file as an array, whose bytes are read as they are used.
+  """Maps a file into memory, as an array whose bytes are read lazily.
 
   Args:
     path: the file.

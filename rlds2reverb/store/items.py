@@ -1,45 +1,45 @@
 """Items: windows of the rows of episodes, each found by its number.
 
 Items are numbered in the order of the data. An item is found by arithmetic on
-the episode that it belongs to, so there is no list of items:
+its episode, so there is no list of items:
 
     episodes     | 0  1  2  3  4 | 5  6  7 |
     items of 2   | 0  1  2  3    | 4  5    |
     first_item     0               4        6
 
-Only rows of the data are stored. Rows beyond the end of an episode are filled
+Only rows of the data are stored. Padding after the end of an episode is filled
 in when an item is read.
 """
 
+import functools
 import threading
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
+from etils import epy
 import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.store import rows as rows_lib
-from rlds2reverb.store import strings
 
-# Beyond this number of steps a binary search is as fast.
-_MAX_STEPS = 4
-_NO_STRING = np.array((strings.OWN_FILE, 0, 0, 0), strings.CELL)
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
 
 
 class SamplingError(ValueError):
-  """Nothing can be drawn, or there never was such an item."""
+  """No item can be drawn, or an item number never existed."""
 
 
 class Episodes(NamedTuple):
-  """Episodes that have items, arrays `[E]`.
+  """Rows and items of episodes, arrays `[E]`.
 
-  Where items cross episodes, all data is one of them.
+  Where items cross episodes, all data counts as one episode.
 
   Attributes:
-    first_row: the first row of each.
-    num_rows: how many rows each has.
-    num_items: how many items each has.
-    undiscounted_return: the sum of the rewards of its transitions, float64; NaN
-      where a row has not one reward.
+    first_row: the first row of each episode.
+    num_rows: the number of rows.
+    num_items: the number of items.
+    undiscounted_return: the sum of the rewards of the transitions, float64; NaN
+      if the reward of a row is not one number.
   """
 
   first_row: np.ndarray
@@ -52,15 +52,16 @@ class ItemIndex:
   """The items of episodes.
 
   Attributes:
-    windows: which rows of an episode are items; None for whole episodes.
+    windows: the windows of an episode that are items; None if each episode is
+      an item.
     episodes: the episodes that have items.
     first: the number of the first item.
-    num_items: how many items there are.
+    num_items: the number of items.
     first_item: the number of the first item of each episode and, at the end,
       the number of items, int64 `[E + 1]`.
-    length: the number of rows of an item; None for whole episodes.
-    crosses_episodes: whether items go on into the next episode.
-    num_slots: how many items there can be at most.
+    length: the number of rows of an item; None if each episode is an item.
+    crosses_episodes: whether items continue into the next episode.
+    num_slots: the largest possible number of items.
     priorities: the priority of each item, float64 `[N]`; None if all are 1.
     changes: whether items are added and removed.
     lock: protects values of items that change.
@@ -75,100 +76,100 @@ class ItemIndex:
       windows: Optional[windows_lib.Windows],
       priorities: Optional[np.ndarray] = None,
   ):
-    """Finds the items of all episodes; see the attributes."""
+    """Numbers the items of all episodes; see the attributes."""
     self.windows, self.priorities = windows, priorities
     self.crosses_episodes = windows is not None and windows.crosses_episodes
     self.length: Any = None if windows is None else windows.length
     self.lock = threading.RLock()
-    # The numbers, among all episodes, of those that have items.
+    # The numbers of the episodes that have items, among all episodes.
     self._numbers = np.flatnonzero(episodes.num_items)
     self.episodes = Episodes(
-        *[each[self._numbers] for each in episodes if each is not None]
+        *[values[self._numbers] for values in episodes if values is not None]
     )
-    first_row, num_rows, counts, _ = self.episodes
+    counts = self.episodes.num_items
     self.first_item = np.concatenate([[0], np.cumsum(counts)])
     self.num_items = self.num_slots = int(self.first_item[-1])
-    self._ends = first_row + num_rows
-    # The row of an item is its number times the stride, and its offset; or the
-    # latest, if that comes before.
-    self._stride = 1 if windows is None else windows.stride
-    self._offsets = first_row - self.first_item[:-1] * self._stride
-    self._latest = None
-    if windows is not None and windows.end == windows_lib.EndOfEpisode.OVERLAP:
-      self._latest = first_row + np.maximum(num_rows - windows.length, 0)
-    # For each block of items, the episode of its first item. The episode of any
-    # other item of the block is a few steps further. A block is about as long
-    # as an episode.
-    self._shift = (self.num_items // max(len(counts), 1)).bit_length()
-    begins = np.arange(0, self.num_items, 1 << self._shift)
-    last_of = np.append(begins[1:], self.num_items) - 1
-    self._of_block, last = (
-        self.first_item[1:].searchsorted(each, 'right')
-        for each in (begins, last_of)
-    )
-    self._steps = int((last - self._of_block).max(initial=0))
 
-  def find(self, items: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the episode of each item, among `episodes`, and its first row."""
-    ends = self.first_item[1:]
-    if self._steps > _MAX_STEPS:
-      episode = ends.searchsorted(items, 'right')
-    else:
-      episode = self._of_block[items >> self._shift]
-      for _ in range(self._steps):
-        episode += items >= ends[episode]
-    starts = items * self._stride + self._offsets[episode]
-    if self._latest is not None:
-      starts = np.minimum(starts, self._latest[episode])
-    return episode, starts
+  def find(
+      self, items: np.ndarray
+  ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the rows of items.
+
+    Args:
+      items: the numbers of the items, int64 `[N]`.
+
+    Returns:
+      The episode of each item, among `episodes`; the first row of the item; and
+      the row after the last row of the episode; int64 `[N]`.
+    """
+    episode, start, end = np.empty([3, len(items)], np.int64)
+    self._find_items(items, episode, start, end)
+    return episode, start, end
+
+  @functools.cached_property
+  def _find_items(self) -> Callable[..., None]:
+    """The kernel with the arrays that say where items are."""
+    first_row, num_rows, counts, _ = self.episodes
+    stride = 1 if self.windows is None else self.windows.stride
+    # The episode of every `2**shift`-th item, for the search of an item.
+    shift = max((self.num_items // max(len(counts), 1)).bit_length() - 1, 0)
+    places = np.arange((self.num_items >> shift) + 2) << shift
+    guide = self.first_item.searchsorted(places, 'right') - 1
+    ends = latest = first_row + num_rows
+    if self.windows and self.windows.end == windows_lib.EndOfEpisode.OVERLAP:
+      latest = first_row + np.maximum(num_rows - self.windows.length, 0)
+    return functools.partial(
+        kernels.find_items,
+        self.first_item,
+        np.minimum(guide, len(counts) - 1),
+        shift,
+        first_row - self.first_item[:-1] * stride,
+        latest,
+        stride,
+        ends,
+    )
 
   def episode_and_start(
       self, items: np.ndarray
   ) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the episode of each item, and the row of it where it starts."""
-    episode, starts = self.find(items)
-    return self._numbers[episode], starts - self.episodes.first_row[episode]
+    """Returns the episode of each item, and its row in the episode."""
+    episode, start, _ = self.find(items)
+    return self._numbers[episode], start - self.episodes.first_row[episode]
 
   def read(
       self,
       rows: rows_lib.RowStore,
       items: np.ndarray,
-      boundary: Mapping[int, Any],
-  ) -> Tuple[List[np.ndarray], Optional[np.ndarray]]:
-    """Reads items, of one length.
+      batch_shape: Optional[Sequence[int]] = None,
+      extra: Tuple[np.dtype, ...] = (),
+  ) -> List[np.ndarray]:
+    """Reads items of one length.
 
     Args:
       rows: the rows.
       items: the numbers of the items, int64 `[N]`.
-      boundary: the values, by the numbers of columns, of rows that are filled
-        in. Others are 0, or the last row again if `windows` say so.
+      batch_shape: the shape of the items in the result; by default `[N]`.
+      extra: the dtypes of further arrays.
 
     Returns:
-      All columns, arrays `[N, L, ...]`, with cells for strings; and which rows
-      are those of the data, bool `[N, L]`, or None for all.
+      All columns, arrays `[*batch_shape, L, ...]`, with cells for strings; and
+      further arrays `[*batch_shape, L]`. Rows after the end of an episode
+      repeat the last row if `windows.fill` is `'repeat'`, and otherwise are the
+      padding of `rows`.
     """
-    episode, starts = self.find(items)
+    episode, start, end = self.find(items)
+    length, repeats = self.length, False
     if self.windows is None:
-      [length] = self.episodes.num_rows[episode]
-      return rows.read(starts, int(length)), None
-    if not self.windows.pads_episodes:
-      return rows.read(starts, self.length), None
-    places = starts[:, np.newaxis] + np.arange(self.length)
-    ends = self._ends[episode][:, np.newaxis]
-    is_real = places < ends
-    if is_real.all():
-      return rows.read(starts, self.length), is_real
-    repeats = self.windows.fill == 'repeat'
-    if repeats or places[:, -1].max() >= rows.num_rows:
-      leaves = rows.take(np.minimum(places, ends - 1))
+      [length] = self.episodes.num_rows[episode].tolist()
     else:
-      leaves = rows.read(starts, self.length)
-    if not repeats:
-      filled = np.nonzero(~is_real)
-      for number, leaf in enumerate(leaves):
-        is_string = leaf.dtype == strings.CELL
-        leaf[filled] = _NO_STRING if is_string else boundary.get(number, 0)
-    return leaves, is_real
+      repeats = self.windows.fill == 'repeat'
+    shape = (*([len(items)] if batch_shape is None else batch_shape), length)
+    return rows.gather(start, length, None, end, repeats, shape, extra)
+
+  def is_data(self, items: np.ndarray) -> np.ndarray:
+    """Returns which rows of items are not padding, bool `[N, L]`."""
+    _, start, end = self.find(items)
+    return start[:, np.newaxis] + np.arange(self.length) < end[:, np.newaxis]
 
 
 def find_episodes(
@@ -180,9 +181,10 @@ def find_episodes(
   """Returns consecutive episodes, with the numbers of their items.
 
   Args:
-    lengths: how many rows each has, int64 `[E]`.
-    windows: which rows are items; None for whole episodes.
-    returns: the undiscounted return of each.
+    lengths: the number of rows of each episode, int64 `[E]`.
+    windows: the windows of an episode that are items; None if each episode is
+      an item.
+    returns: the undiscounted return of each episode.
     is_open: whether the data ends before the last episode does.
   """
   returns = np.broadcast_to(returns, lengths.shape)
@@ -201,24 +203,24 @@ def alive(index: Any, items: np.ndarray) -> np.ndarray:
 
   Args:
     index: an `ItemIndex` or a `FrameRing`.
-    items: their numbers.
+    items: the numbers of the items.
 
   Raises:
-    SamplingError: if there never was such an item.
+    SamplingError: if an item never existed.
   """
   count = index.first + index.num_items
-  wrong = items[(items < 0) | (items >= count)]
-  if len(wrong):
+  is_wrong = (items < 0) | (items >= count)
+  if is_wrong.any():
     raise SamplingError(
         'There is no item of this key. Keys are those of the SampleInfo that'
         ' came with a batch of this replay buffer. Found:'
-        f' {wrong[:16].tolist()} of {count} items.'
+        f' {items[is_wrong][:16].tolist()} of {count} items.'
     )
   return items >= index.first
 
 
 def check_drawable(is_drawable: Any, num_items: int) -> None:
-  """Raises a SamplingError unless there are items, and one can be drawn."""
+  """Raises a SamplingError unless an item can be drawn."""
   if not is_drawable:
     raise SamplingError(
         'All priorities are 0, so that no item can be drawn.'

@@ -1,42 +1,327 @@
-"""Rows of frames or steps, and their one writer and one reader."""
+"""Frames or steps as rows of bytes of a fixed size, in memory or in files.
+
+Small columns share one row, so that a frame is read from one place. A large
+column, such as an image, has separate rows. Strings have no fixed size, so a
+row has a cell with the place of the string:
+
+    small columns    | step_type | reward | discount | ... | cell |
+    large column     | image                                    | |
+                                                                  v
+    strings          | ... jpeg jpeg jpeg ...
+
+`RowLayout` assigns bytes of rows to columns, `StoreWriter` writes rows, and
+`RowStore` gathers columns of rows.
+"""
 
 import dataclasses
+import functools
 import hashlib
 import io
+import math
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
+from etils import epy
 import numpy as np
+import tree
 
 from rlds2reverb.store import folders
-from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import strings as strings_lib
 
-# What a folder of rows holds.
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+
+# The kinds of rows that a folder can hold.
 FRAMES, INDEX = 'prepared frames', 'index for random access'
-# This many bytes of rows stay in a processor's cache while their columns are
-# copied out.
-_CACHED_BYTES = 1 << 18
+# Copying a row of this size takes much longer than finding it.
+_LARGE_COLUMN_BYTES = 1 << 10
+# TensorFlow shares an array that begins at a multiple of this many bytes, and
+# copies any other array.
+_ALIGNMENT = 64
+_NO_STRING = (strings_lib.OWN_FILE, 0, 0, 0)
+
+
+class Column(NamedTuple):
+  """A leaf of a frame or step.
+
+  Attributes:
+    keys: the path of the leaf in the nest.
+    dtype: the name of the dtype, `'string'` for strings.
+    shape: the shape of the leaf in one frame.
+  """
+
+  keys: Tuple[Any, ...]
+  dtype: str
+  shape: Sequence[int]
+
+  @property
+  def name(self) -> str:
+    return '/'.join(map(str, self.keys))
+
+  @property
+  def is_string(self) -> bool:
+    return self.dtype == 'string'
+
+
+class Place(NamedTuple):
+  """The place of a column: its group of columns, first byte, size and dtype."""
+
+  group: int
+  begin: int
+  size: int
+  dtype: np.dtype
+
+
+class _GatherPlan(NamedTuple):
+  """The arrays of a batch in one piece of memory, and calls that fill them.
+
+  Attributes:
+    dtype: a record of all arrays, each of which is aligned.
+    calls: the arguments of `kernels.gather`: the group of columns, the dtype of
+      a word, and `[C, 3]` places of columns.
+  """
+
+  dtype: np.dtype
+  calls: List[Tuple[int, Any, np.ndarray]]
+
+  def allocate(self) -> Tuple[List[np.ndarray], np.ndarray, int]:
+    """Allocates the arrays so that TensorFlow can share them.
+
+    Returns:
+      The arrays, with undefined content; the memory; and the byte in the memory
+      at which the arrays begin.
+    """
+    memory = np.empty(self.dtype.itemsize + _ALIGNMENT, np.uint8)
+    first = -memory.__array_interface__['data'][0] % _ALIGNMENT
+    record = np.ndarray((), self.dtype, memory, first)
+    return [record[name] for name in self.dtype.names], memory, first
+
+
+class RowLayout:
+  """The bytes of rows that hold each column.
+
+  Attributes:
+    columns: the columns, in the order of the nest.
+    structure: the nest of a frame, of dicts and tuples, with the number of the
+      column as each leaf.
+    row_bytes: the number of bytes of a row of each group of columns. The first
+      group has the small columns.
+    places: the place of each column in these rows.
+    has_strings: whether a column has strings.
+  """
+
+  def __init__(self, columns: Sequence[Column]):
+    self.columns = list(columns)
+    self.structure = nest_of({c.keys: k for k, c in enumerate(columns)})
+    self.has_strings = any(column.is_string for column in columns)
+    dtypes = [
+        strings_lib.CELL if column.is_string else numpy_dtype(column.dtype)
+        for column in columns
+    ]
+    self.row_bytes = [0]
+    places: Dict[int, Place] = {}
+    # Wide dtypes come first, so that each value begins at a multiple of its
+    # size.
+    for k in sorted(range(len(columns)), key=lambda k: -dtypes[k].alignment):
+      size = dtypes[k].itemsize * math.prod(columns[k].shape)
+      group = 0
+      if size >= _LARGE_COLUMN_BYTES:
+        group = len(self.row_bytes)
+        self.row_bytes.append(0)
+      places[k] = Place(group, self.row_bytes[group], size, dtypes[k])
+      self.row_bytes[group] += size
+    self.places = [places[k] for k in range(len(columns))]
+    widest = max([dtype.alignment for dtype in dtypes], default=1)
+    self.row_bytes[0] += -self.row_bytes[0] % widest
+    # The size of a file determines the number of rows, so no row is empty.
+    self.row_bytes[0] = max(self.row_bytes[0], 1)
+    # Consecutive batches have the same size.
+    self.plan_gather = functools.lru_cache(8)(self._plan_gather)
+
+  @classmethod
+  def of_json(cls, columns: Any) -> 'RowLayout':
+    """Returns the layout whose `columns` went through JSON."""
+    layout = cls([Column(tuple(keys), *rest) for keys, *rest in columns])
+    tree.flatten(layout.structure)  # Raises an error for keys without an order.
+    return layout
+
+  @classmethod
+  def of_spec(cls, spec: Any, advice: str) -> 'RowLayout':
+    """Returns the layout of frames or steps.
+
+    Args:
+      spec: the nest of one frame, whose leaves have a `dtype` and a `shape` of
+        TensorFlow.
+      advice: how to fix an unknown shape, for the error.
+
+    Raises:
+      ValueError: if the shape of a leaf is not fully known.
+    """
+    columns = []
+    for keys, leaf in tree.flatten_with_path(spec):
+      column = Column(keys, leaf.dtype.name, ())
+      if not leaf.shape.is_fully_defined():
+        raise ValueError(
+            f'Field {column.name} has the shape {leaf.shape}, but a fixed one'
+            f' is needed. {advice}'
+        )
+      columns.append(column._replace(shape=leaf.shape.as_list()))
+    return cls(columns)
+
+  @property
+  def frame_bytes(self) -> int:
+    """The number of bytes of a frame, without the bytes of its strings."""
+    return sum(self.row_bytes)
+
+  @property
+  def file_names(self) -> List[str]:
+    """The names of the files of rows, and last the name of the string file."""
+    numbers = range(len(self.row_bytes))
+    return [*[f'rows-{number}.bin' for number in numbers], 'strings.bin']
+
+  def nest(self, leaves: Sequence[Any]) -> Any:
+    """Returns leaves, one for each column, as the nest of a frame."""
+    return tree.map_structure(lambda number: leaves[number], self.structure)
+
+  def encode(
+      self,
+      leaves: Sequence[Any],
+      store_strings: Optional[Callable[[np.ndarray], np.ndarray]] = None,
+  ) -> List[np.ndarray]:
+    """Returns the rows of frames.
+
+    Args:
+      leaves: arrays `[B, ...]`, in the order of the columns.
+      store_strings: stores strings, and returns a `CELL` for each.
+
+    Returns:
+      The rows of each group, uint8 `[B, row_bytes]`.
+    """
+    length = len(leaves[0])
+    rows = [np.zeros([length, size], np.uint8) for size in self.row_bytes]
+    for column, place, leaf in zip(self.columns, self.places, leaves):
+      if column.is_string and store_strings is not None:
+        leaf = store_strings(np.asarray(leaf, object))
+      leaf = np.ascontiguousarray(leaf, place.dtype)
+      leaf = leaf.reshape([length, math.prod(column.shape)]).view(np.uint8)
+      rows[place.group][:, place.begin : place.begin + place.size] = leaf
+    return rows
+
+  def encode_padding(self, values: Mapping[int, Any]) -> List[np.ndarray]:
+    """Returns the row of a frame of padding, for each group of columns.
+
+    Args:
+      values: values that are not 0, by the numbers of their columns.
+    """
+    leaves = []
+    for number, column in enumerate(self.columns):
+      value = _NO_STRING if column.is_string else values.get(number, 0)
+      dtype = self.places[number].dtype
+      leaves.append(np.full([1, *column.shape], np.array(value, dtype), dtype))
+    return [row.ravel() for row in self.encode(leaves)]
+
+  def _plan_gather(
+      self,
+      numbers: Optional[Tuple[int, ...]],
+      shape: Tuple[int, ...],
+      extra: Tuple[np.dtype, ...],
+  ) -> _GatherPlan:
+    """Plans how windows of rows are gathered.
+
+    Args:
+      numbers: the numbers of the columns to gather; None for all.
+      shape: the shape of all rows of all windows.
+      extra: the dtypes of further arrays of this shape.
+    """
+    size, offsets, formats = 0, [], []
+    num_rows = math.prod(shape)
+    calls: Dict[Any, List[List[int]]] = {}
+    for number in range(len(self.columns)) if numbers is None else numbers:
+      group, begin, column_bytes, dtype = self.places[number]
+      formats.append((dtype, (*shape, *self.columns[number].shape)))
+      offsets.append(size)
+      # Columns of 4-byte words begin at multiples of 4, as wide dtypes come
+      # first.
+      is_words = not (
+          begin % 4 or column_bytes % 4 or self.row_bytes[group] % 4
+      )
+      word = 4 if is_words else 1
+      if column_bytes:
+        calls.setdefault((group, word), []).append(
+            [begin // word, column_bytes // word, size // word]
+        )
+      size += _align(num_rows * column_bytes)
+    for dtype in extra:
+      formats.append((dtype, shape))
+      offsets.append(size)
+      size += _align(num_rows * dtype.itemsize)
+    names = [str(number) for number in range(len(formats))]
+    return _GatherPlan(
+        np.dtype(
+            dict(names=names, formats=formats, offsets=offsets, itemsize=size)
+        ),
+        [
+            (group, np.uint32 if word == 4 else np.uint8, np.array(columns))
+            for (group, word), columns in calls.items()
+        ],
+    )
+
+
+def numpy_dtype(name: str) -> np.dtype:
+  """Returns a dtype by its name."""
+  if name == 'bfloat16':
+    import ml_dtypes  # pylint: disable=g-import-not-at-top
+
+    return np.dtype(ml_dtypes.bfloat16)
+  return np.dtype(name)
+
+
+def nest_of(leaves: Mapping[Tuple[Any, ...], Any]) -> Any:
+  """Returns the nest of leaves by their paths, of dicts and tuples."""
+  if list(leaves) == [()]:
+    return leaves[()]
+  parts: Dict[Any, Dict[Any, Any]] = {}
+  for keys, leaf in leaves.items():
+    parts.setdefault(keys[0], {})[keys[1:]] = leaf
+  nest = {key: nest_of(part) for key, part in parts.items()}
+  is_tuple = list(nest) == list(range(len(nest))) != []
+  return tuple(nest.values()) if is_tuple else nest
+
+
+def _align(size: int) -> int:
+  """Returns a number of bytes rounded up to the alignment of arrays."""
+  return size + -size % _ALIGNMENT
 
 
 @dataclasses.dataclass(eq=False)
 class RowStore:
   """Rows in memory or in mapped files, and their strings.
 
-  Strings are in the store, or in the files of a data set, where it lies.
+  Strings are in the store, or in the files of the data set that was indexed.
 
   Attributes:
     layout: how a frame is stored.
     groups: the rows of each group of columns, uint8 `[N, row_bytes]`.
-    strings: the bytes of all strings of its own, uint8.
-    arrays: what was written besides, by names.
-    meta: what was written besides, JSON values by names.
+    strings: the bytes of all strings in the store, uint8.
+    arrays: further arrays, by name.
+    meta: further JSON values, by name.
     fingerprint: a string that differs for any other content.
     folder: the folder of the files; '' in memory.
-    files: the files of a data set that has strings; or None.
+    files: the files of the data set that strings are in; or None.
+    padding: values of padded rows that are not 0, by the numbers of columns.
   """
 
-  layout: layout_lib.RowLayout
+  layout: RowLayout
   groups: List[np.ndarray]
   strings: Any = None
   arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -44,87 +329,66 @@ class RowStore:
   fingerprint: str = ''
   folder: str = ''
   files: Optional[strings_lib.DataFiles] = None
+  padding: Mapping[int, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def num_rows(self) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return len(self.groups[0])
 
-  def read(
+  def gather(
       self,
       starts: np.ndarray,
       length: int,
       columns: Optional[Sequence[int]] = None,
+      ends: Optional[np.ndarray] = None,
+      repeats_last: bool = False,
+      shape: Optional[Sequence[int]] = None,
+      extra: Tuple[np.dtype, ...] = (),
   ) -> List[np.ndarray]:
-    """Reads runs of rows.
+    """Gathers windows of rows.
 
     Args:
-      starts: the row at which each run starts, int64 `[R]`.
-      length: the number of rows `L` of each run.
-      columns: the numbers of the columns to read; by default all.
+      starts: the first row of each window, int64 `[W]`.
+      length: the number of rows `L` of each window.
+      columns: the numbers of the columns to gather; by default all.
+      ends: the row at which the padding of each window begins, int64 `[W]`; by
+        default windows have no padding.
+      repeats_last: whether padding repeats the last row before it, instead of
+        being a row of `padding`.
+      shape: the shape of all rows; by default `[W, L]`.
+      extra: the dtypes of further arrays.
 
     Returns:
-      The columns, unshared arrays `[R, L, ...]`, with a `CELL` for each string.
+      The columns, new arrays `[*shape, ...]`, with a `CELL` for each string;
+      and further arrays `shape` with undefined content.
     """
-    places = self.layout.places
-    numbers = tuple(range(len(places)) if columns is None else columns)
-    leaves = self.layout.arrays_of(numbers, len(starts), length).new_arrays()
-    rows = None
-    small = []
-    for k, out in zip(numbers, leaves):
-      group, begin, size, dtype = places[k]
-      if not out.size:
-        continue
-      if group:
-        if rows is None:
-          rows = (starts[:, np.newaxis] + np.arange(length)).ravel()
-        out = np.ndarray([len(rows), size], np.uint8, out)
-        # "raise" would copy twice.
-        self.groups[group].take(rows, 0, out, 'clip')
-      else:
-        # NumPy copies an element of bytes faster than a row of numbers.
-        is_number = out.ndim == 2 and dtype.names is None
-        element = dtype if is_number else f'V{size}'
-        small.append((begin, np.ndarray(out.shape[:2], element, out)))
-    if small:
-      self._read_small(starts, length, small)
-    return leaves
-
-  def _read_small(self, starts, length, columns) -> None:
-    """Reads columns of the first group, some runs at a time.
-
-    Args:
-      starts: the row at which each run starts.
-      length: the number of rows of each run.
-      columns: pairs of a column's first byte and the array `[R, L]` to fill.
-    """
-    [rows, *_] = self.groups
-    size = rows.shape[1]
-    # Every run of rows is one element, without copying.
-    runs = np.ndarray(
-        [len(rows) - length + 1], f'V{size * length}', rows.data, 0, [size]
+    plan = self.layout.plan_gather(
+        None if columns is None else tuple(columns),
+        (len(starts), length) if shape is None else tuple(shape),
+        extra,
     )
-    count = max(_CACHED_BYTES // (size * length), 1)
-    for first in range(0, len(starts), count):
-      some = runs[starts[first : first + count]]
-      for begin, flat in columns:
-        out = flat[first : first + count]
-        out[...] = np.ndarray(
-            out.shape, out.dtype, some, begin, [size * length, size]
-        )
+    leaves, memory, first = plan.allocate()
+    if ends is None:
+      ends = starts + length
+    for group, word, places in plan.calls:
+      size = plan.dtype.itemsize // np.dtype(word).itemsize
+      gathered = np.ndarray(size, word, memory, first)
+      gather = self._gather_of(group, word)
+      gather(starts, ends, length, repeats_last, places, gathered)
+    return leaves
 
   def take(
       self, rows: np.ndarray, columns: Optional[Sequence[int]] = None
   ) -> List[np.ndarray]:
     """Returns columns of rows, int64 `[...]`, each an array `[..., ...]`."""
-    leaves = self.read(rows.ravel(), 1, columns)
-    return [leaf.reshape([*rows.shape, *leaf.shape[2:]]) for leaf in leaves]
+    return self.gather(rows.ravel(), 1, columns, shape=rows.shape)
 
   def with_strings(self, leaves: Sequence[np.ndarray]) -> List[np.ndarray]:
-    """Returns columns, with strings, objects, in place of their cells.
+    """Returns columns with strings, objects, in place of their cells.
 
     Raises:
-      OSError: if strings are not those that were indexed.
+      OSError: if a string differs from the string that was indexed.
     """
     if not self.layout.has_strings:
       return list(leaves)
@@ -148,9 +412,25 @@ class RowStore:
     """Returns the place of a string, for errors."""
     file, length, offset, _ = cell
     path = os.path.join(self.folder, self.layout.file_names[-1])
+    where = f'at byte {offset}'
     if file != strings_lib.OWN_FILE and self.files is not None:
-      path = self.files.paths[file]
-    return f'at byte {offset} of {path}, {length} bytes'
+      path, where = self.files.paths[file], self.files.place_of(cell)
+    return f'{where} of {path}, {length} bytes'
+
+  @functools.cached_property
+  def _gather_kernels(self) -> Dict[Any, Callable[..., None]]:
+    return {}
+
+  def _gather_of(self, group: int, word: Any) -> Callable[..., None]:
+    """Returns `kernels.gather` with the rows of a group of columns."""
+    key = group, word
+    if key not in self._gather_kernels:
+      self._gather_kernels[key] = functools.partial(
+          kernels.gather,
+          self.groups[group].reshape(-1).view(word),
+          self.layout.encode_padding(self.padding)[group].view(word),
+      )
+    return self._gather_kernels[key]
 
 
 def open_rows(
@@ -160,45 +440,44 @@ def open_rows(
     data_dir: Optional[str] = None,
     blocks: Optional[int] = None,
 ) -> RowStore:
-  """Maps the files of a folder, once they are checked.
+  """Checks the files of a folder, and maps them into memory.
 
   Args:
     folder: the folder.
-    holds: what must be in it, `FRAMES` or `INDEX`.
-    data_dir: the folder of the data set that has strings, if it has moved.
+    holds: the expected kind of rows, `FRAMES` or `INDEX`.
+    data_dir: the folder of the data set that strings are in, if it has moved.
     blocks: how many MB of each file are checked; None for all.
 
   Raises:
-    FileNotFoundError: if there are no rows, or a file of the data set is not
-      there.
+    FileNotFoundError: if there are no rows, or a file of the data set is
+      missing.
     OSError: if the folder is damaged, of another version, or does not fit the
       data set.
   """
-  content = folders.read_marker(folder)
-  if content is None or content['holds'] != holds:
-    found = f'no {folders.MARKER}' if content is None else content['holds']
-    raise FileNotFoundError(f'{folder} holds no {holds}: it has {found}.')
-  folders.check_files(folder, content['files'], blocks)
-  layout = layout_lib.RowLayout.of_json(content['layout'])
-  paths = [os.path.join(folder, name) for name in layout.file_names]
-  facts = [strings_lib.FileFacts(*each) for each in content['data_files']]
-  data_dir = data_dir or content['data_dir']
-  with np.load(os.path.join(folder, folders.ARRAYS)) as arrays:
-    return _mapped(
-        layout,
-        paths,
-        arrays=dict(arrays),
-        meta=content['meta'],
-        fingerprint=content['fingerprint'],
-        folder=folder,
-        files=strings_lib.DataFiles(data_dir, facts) if data_dir else None,
-    )
-
-
-def _mapped(layout, paths, **attributes: Any) -> RowStore:
-  """Returns the rows of each group, and the strings, as they are in files."""
-  *groups, strings = map(folders.map_file, paths, [*layout.row_bytes, 1])
-  return RowStore(layout, groups, strings, **attributes)
+  with folders.naming_damage(folder):
+    content = folders.read_marker(folder)
+    if content is None or content['holds'] != holds:
+      actual = f'no {folders.MARKER}' if content is None else content['holds']
+      raise FileNotFoundError(f'{folder} holds no {holds}: it has {actual}.')
+    folders.check_files(folder, content['files'], blocks)
+    layout = RowLayout.of_json(content['layout'])
+    paths = [os.path.join(folder, name) for name in layout.file_names]
+    *groups, strings = map(folders.map_file, paths, [*layout.row_bytes, 1])
+    if len({len(group) for group in groups}) > 1:
+      raise ValueError('its groups of columns have different numbers of rows')
+    facts = [strings_lib.FileFacts(*values) for values in content['data_files']]
+    data_dir = data_dir or content['data_dir']
+    with np.load(os.path.join(folder, folders.ARRAYS)) as arrays:
+      return RowStore(
+          layout,
+          groups,
+          strings,
+          arrays=dict(arrays),
+          meta=content['meta'],
+          fingerprint=content['fingerprint'],
+          folder=folder,
+          files=strings_lib.DataFiles(data_dir, facts) if data_dir else None,
+      )
 
 
 class StoreWriter:
@@ -208,9 +487,7 @@ class StoreWriter:
     layout: how a frame is stored.
   """
 
-  def __init__(
-      self, layout: layout_lib.RowLayout, folder: Optional[str] = None
-  ):
+  def __init__(self, layout: RowLayout, folder: Optional[str] = None):
     """Creates the writer.
 
     Args:
@@ -219,25 +496,31 @@ class StoreWriter:
     """
     self.layout, self._folder = layout, folder
     self._files = {
-        name: folders.ChecksummedFile(name, folder)
+        name: folders.ChecksummedFile(
+            None if folder is None else os.path.join(folder, name)
+        )
         for name in (folders.ARRAYS, *layout.file_names)
     }
-    self._known: Dict[bytes, int] = {}
+    self._offsets: Dict[bytes, int] = {}
 
   def append(self, leaves: Sequence[Any]) -> None:
     """Appends frames, given their leaves, arrays `[B, ...]`."""
-    # An instruction is the same in all steps of an episode.
-    self._known.clear()
-    rows = self.layout.encode(leaves, self._cells_of)
+    # Strings such as instructions are often the same in all steps of an
+    # episode. They are stored once per call.
+    self._offsets.clear()
+    rows = self.layout.encode(leaves, self._store_strings)
     for name, group in zip(self.layout.file_names, rows):
       self._files[name].write(group.ravel())
 
   def rows(self, **attributes: Any) -> RowStore:
-    """Returns what was written so far, with further attributes."""
-    files = [self._files[name] for name in self.layout.file_names]
-    for each in files:
-      each.file.flush()
-    return _mapped(self.layout, [each.path for each in files], **attributes)
+    """Returns the rows written so far, with further attributes."""
+    *groups, strings = (
+        self._files[name].read(row_bytes)
+        for name, row_bytes in zip(
+            self.layout.file_names, [*self.layout.row_bytes, 1]
+        )
+    )
+    return RowStore(self.layout, groups, strings, **attributes)
 
   def finish(
       self,
@@ -246,25 +529,27 @@ class StoreWriter:
       holds: str = FRAMES,
       data_dir: str = '',
       facts: Sequence[strings_lib.FileFacts] = (),
+      source: Optional[Mapping[str, Any]] = None,
   ) -> RowStore:
-    """Returns all rows; where there is a folder, it is whole then.
+    """Completes the folder, if there is one, and returns all rows.
 
     Args:
-      meta: what to know of them, JSON values.
-      arrays: more of it, arrays.
-      holds: what the rows are, `FRAMES` or `INDEX`.
-      data_dir: the folder of the data set that references name.
+      meta: further JSON values, by name.
+      arrays: further arrays, by name.
+      holds: the kind of rows, `FRAMES` or `INDEX`.
+      data_dir: the folder of the data set that strings are in.
       facts: the facts of its files.
+      source: the data set that the rows were read from, JSON values.
     """
     packed = io.BytesIO()
     np.savez(packed, **arrays)
     self._files[folders.ARRAYS].write(packed.getvalue())
     files = {
-        name: [each.size, each.checksums] for name, each in self._files.items()
+        name: [file.size, file.checksums] for name, file in self._files.items()
     }
     columns = [tuple(column) for column in self.layout.columns]
-    known = ''.join(map(repr, (columns, meta, files, facts)))
-    fingerprint = hashlib.sha256(known.encode()).hexdigest()[:16]
+    described = ''.join(map(repr, (columns, meta, files, facts)))
+    fingerprint = hashlib.sha256(described.encode()).hexdigest()[:16]
     store = self.rows(arrays=arrays, meta=meta, fingerprint=fingerprint)
     self.close()
     if self._folder is not None:
@@ -275,27 +560,28 @@ class StoreWriter:
           'fingerprint': fingerprint,
           'data_dir': data_dir,
           'data_files': facts,
+          'source': source,
           'files': files,
       }
       folders.write_marker(self._folder, content)
     return store
 
   def close(self) -> None:
-    """Closes the files. What was mapped stays."""
-    for each in self._files.values():
-      each.file.close()
+    """Closes the files. Rows that were returned stay readable."""
+    for file in self._files.values():
+      file.close()
 
-  def _cells_of(self, values: np.ndarray) -> np.ndarray:
-    """Returns the cells of strings, objects of any shape, and keeps these."""
+  def _store_strings(self, values: np.ndarray) -> np.ndarray:
+    """Stores strings, objects of any shape, and returns their cells."""
     cells = []
-    own = self._files[self.layout.file_names[-1]]
+    file = self._files[self.layout.file_names[-1]]
     for value in values.ravel():
       value = value if isinstance(value, bytes) else str(value).encode()
       cell = strings_lib.referred(value)
       if cell is None:
-        if value not in self._known:
-          self._known[value] = own.size
-          own.write(value)
-        cell = strings_lib.OWN_FILE, len(value), self._known[value], 0
+        if value not in self._offsets:
+          self._offsets[value] = file.size
+          file.write(value)
+        cell = strings_lib.OWN_FILE, len(value), self._offsets[value], 0
       cells.append(cell)
     return np.array(cells, strings_lib.CELL).reshape(values.shape)

@@ -1,38 +1,52 @@
-"""Samplers: which items make a batch.
+"""Samplers: the choice of the items of a batch.
 
 A sampler is a pure function of a seed and the number of a batch. The state of
-sampling is therefore one integer, and sampling that goes on from it draws the
-same batches as if it had not stopped. Only the sampler in `prioritized.py`
-depends on more.
+sampling is therefore one integer, and resumed sampling draws the same batches
+as if it had not been interrupted. `sum_tree.Prioritized` also depends on the
+priorities, which the trainer updates.
 """
 
 import abc
 import dataclasses
 import functools
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+import hashlib
+import math
+import types
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple
 
+from etils import epy
 import numpy as np
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import draws as draws_lib
+from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.store import items as items_lib
 
-# An order of fewer items is kept as an array.
-_KEPT_ORDER = 1 << 22
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+
+# Four rounds of a Feistel network make a random permutation of many items. A
+# permutation of a few items needs more rounds.
+_FEISTEL_ROUNDS = 8
 
 
 class Draws(NamedTuple):
-  """Items that were drawn, `[K, B]`.
+  """The items of a batch, `[B]`.
 
   Attributes:
     items: the numbers of the items, int64.
-    probability: the probability with which each one was drawn, float64.
-    priority: the priority of each one, float64; None for that of the items.
+    probability: the probability with which each item was drawn, float64.
+    priority: the priority of each item, float64; None for the priorities that
+      the items were created with.
   """
 
   items: np.ndarray
-  probability: Any
+  probability: np.ndarray
   priority: Any = None
+
+
+# Draws a batch: takes the number of the batch and its size `B`. Returns `Draws`
+# of `B` items; of fewer items at the end of an epoch, and of none after it.
+DrawFn = Callable[[int, int], Draws]
 
 
 class Process(NamedTuple):
@@ -40,8 +54,8 @@ class Process(NamedTuple):
 
   Attributes:
     seed: the seed of the user, an integer from 0 up.
-    stream: the numbers by which the streams of a process differ, such as those
-      of a data set and of its iterator; None for one stream of all processes.
+    stream: the key of the stream in a process, such as the numbers of a data
+      set and of its iterator; None for one stream of all processes.
     rank: the number of this process.
     world_size: the number of processes that draw from the same data.
   """
@@ -62,50 +76,39 @@ class Process(NamedTuple):
 
   def share_of(self, count: int) -> int:
     """Returns how many of `count` items this process draws."""
-    own = -(-(count - self.rank) // self.world_size)
-    if own < 1:
+    share = -(-(count - self.rank) // self.world_size)
+    if share < 1:
       raise ValueError(
           f'There are {count} items, which is too few for'
           f' {self.world_size} processes to share.'
       )
-    return own
+    return share
 
-  def share(
-      self, first: int, num_batches: int, batch_size: int, own: int
-  ) -> np.ndarray:
-    """Returns which of all numbers are in batches of this process.
+  def positions(self, number: int, batch_size: int, share: int) -> np.ndarray:
+    """Returns the positions of a batch of this process in a common order.
 
     Args:
-      first: the number of the first batch.
-      num_batches: the largest number of batches.
+      number: the number of the batch.
       batch_size: the size of a batch.
-      own: how many numbers the process has: every `world_size`-th.
+      share: the number of positions of the process: every `world_size`-th.
 
     Returns:
-      int64 `[k, b]`: whole batches, or one that is smaller, or empty at the
-      end.
+      int64 `[B]`; fewer for the last batch, and none after it.
     """
-    begin = first * batch_size
-    count = max(min((own - begin) // batch_size, num_batches), 1)
-    numbers = np.arange(begin, min(begin + count * batch_size, own))
-    return (numbers * self.world_size + self.rank).reshape([count, -1])
+    first = number * batch_size
+    positions = np.arange(first, min(first + batch_size, share))
+    return positions * self.world_size + self.rank
 
   def seeds(self, count: int, is_common: bool = False) -> np.ndarray:
     """Returns seeds, uint64 `[count]`, of this process or common to all."""
     key = self.stream or ()
     if self.stream is not None and not is_common:
       key = *key, self.rank
-    return draws_lib.seeds_of(self.seed, count, *key)
-
-
-# Draws a group of batches: takes the number of the first batch, the largest
-# number of batches `K`, and the size `B` of a batch. Returns `Draws` `[k, b]`
-# of 1 to `K` batches, with fewer than `B` items at the end of an epoch.
-DrawFn = Callable[[int, int, int], Draws]
+    return random_lib.spawn_seeds(self.seed, count, *key)
 
 
 class Sampler(abc.ABC):
-  """Chooses the items of a batch, of an `ItemIndex` or what is like one."""
+  """Chooses the items of a batch, of an `ItemIndex` or a `FrameRing`."""
 
   # Whether the trainer may change draws between two batches. If so, no batch
   # may be drawn in advance.
@@ -118,10 +121,10 @@ class Sampler(abc.ABC):
   def batch_size(
       self, items: Any, process: Process, batch_size: int
   ) -> Optional[int]:
-    """Returns the size that all batches have, or None if they differ.
+    """Returns the size that all batches have, or None if sizes differ.
 
     Raises:
-      ValueError: if no batch has so many items.
+      ValueError: if there are too few items for a batch.
     """
     del items, process
     return batch_size
@@ -136,34 +139,36 @@ class Uniform(Sampler):
   """Draws every item with the same probability, with replacement."""
 
   def bind(self, items, process):
-    [seed] = process.seeds(1)
+    [seed], draw_uniform = process.seeds(1), kernels.draw_uniform
 
-    def draw(*numbers):
-      count = items.num_items
+    def draw(number, batch_size):
+      first_item, count = items.first, items.num_items
       items_lib.check_drawable(count, count)
-      places = fractions(seed, *numbers)
-      return Draws(items.first + draws_lib.below(places, count), 1 / count)
+      drawn, probability = np.empty(batch_size, np.int64), np.empty(batch_size)
+      first = first_draw(number, batch_size)
+      draw_uniform(seed, first, first_item, count, drawn, probability)
+      return Draws(drawn, probability)
 
     return draw
 
 
 @dataclasses.dataclass(frozen=True)
 class InOrder(Sampler):
-  """Draws the items that there are, in their order, each once."""
+  """Draws each item once, in the order of the data."""
 
   def bind(self, items, process):
     count, first_item = items.num_items, items.first
-    own = process.share_of(count)
+    share = process.share_of(count)
 
-    def draw(*numbers):
-      found = first_item + process.share(*numbers, own)
-      if not items_lib.alive(items, found.ravel()).all():
+    def draw(number, batch_size):
+      drawn = first_item + process.positions(number, batch_size, share)
+      if not items_lib.alive(items, drawn).all():
         raise items_lib.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
             ' of which have made room for newer ones. Make a new data set for'
             ' each pass.'
         )
-      return Draws(found, 1 / count)
+      return Draws(drawn, np.full(len(drawn), 1 / count))
 
     return draw
 
@@ -182,62 +187,275 @@ class WithoutReplacement(Sampler):
       drop_last                | 3 3   | 3 3   | ...
 
   Attributes:
-    drop_last: whether the last items of an epoch are left out where they do not
-      make a whole batch.
+    drop_last: whether to drop the last items of an epoch if they do not fill a
+      batch.
+    weights: a mask of items, `[N]`: epochs have no items of weight 0.
+      All other weights must be equal.
   """
 
   drop_last: bool = False
+  weights: Any = dataclasses.field(default=None, repr=False, compare=False)
 
   def bind(self, items, process):
     [seed] = process.seeds(1, is_common=True)
-    count = items.num_items
-    own = process.share_of(count)
+    drawn_items = self._drawn_items(items)
+    count = items.num_items if drawn_items is None else len(drawn_items)
+    share = process.share_of(count)
+    # Consecutive batches are of the same epoch.
+    tables_of = functools.lru_cache(2)(
+        lambda epoch: _feistel_tables(seed, epoch, count)
+    )
 
-    # Batches that are drawn one after the other are of one or two epochs.
-    @functools.lru_cache(2)
-    def order_of(epoch):
-      order = draws_lib.Permutation(count, seed, epoch)
-      if count <= _KEPT_ORDER:
-        return order(np.arange(count)).astype(np.int32).take
-      return order
-
-    def draw(first, num_batches, batch_size):
-      per_epoch = self.batches_per_epoch(own, batch_size)
-      epoch, number = divmod(first, per_epoch)
-      num_batches = min(num_batches, per_epoch - number)
-      places = process.share(number, num_batches, batch_size, own)
-      found = order_of(epoch)(places.ravel()).astype(np.int64)
-      return Draws(found.reshape(places.shape), 1 / count)
+    def draw(number, batch_size):
+      epoch, number = divmod(number, self.batches_per_epoch(share, batch_size))
+      positions = process.positions(number, batch_size, share)
+      drawn = np.empty(len(positions), np.int64)
+      kernels.permute(positions, count, tables_of(epoch), drawn)
+      if drawn_items is not None:
+        drawn = drawn_items[drawn]
+      return Draws(drawn, np.full(len(drawn), 1 / count))
 
     return draw
 
   def batches_per_epoch(self, count: int, batch_size: int) -> int:
-    """Returns how many batches of a process an epoch of its items has."""
+    """Returns the number of batches in an epoch of a process's items."""
     return count // batch_size if self.drop_last else -(-count // batch_size)
 
   def batch_size(self, items, process, batch_size):
-    own = process.share_of(items.num_items)
-    if self.drop_last and batch_size > own:
+    share = process.share_of(self.num_drawn(items))
+    if self.drop_last and batch_size > share:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
-          f' {own} items for this worker, and drop_last leaves out what is not'
-          ' a whole batch: nothing would be left.'
+          f' {share} items for this worker, and drop_last leaves out what is'
+          ' not a whole batch: nothing would be left.'
       )
-    return batch_size if self.drop_last or own % batch_size == 0 else None
+    return batch_size if self.drop_last or share % batch_size == 0 else None
+
+  def num_drawn(self, items: Any) -> int:
+    """Returns the number of items of an epoch."""
+    drawn = self._drawn_items(items)
+    return items.num_items if drawn is None else len(drawn)
+
+  def _drawn_items(self, items: Any) -> Optional[np.ndarray]:
+    """Returns the numbers of the items of an epoch; None for all."""
+    if self.weights is None:
+      return None
+    weights = np.asarray(self.weights, np.float64)
+    _check_shape(weights, items.num_items, 'weights', 'item')
+    checks.check_weights(weights, of='item')
+    positive = weights[weights > 0]
+    if positive.min() != positive.max():
+      raise ValueError(
+          'Without replacement every item comes once an epoch, or never, so'
+          ' weights must be 0 or equal to each other, but there are'
+          f' {positive.min()} and {positive.max()}. Unequal weights need'
+          ' replacement.'
+      )
+    return np.flatnonzero(weights)
+
+  def identity(self):
+    if self.weights is None:
+      return repr(self)
+    mask = np.asarray(self.weights, np.float64) > 0
+    digest = hashlib.sha256(mask.tobytes()).hexdigest()[:16]
+    return f'{self!r} of the items {digest}'
 
 
-def fractions(
-    seed: np.uint64, first: int, num_batches: int, batch_size: int
-) -> np.ndarray:
-  """Returns the random numbers of batches.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weighted(Sampler):
+  """Draws every item in proportion to its weight, or an episode first.
 
-  Number `k` of batch `b` is number `b * B + k` of the stream of `SplitMix64`
-  that begins at the seed.
-
-  Returns:
-    float64 `[num_batches, batch_size]`, in [0, 1).
+  Attributes:
+    weights: the weight of each item, from 0 up, `[N]`; by default the
+      priorities that the items were created with. By episode, the weight of
+      each episode that has items, `[E]`, or a function that takes these
+      `Episodes` and returns the weights; by default they are equal. By source,
+      a dict from the names of the sources to their weights, or to the weights
+      of their items.
+    by: `'item'`, `'episode'` or `'source'`, to which weights belong. By
+      `'episode'`, an item of the drawn episode is drawn with equal probability.
   """
-  places = draws_lib.fractions(
-      seed, first * batch_size, num_batches * batch_size
-  )
-  return places.reshape([num_batches, batch_size])
+
+  weights: Any = None
+  by: str = 'item'
+
+  def __post_init__(self):
+    checks.check_choice('by', self.by, ('item', 'episode', 'source'))
+    if isinstance(self.weights, Mapping) != (self.by == 'source'):
+      raise ValueError(
+          "weights must be a dict from the names of sources with by='source',"
+          f' and only then, but by is {self.by!r} and weights are'
+          f' {self.weights!r}.'
+      )
+
+  def bind(self, items, process):
+    if self.by == 'episode':
+      return _draw_by_groups(process, *_episode_groups(items, self.weights))
+    if self.by == 'source':
+      if not hasattr(items, 'sources'):
+        raise ValueError(
+            "Weighted(by='source') draws from the data sets of"
+            ' random_access.Batches, but this replay buffer has the items of'
+            ' one data set. Mix data sets by datasets.mix_datasets before they'
+            " are loaded, or use by='item' or by='episode'."
+        )
+      return _draw_by_groups(process, *_source_groups(items, self.weights))
+    weights = items.priorities if self.weights is None else self.weights
+    if weights is None:
+      return Uniform().bind(items, process)
+    name = 'priorities' if self.weights is None else 'weights'
+    weights = _scale(weights, items.num_items, name, 'item')
+    ones = np.ones(len(weights), np.int64)
+    probability = weights / np.cumsum(weights)[-1]
+    return _draw_by_groups(process, weights, ones, probability)
+
+  def identity(self):
+    weights = self.weights
+    if not isinstance(weights, Mapping):
+      weights = {'': weights}
+    parts = [self.by]
+    for name, values in weights.items():
+      digest = 'function'
+      if not callable(values):
+        content = np.asarray(values, np.float64).tobytes()
+        digest = hashlib.sha256(content).hexdigest()[:16]
+      parts.append(f'{name}: {digest}')
+    return f'Weighted({", ".join(parts)})'
+
+
+def item_weights(items: Any, weights: Mapping[str, Any]) -> np.ndarray:
+  """Returns the weight of each item of several sources, float64 `[N]`.
+
+  Args:
+    items: the items, with `sources` and `counts`.
+    weights: for each source by name, the weight of all of its items, or of each
+      item, `[count]`.
+
+  Raises:
+    ValueError: if the names or shapes are wrong.
+  """
+  checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
+  parts = []
+  for name, count in zip(items.sources, items.counts):
+    values = np.asarray(weights[name], np.float64)
+    if values.ndim:
+      _check_shape(values, count, f'weights of {name}', 'item')
+    parts.append(np.broadcast_to(values, count))
+  return np.concatenate(parts)
+
+
+def first_draw(number: int, batch_size: int) -> int:
+  """Returns the position in a SplitMix64 stream of a batch's first draw."""
+  return number * batch_size % 2**64
+
+
+def draw_fractions(seed: np.uint64, number: int, batch_size: int) -> np.ndarray:
+  """Returns the random numbers of a batch, in [0, 1), float64 `[B]`.
+
+  Number `k` of batch `b` is number `b * B + k` of the SplitMix64 stream that
+  begins at the seed.
+  """
+  fractions = np.empty(batch_size)
+  kernels.draw_fractions(seed, first_draw(number, batch_size), fractions)
+  return fractions
+
+
+def _feistel_tables(seed: np.uint64, epoch: int, count: int) -> np.ndarray:
+  """Returns the round functions of an epoch's order; see `kernels.permute`."""
+  num_rows = math.isqrt(count - 1) + 1
+  num_columns = -(-count // num_rows)
+  fractions = draw_fractions(seed, epoch, _FEISTEL_ROUNDS * num_rows)
+  tables = fractions.reshape([_FEISTEL_ROUNDS, num_rows])
+  limits = np.array([[num_rows], [num_columns]] * (_FEISTEL_ROUNDS // 2))
+  return random_lib.integers_below(tables, limits)
+
+
+def _draw_by_groups(
+    process: Process,
+    weights: np.ndarray,
+    counts: np.ndarray,
+    probability: np.ndarray,
+    within: Mapping[int, np.ndarray] = types.MappingProxyType({}),
+) -> DrawFn:
+  """Returns a function that draws a group, and then an item of the group.
+
+  Args:
+    process: the random stream.
+    weights: the weight of each group, `[G]`.
+    counts: the number of items of each group.
+    probability: the probability of each item of a group.
+    within: cumulative weights of the items of a group, by its number. Items of
+      other groups are equally likely.
+  """
+  sums, seeds = np.cumsum(weights), process.seeds(2)
+  first = np.cumsum(counts) - counts
+
+  def draw(*number):
+    groups, places = [draw_fractions(seed, *number) for seed in seeds]
+    groups = random_lib.search_weights(sums, groups)
+    items = random_lib.integers_below(places, counts[groups])
+    for group, item_sums in within.items():
+      in_group = groups == group
+      items[in_group] = random_lib.search_weights(item_sums, places[in_group])
+    return Draws(first[groups] + items, probability[groups])
+
+  return draw
+
+
+def _episode_groups(items, weights) -> Tuple[Any, ...]:
+  """Returns the groups of `_draw_by_groups`, one for each episode."""
+  if items.crosses_episodes:
+    raise ValueError(
+        'Episodes cannot be drawn first: these items cross episodes, or are'
+        ' sequences that do not say which episode they are of.'
+    )
+  counts = items.episodes.num_items
+  if callable(weights):
+    weights = weights(items.episodes)
+  weights = np.ones(len(counts)) if weights is None else weights
+  weights = _scale(weights, len(counts), 'weights', 'episode')
+  return weights, counts, weights / weights.sum() / counts
+
+
+def _source_groups(items, weights) -> Tuple[Any, ...]:
+  """Returns the groups of `_draw_by_groups`, one for each source."""
+  checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
+  arrays = [np.asarray(weights[name], np.float64) for name in items.sources]
+  for name, values, count in zip(items.sources, arrays, items.counts):
+    if values.ndim and values.any():
+      _check_shape(values, count, f'weights of {name}', 'item')
+      checks.check_weights(values, name=f'weights of {name}', of='item')
+    elif not values.ndim and not 0 <= values < np.inf:
+      raise ValueError(
+          'The weights must be finite numbers from 0 up, but that of data set'
+          f' {name} is {values}.'
+      )
+    if values.any() and not count:
+      raise ValueError(f'{name} has a weight, but no items to draw.')
+  largest = max(values.max(initial=0.0) for values in arrays)
+  arrays = [random_lib.scale_weights(values, largest) for values in arrays]
+  totals = np.array([values.sum() for values in arrays])
+  checks.check_weights(totals)
+  within = {
+      number: np.cumsum(values)
+      for number, values in enumerate(arrays)
+      if values.ndim and values.any()
+  }
+  return totals, items.counts, np.full(len(totals), np.nan), within
+
+
+def _scale(weights, count, name, of) -> np.ndarray:
+  """Checks weights, and scales them so that their sums stay in range."""
+  weights = np.asarray(weights, np.float64)
+  _check_shape(weights, count, name, of)
+  checks.check_weights(weights, name=name, of=of)
+  return random_lib.scale_weights(weights)
+
+
+def _check_shape(weights, count, name, of) -> None:
+  """Raises a ValueError unless there is a weight for each choice."""
+  if weights.shape != (count,):
+    raise ValueError(
+        f'There must be a weight for each of the {count} {of}s that there are,'
+        f' but the {name} have the shape {weights.shape}.'
+    )

@@ -1,8 +1,8 @@
 """Strings of a store: in the store itself, or where a data set has them.
 
-While an index is made, a reference goes through `tf.data` in the place of each
-encoded image: 16 bytes that no data has by chance, and a cell. In the index,
-the cell is in the row of its step.
+While an index is made, encoded images are replaced by references in `tf.data`:
+16 bytes that do not occur in data by chance, and a cell. In the index, the cell
+is in the row of its step.
 """
 
 import functools
@@ -14,10 +14,14 @@ import zlib
 
 import numpy as np
 
-# This stands for the file of a string that is in the store itself.
+from rlds2reverb.store import array_records
+from rlds2reverb.store import damage
+
+# The file number of strings in the store itself.
 OWN_FILE = -1
 # The entry of a string: the number of its file, its length, where it begins,
-# and the CRC-32 of its bytes.
+# and the CRC-32 of its bytes. In an ArrayRecord file, it begins at a byte of a
+# record; see `offset_in_record`.
 CELL = np.dtype(
     [
         ('file', '<i4'),
@@ -29,11 +33,23 @@ CELL = np.dtype(
 _PACKED = struct.Struct('<iIqI')  # A `CELL`.
 _MARK = bytes.fromhex('6b0c9e51d2f84a37b1e6c5087f93ad24')
 
-# The number of bytes at both ends of a file that tell whether it is the one
-# that was indexed. A string has a checksum of its own.
+# The number of bytes at both ends of a file that identify the indexed file. A
+# string has its own checksum.
 _END_BYTES = 4096
+# A record, as a protocol buffer, has less than 2 GiB.
+_OFFSET_BITS = 32
 # If there are more files, those that were read last are open.
 _MAX_OPEN = 512
+
+
+def offset_in_record(record: int, offset: int) -> int:
+  """Returns the `offset` of a cell for a byte of a record of a file."""
+  return record << _OFFSET_BITS | offset
+
+
+def record_and_offset(offset: int) -> Tuple[int, int]:
+  """Returns the record and the byte in it; undoes `offset_in_record`."""
+  return offset >> _OFFSET_BITS, offset & ((1 << _OFFSET_BITS) - 1)
 
 
 def reference(file: int, offset: int, value: bytes) -> bytes:
@@ -55,17 +71,21 @@ class FileFacts(NamedTuple):
     name: its name in the folder of the data set.
     size: how many bytes it has.
     checksum: the CRC-32 of its first and last bytes.
+    is_array_record: whether it is an ArrayRecord file.
   """
 
   name: str
   size: int
   checksum: int
+  is_array_record: bool = False
 
 
-def facts_of(folder: str, name: str) -> FileFacts:
+def facts_of(
+    folder: str, name: str, is_array_record: bool = False
+) -> FileFacts:
   """Returns the facts by which an index knows a file."""
   with open(os.path.join(folder, name), 'rb') as f:
-    return _facts_of(f.fileno(), name)
+    return _facts_of(f.fileno(), name, is_array_record)
 
 
 class DataFiles:
@@ -89,13 +109,15 @@ class DataFiles:
     self.folder, self._facts = folder, facts
     self.paths = [os.path.join(folder, known.name) for known in facts]
     self._open = functools.lru_cache(_MAX_OPEN)(_OpenFile)
+    self._records = array_records.RecordCache()
     for path, known in zip(self.paths, facts):
       try:
         size = os.path.getsize(path)
       except FileNotFoundError as e:
         raise FileNotFoundError(
-            f'{path}, which the index refers to, is not there. If the data set'
-            ' has moved, open the index with data_dir= its folder.'
+            f'{path} is missing, but was there when the index was made. Restore'
+            ' it; or remove the folder of the index, and make it again. If the'
+            ' data set has moved, give its new folder.'
         ) from e
       if size != known.size:
         raise _changed(path, f'has {size} bytes, but had {known.size}')
@@ -110,15 +132,28 @@ class DataFiles:
       OSError: if these are not the bytes that were indexed.
     """
     number, length, offset, checksum = cell
-    file = self._open(self.paths[number], self._facts[number])
-    value = os.pread(file.number, length, offset)
+    path, facts = self.paths[number], self._facts[number]
+    file = self._open(path, facts)
+    if facts.is_array_record:
+      record, offset = record_and_offset(offset)
+      value = self._records.read(path, record)[offset : offset + length]
+    else:
+      value = os.pread(file.number, length, offset)
     if len(value) != length or zlib.crc32(value) != checksum:
       raise _changed(
-          self.paths[number],
-          f'has other bytes than it had, at byte {offset} ({length} bytes of an'
-          ' image)',
+          path,
+          f'has other bytes than it had, {self.place_of(cell)} ({length} bytes'
+          ' of an image)',
       )
     return value
+
+  def place_of(self, cell: Any) -> str:
+    """Returns where in its file a string begins, in words."""
+    number, _, offset, _ = cell
+    if not self._facts[number].is_array_record:
+      return f'at byte {offset}'
+    record, offset = record_and_offset(offset)
+    return f'at byte {offset} of record {record}'
 
 
 class _OpenFile:
@@ -128,19 +163,20 @@ class _OpenFile:
     self.number = os.open(path, os.O_RDONLY)
     # This also closes it when Python ends, while `os` is still there.
     weakref.finalize(self, os.close, self.number)
-    if _facts_of(self.number, known.name) != known:
+    if _facts_of(self.number, known.name, known.is_array_record) != known:
       raise _changed(path, 'is another file than it was')
 
 
-def _facts_of(file: int, name: str) -> FileFacts:
+def _facts_of(file: int, name: str, is_array_record: bool) -> FileFacts:
   size = os.fstat(file).st_size
   ends = os.pread(file, _END_BYTES, 0)
   ends += os.pread(file, _END_BYTES, max(size - _END_BYTES, 0))
-  return FileFacts(name, size, zlib.crc32(ends))
+  return FileFacts(name, size, zlib.crc32(ends), is_array_record)
 
 
 def _changed(path: str, how: str) -> OSError:
   return OSError(
-      f'{path} {how} when the index was made. The index does not fit the data'
-      ' any more: remove its folder, and make it again.'
+      damage.pointer_hint(path)
+      or f'{path} {how} when the index was made. The index does not fit the'
+      ' data any more: remove its folder, and make it again.'
   )

@@ -1,12 +1,12 @@
-"""Text for reinforcement learning: each step of an RLDS episode is a token.
+"""Text for RL on language models: each step of an RLDS episode is a token.
 
-Strings come from any data set, and tokens from your own tokenizer.
+Texts come from any data set of strings, token ids from your own tokenizer.
 """
 
-from rlds2reverb.tokens.batches import convert_texts_to_batches
-from rlds2reverb.tokens.batches import convert_texts_to_pairs
-from rlds2reverb.tokens.batches import pad_tokens
-from rlds2reverb.tokens.coefficients import adaptive_kl_coefficient
-from rlds2reverb.tokens.token_episodes import convert_texts_to_episodes
-from rlds2reverb.tokens.token_episodes import make_token_episode
-from rlds2reverb.tokens.tokenizing import in_python
+from rlds2reverb.tokens.episodes import convert_texts_to_episodes
+from rlds2reverb.tokens.episodes import make_token_episode
+from rlds2reverb.tokens.episodes import update_kl_coefficient
+from rlds2reverb.tokens.texts import convert_texts_to_batches
+from rlds2reverb.tokens.texts import convert_texts_to_pairs
+from rlds2reverb.tokens.texts import make_python_tokenizer
+from rlds2reverb.tokens.texts import pad_tokens

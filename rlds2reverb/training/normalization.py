@@ -1,14 +1,15 @@
-"""Normalisation that is fitted on the data, and undone in the policy.
+"""Normalization that is fitted to the data, and undone in the policy.
 
 An agent sees observations with a mean of 0 and a standard deviation of 1, and
-acts in [-1, 1]. The policy that is saved works on the environment's own values:
+acts in [-1, 1]. The saved policy takes raw observations and returns raw
+actions:
 
     environment -- observation --> transform --> policy of the agent
          ^                                             |
          +---------- action <------- invert <----------+
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,99 +25,99 @@ from rlds2reverb.statistics import results
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import normalization
 
-_METHODS = {rlds.OBSERVATION: 'mean_std', rlds.ACTION: 'bounds'}
+_KINDS = {rlds.OBSERVATION: 'mean_std', rlds.ACTION: 'bounds'}
 
 
 class Normalization(NamedTuple):
   """The transforms between the data and the batches of an agent.
 
   Attributes:
-    observation: normalises the leaves of floats of an observation by their mean
-      and standard deviation.
-    action: normalises the range of an action of floats to [-1, 1].
+    observation: normalizes floats of an observation by their mean and standard
+      deviation.
+    action: normalizes the range of floats of an action to [-1, 1].
   """
 
   observation: applying.Compose
   action: applying.Compose
 
   def apply(self, rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the episodes with normalised steps."""
+    """Normalizes the steps of all episodes."""
     return applying.transform_episodes(rlds_data, self)
 
   def apply_to_frames(
       self, frames: trajectory.Trajectory
   ) -> trajectory.Trajectory:
-    """Returns frames, with any leading dimensions, normalised."""
+    """Normalizes frames with any leading dimensions."""
     steps = {rlds.OBSERVATION: frames.observation, rlds.ACTION: frames.action}
     return frames._replace(**applying.Compose(self).transform(steps))
 
 
 def fit_normalization(
     rlds_data: tf.data.Dataset,
-    statistics: Optional[results.Statistics] = None,
+    statistics: results.Statistics | None = None,
 ) -> Normalization:
-  """Fits a normalisation on the observations and actions of a data set.
+  """Fits a normalization to the observations and actions of a data set.
 
-  Fields that are not floats, such as images of bytes and discrete actions, stay
-  as they are.
+  Only floats are normalized, not encoded images or discrete actions.
 
   Args:
     rlds_data: an RLDS data set.
-    statistics: the statistics of the data, if they were computed already.
+    statistics: the statistics of the data, if they are already computed.
 
   Raises:
     ValueError: if `rlds_data` has no episodes.
   """
-  step = steps_lib.steps_spec(rlds_data.element_spec).step
+  step = steps_lib.get_steps_spec(rlds_data.element_spec).step
   fields = [
       field
-      for field in _METHODS
+      for field in _KINDS
       if any(leaf.dtype.is_floating for leaf in tf.nest.flatten(step[field]))
   ]
-  if fields and statistics is None:
+  transforms = dict.fromkeys(_KINDS, applying.Compose([]))
+  if not fields:
+    return Normalization(**transforms)
+  if statistics is None:
     statistics = compute.compute_statistics(rlds_data, fields)
-  made = dict.fromkeys(_METHODS, applying.Compose([]))
   for field in fields:
-    made[field] = normalization.normalize_by_statistics(
-        statistics, field, _METHODS[field]
+    transforms[field] = normalization.normalize_by_statistics(
+        statistics, field, _KINDS[field]
     )
-  return Normalization(**made)
+  return Normalization(**transforms)
 
 
-def normalized_specs(
+def normalize_specs(
     time_step_spec: ts.TimeStep, action_spec: Any
 ) -> tuple[ts.TimeStep, Any]:
-  """Returns the specs of normalised time steps and actions.
+  """Returns the specs of normalized time steps and actions.
 
   Args:
-    time_step_spec: the spec of the environment. The bounds of observations of
-      floats no longer hold, and are left out.
-    action_spec: the spec of the environment. Actions of floats get the bounds
+    time_step_spec: the spec of the environment. Floats of observations lose
+      their bounds, which no longer hold.
+    action_spec: the spec of the environment. Floats of actions get the bounds
       -1 and 1.
   """
 
-  def of_floats(change, specs):
+  def map_floats(fn, specs):
     return tf.nest.map_structure(
-        lambda spec: change(spec) if spec.dtype.is_floating else spec, specs
+        lambda spec: fn(spec) if spec.dtype.is_floating else spec, specs
     )
 
-  def bounded(spec):
-    ends = np.float32(-1), np.float32(1)
+  def to_unit_range(spec):
     return tensor_spec.BoundedTensorSpec(
-        spec.shape, spec.dtype, *ends, spec.name
+        spec.shape, spec.dtype, np.float32(-1), np.float32(1), spec.name
     )
 
   time_step_spec = tensor_spec.from_spec(time_step_spec)
-  observation = of_floats(tf.TensorSpec.from_spec, time_step_spec.observation)
-  action_spec = of_floats(bounded, tensor_spec.from_spec(action_spec))
+  observation = map_floats(tf.TensorSpec.from_spec, time_step_spec.observation)
+  action_spec = map_floats(to_unit_range, tensor_spec.from_spec(action_spec))
   return time_step_spec._replace(observation=observation), action_spec
 
 
 class DenormalizedPolicy(tf_policy.TFPolicy):
-  """Adapts a policy that works on normalised data to the environment.
+  """Adapts a policy trained on normalized data to the environment.
 
-  It takes raw observations, and gives raw actions within the bounds of the
-  environment. `PolicySaver` saves it, constants included.
+  It takes raw observations, and returns raw actions within the bounds of the
+  environment. `PolicySaver` saves it together with its constants.
   """
 
   def __init__(
@@ -130,9 +131,9 @@ class DenormalizedPolicy(tf_policy.TFPolicy):
 
     Args:
       policy: the policy of an agent.
-      time_step_spec: the spec of the environment's time steps.
-      action_spec: the spec of the environment's actions.
-      normalization: the normalisation of the agent's data.
+      time_step_spec: the time step spec of the environment.
+      action_spec: the action spec of the environment.
+      normalization: the normalization of the agent's data.
     """
     super().__init__(
         time_step_spec,
@@ -157,5 +158,5 @@ class DenormalizedPolicy(tf_policy.TFPolicy):
 
   def _distribution(self, time_step, policy_state):
     raise NotImplementedError(
-        'DenormalizedPolicy gives actions, and no distribution of them.'
+        'DenormalizedPolicy has no action distribution. Use its action.'
     )

@@ -1,11 +1,11 @@
 """Converts RLDS episodes to TF-Agents trajectories: frames and sequences.
 
-Every episode is checked here before any of its frames come out.
+Every episode is validated before any of its frames come out.
 """
 
 from rlds2reverb.trajectories.conversion import convert_rlds_to_trajectories
 from rlds2reverb.trajectories.options import ConversionOptions
+from rlds2reverb.trajectories.options import ConversionRules
 from rlds2reverb.trajectories.report import ConversionReport
-from rlds2reverb.trajectories.rules import ConversionRules
 from rlds2reverb.trajectories.sequences import convert_rlds_to_sequences
 from rlds2reverb.trajectories.specs import create_trajectory_data_spec

@@ -1,4 +1,4 @@
-"""Makes the specs of trajectories, and compares them with Reverb tables."""
+"""Specs of trajectories, `policy_info` functions, and table signatures."""
 
 import collections.abc
 from typing import Any, Callable, Dict, List, Optional
@@ -10,7 +10,8 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 import tree
 
-from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -24,14 +25,14 @@ def create_trajectory_data_spec(
 ) -> trajectory.Trajectory:
   """Creates the data spec that a Reverb server and a replay buffer need.
 
-  This is the function of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
-  0.19.0), which has no `policy_info_fn`.
+  The same function of `tf_agents.replay_buffers.rlds_to_reverb` (TF-Agents
+  0.19.0) has no `policy_info_fn`.
 
   Args:
     rlds_data: an RLDS data set: a `tf.data.Dataset` of episodes whose `steps`
       are a nested `tf.data.Dataset` of steps, or steps stacked `[T, ...]`.
-    policy_info_fn: the function that will be given to `push_rlds_to_reverb`.
-      The spec then includes the `policy_info` that it makes.
+    policy_info_fn: the function to be passed to `push_rlds_to_reverb`. The
+      spec then includes its `policy_info`.
 
   Returns:
     A `Trajectory` of the specs of one frame: the step types are int32, the
@@ -41,7 +42,7 @@ def create_trajectory_data_spec(
   Raises:
     TypeError: if `policy_info_fn` is not callable.
     ValueError: if there are no RLDS steps in `rlds_data`, if the steps lack one
-      of their seven features, or if the observation holds no tensor.
+      of their seven features, or if the observation has no tensor.
   """
   return frame_spec(rlds_data.element_spec, policy_info_fn)
 
@@ -56,12 +57,11 @@ def frame_spec(
     policy_info_fn: see `create_trajectory_data_spec`.
   """
   check_policy_info_fn(policy_info_fn)
-  step = steps_lib.steps_spec(episode).step
+  step = steps_lib.get_steps_spec(episode).step
   if not tf.nest.flatten(step[rlds.OBSERVATION]):
     raise ValueError(
-        'A time step must have an observation, but step field observation has'
-        f' no tensor in it: {step[rlds.OBSERVATION]}. Put one there with'
-        ' map_fields.'
+        'A time step must have an observation, but the step field observation'
+        f' has no tensor: {step[rlds.OBSERVATION]}. Add one with map_fields.'
     )
   time_step_spec = ts.time_step_spec(step[rlds.OBSERVATION], step[rlds.REWARD])
   info_spec = ()
@@ -82,7 +82,7 @@ def check_policy_info_fn(value: Any) -> None:
 
 
 class PolicyInfo:
-  """Calls a `policy_info_fn` on whole blocks, and finds the fields it reads.
+  """A `policy_info_fn` vectorized over blocks.
 
   The function is traced once, to find the fields that it reads and the spec of
   its result.
@@ -95,28 +95,28 @@ class PolicyInfo:
   def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: Dict[str, Any]):
     self.fields = set()
 
-    def made(current, following):
-      info = graphs.as_user_code(policy_info_fn)(current, following)
+    def call(current, following):
+      info = pipelines.as_user_code(policy_info_fn)(current, following)
       return tree.traverse(_to_tensors, info)
 
-    def recorded(*steps):
-      return made(*(_ReadFields(step, self.fields) for step in steps))
+    def call_and_record(*steps):
+      return call(*(_RecordingStep(step, self.fields) for step in steps))
 
     outputs = (
-        tf.function(recorded)
+        tf.function(call_and_record)
         .get_concrete_function(step_spec, step_spec)
         .structured_outputs
     )
     self.spec = tf.nest.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), outputs
     )
-    self._fn = tf.function(made)
+    self._fn = tf.function(call)
 
   def __call__(self, rows: Dict[str, Any]) -> Any:
     """Calls the function on each step of a block and the step that follows.
 
     Args:
-      rows: the steps of a block and the one that follows it, `[B + 1, ...]`.
+      rows: the steps of a block and the next step, `[B + 1, ...]`.
 
     Returns:
       The results of the function for each step, `[B, ...]`.
@@ -135,7 +135,7 @@ class PolicyInfo:
 
 
 def _to_tensors(part: Any) -> Any:
-  """Returns a tensor of a leaf, or of a list, as tf.data does; else None."""
+  """Converts a leaf or a list to a tensor, as tf.data does; else None."""
   if not isinstance(part, list):
     # `tree` descends into nodes for which this returns None.
     return None if tree.is_nested(part) else tf.convert_to_tensor(part)
@@ -143,13 +143,14 @@ def _to_tensors(part: Any) -> Any:
     return tf.convert_to_tensor(part)
   except (TypeError, ValueError) as e:
     raise ValueError(
-        'policy_info_fn returned a list, which tf.data makes one tensor of, but'
-        f' its parts cannot be one: {part}. Return a tuple.'
+        'policy_info_fn returned a list, which tf.data converts to one tensor,'
+        f' but its elements differ: {part}. Return a tuple.'
     ) from e
 
 
-# The methods of `Mapping` read fields by `__getitem__` and `__iter__`.
-class _ReadFields(collections.abc.Mapping, dict):  # type: ignore[metaclass,misc]
+# `Mapping` comes first, so that `get`, `items` and `values` are recorded, too;
+# `dict`, so that tf.nest accepts the step.
+class _RecordingStep(collections.abc.Mapping, dict):  # type: ignore[metaclass,misc]
   """A step that records which of its fields are read."""
 
   def __init__(self, step=(), fields=None):
@@ -169,9 +170,9 @@ class _ReadFields(collections.abc.Mapping, dict):  # type: ignore[metaclass,misc
 
 
 class SpecMismatchError(ValueError):
-  """Raised if the signature of a table does not fit the data.
+  """Raised if the signature of a table does not match the data.
 
-  `str(error)` is the sentence of TF-Agents 0.19.0.
+  `str(error)` equals the message of TF-Agents 0.19.0.
 
   Attributes:
     differences: one sentence for each difference, with the path of the field.
@@ -191,12 +192,12 @@ def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
 
   Args:
     signature: the signature of the table, whose leaves have an outer dimension
-      of time. None, for a table without a signature, fits all data.
+      of time. None, for a table without a signature, matches all data.
     data_spec: the spec of one frame.
 
   Raises:
-    SpecMismatchError: if the frames do not fit. The error lists each difference
-      by path.
+    SpecMismatchError: if they do not match. The error lists each difference by
+      path.
   """
   if signature is None:
     return
@@ -210,10 +211,10 @@ def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
 def _differences(signature, data_spec) -> List[str]:
   # Fields are compared by tuples of keys, as a key may itself contain a slash.
   expected = dict(tree.flatten_with_path(signature))
-  found = dict(tree.flatten_with_path(data_spec))
+  actual = dict(tree.flatten_with_path(data_spec))
   differences = []
-  for path in sorted(expected.keys() | found.keys(), key=steps_lib.field_path):
-    table, data = expected.get(path), found.get(path)
+  for path in sorted(expected.keys() | actual.keys(), key=paths.name_of):
+    table, data = expected.get(path), actual.get(path)
     if data is None:
       difference = f'expects {_describe(table)}, the data has no such field'
     elif table is None:
@@ -229,7 +230,7 @@ def _differences(signature, data_spec) -> List[str]:
       )
     else:
       continue
-    differences.append(f'{steps_lib.field_path(path)}: the table {difference}')
+    differences.append(f'{paths.name_of(path)}: the table {difference}')
   return differences
 
 

@@ -1,82 +1,87 @@
-"""Applies transforms, filters and functions, one after the other."""
+"""Applies a sequence of transforms, filters and functions to episodes."""
 
-from typing import Any, Callable, Dict, Iterator, Sequence, Union
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import functools
+from typing import Any
 
 import gin
 import tensorflow as tf
 
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
-_Function = Callable[[Dict[str, Any]], Dict[str, Any]]
-Operation = Union[base.EpisodeTransform, base.EpisodeFilter, _Function]
+_Function = Callable[[dict[str, Any]], dict[str, Any]]
+# Takes the name of an operation, and returns a function that records, in a
+# graph, the indices of episodes, int64 `[K]`, and the number of steps that the
+# operation removed from each, int64 `[K]`.
+StepCounter = Callable[[str], Callable[[tf.Tensor, tf.Tensor], tf.Operation]]
+Operation = base.EpisodeTransform | base.EpisodeFilter | _Function
 
 
 @base.configurable
 class Compose(base.EpisodeTransform):
   """Applies transforms and filters one after the other.
 
-  If there is a filter among them, use it in `transform_episodes`, and not in
-  `rlds_data.map`, which cannot leave out an episode. `transform` and `invert`
-  work on steps, so they pass over filters.
+  If it includes a filter, use it in `transform_episodes`, not in
+  `rlds_data.map`, which cannot drop an episode. `transform` and `invert` work
+  on steps, so they skip filters.
 
   Attributes:
-    transforms: transforms and filters, some of which may be `Compose`
-      themselves. The inverse goes through them from the last to the first.
+    transforms: transforms and filters, which may include `Compose`. The inverse
+      applies their inverses in reverse order.
 
   Raises:
-    ValueError: if one of them is neither a transform nor a filter; and if one
-      that holds a filter is called on an episode.
+    ValueError: if one is neither a transform nor a filter; or if a `Compose`
+      with a filter is called on an episode.
   """
 
-  transforms: Sequence[Union[base.EpisodeTransform, base.EpisodeFilter]]
+  transforms: Sequence[base.EpisodeTransform | base.EpisodeFilter]
 
   def __post_init__(self):
-    parts = tuple(self.transforms)
-    for part in parts:
-      if not isinstance(part, base.EpisodeOperation):
+    transforms = tuple(self.transforms)
+    for transform in transforms:
+      if not isinstance(transform, base.EpisodeOperation):
         raise ValueError(
             'Compose takes objects of type EpisodeTransform and EpisodeFilter,'
-            f' but was given {part!r}. Pass a function from an episode to'
+            f' but was given {transform!r}. Pass a function from an episode to'
             ' an episode to transform_episodes instead.'
         )
-    object.__setattr__(self, 'transforms', parts)
+    object.__setattr__(self, 'transforms', transforms)
     for name in 'has_filter', 'draws':
-      has_one = any(getattr(part, name) for part in parts)
-      object.__setattr__(self, name, has_one)
+      value = any(getattr(transform, name) for transform in transforms)
+      object.__setattr__(self, name, value)
 
   def __call__(self, episode, episode_index=None):
     if self.has_filter:
       raise ValueError(
-          'This Compose holds a filter, and so it cannot be called on a single'
+          'This Compose includes a filter, so it cannot be called on a single'
           ' episode, as in rlds_data.map(compose). Use'
           ' transform_episodes(rlds_data, [compose]).'
       )
     return super().__call__(episode, episode_index)
 
   def transform_batch(self, batch):
-    for part in self.transforms:
-      batch = part.transform_batch(batch)
+    for transform in self.transforms:
+      batch = transform.transform_batch(batch)
     return batch
 
   def transform(self, steps):
-    for part in self._transforms():
-      steps = graphs.as_user_code(part.transform)(steps)
+    for transform in self._without_filters():
+      steps = pipelines.as_user_code(transform.transform)(steps)
     return steps
 
   def invert(self, steps):
-    for part in reversed(self._transforms()):
-      steps = graphs.as_user_code(part.invert)(steps)
+    for transform in reversed(self._without_filters()):
+      steps = pipelines.as_user_code(transform.invert)(steps)
     return steps
 
-  def _transforms(self):
-    kind = base.EpisodeTransform
-    return [one for one in self.transforms if isinstance(one, kind)]
+  def _without_filters(self):
+    return [t for t in self.transforms if isinstance(t, base.EpisodeTransform)]
 
 
 @gin.configurable(module='rlds2reverb')
@@ -95,37 +100,68 @@ def transform_episodes(
     A data set of the episodes that are kept, with stacked steps.
 
   Raises:
-    ValueError: if `rlds_data` has no episodes, if a transform does not fit the
-      steps, or if a function returns anything but an episode.
+    ValueError: if `rlds_data` has no episodes, a transform does not fit the
+      steps, or a function does not return an episode.
     InvalidArgumentError: while iterating, if the fields of an episode differ in
-      length, or a method `transform` does not keep all steps.
+      length, or a method `transform` drops steps.
   """
+  return _transform(rlds_data, transforms, None)
+
+
+def count_removed_steps(
+    rlds_data: tf.data.Dataset, counter: StepCounter
+) -> tf.data.Dataset:
+  """Returns a data set whose transforms count the steps that they remove.
+
+  Counting makes a pipeline stateful, so only conversions with a report do it.
+
+  Args:
+    rlds_data: a data set. It is returned unchanged unless it is a result of
+      `transform_episodes`.
+    counter: records the numbers of steps.
+  """
+  with_counter = getattr(rlds_data, 'rlds2reverb_with_counter', None)
+  return rlds_data if with_counter is None else with_counter(counter)
+
+
+def _transform(rlds_data, transforms, counter) -> tf.data.Dataset:
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
   )
-  count = rlds_data.cardinality()
-  batches = graphs.map_elements(
-      data_sets.batches_of(rlds_data, with_faults=True),
+  num_episodes = rlds_data.cardinality()
+  if counter:
+    rlds_data = count_removed_steps(rlds_data, counter)
+  batches = pipelines.map_elements(
+      episode_dataset.batches_of(rlds_data, with_faults=True),
       lambda batch: batch._replace(
-          steps=stacked_steps.with_equal_lengths(batch.steps)
+          steps=steps_lib.check_equal_lengths(batch.steps)
       ),
   )
-  for transform in _each(transforms):
-    batches = _apply(batches, transform)
+  for transform in _flatten(transforms, always=bool(counter)):
+    batches = _apply(batches, transform, counter)
     if getattr(transform, 'has_filter', False):
-      count = None
-  return data_sets.Episodes(batches, count)
+      num_episodes = None
+  episodes = episode_dataset.EpisodeDataset(batches, num_episodes)
+  if not counter:
+    episodes.rlds2reverb_with_counter = functools.partial(
+        _transform, rlds_data, transforms
+    )
+  return episodes
 
 
-def _each(transforms) -> Iterator[Any]:
-  """Yields the single transforms, filters and functions, in their order."""
-  for one in transforms:
-    is_divided = isinstance(one, Compose) and (one.has_filter or one.draws)
-    yield from _each(one.transforms) if is_divided else [one]
+def _flatten(transforms, always) -> Iterator[Any]:
+  """Yields single operations, with `Compose` that draw or filter divided."""
+  for transform in transforms:
+    if isinstance(transform, Compose) and (
+        always or transform.has_filter or transform.draws
+    ):
+      yield from _flatten(transform.transforms, always)
+    else:
+      yield transform
 
 
-def _apply(batches, transform):
-  """Applies a transform, filter or function to the episodes of batches."""
+def _apply(batches, transform, counter):
+  """Applies one transform, filter or function to the episodes of batches."""
   if isinstance(transform, type) or not callable(transform):
     raise ValueError(
         'transform_episodes takes transforms, filters and functions, but was'
@@ -133,28 +169,58 @@ def _apply(batches, transform):
     )
   parallel = {'num_parallel_calls': tf.data.AUTOTUNE}
 
-  def call(_, episodes):
-    made = episodes.map(transform, **parallel)
-    spec = made.element_spec
-    steps_lib.check_has_steps(f'What {transform} returns', spec, base.ADVICE)
+  def call_function(_, episodes):
+    episodes = episodes.map(transform, **parallel)
+    spec = episodes.element_spec
+    steps_lib.check_has_steps(f'The result of {transform}', spec, base.ADVICE)
     if isinstance(spec[rlds.STEPS], tf.data.DatasetSpec):
-      return stacked_steps.stack_episodes(made)
-    return made
+      return steps_lib.stack_episodes(episodes)
+    return episodes
 
-  def change(batch):
-    made = transform.transform_batch(batch)._replace(episode=())
+  def transform_batch(batch):
+    transformed = transform.transform_batch(batch)
+    if add_removed is not None:
+      recorded = add_removed(*_count_removed(batch, transformed))
+      with tf.control_dependencies([recorded]):
+        row_splits = tf.identity(transformed.row_splits)
+      transformed = transformed._replace(row_splits=row_splits)
+    transformed = transformed._replace(episode=())
     if transform.has_filter:
-      return made
-    # A transform of single steps that leaves some out knows no episodes.
-    rows = tf.range(made.row_splits[-1])
-    found = {rlds.STEPS: rows, type(transform).__name__: made.steps}
-    checked = stacked_steps.with_equal_lengths(found)[rlds.STEPS]
-    with tf.control_dependencies([checked]):
-      return made._replace(row_splits=tf.identity(made.row_splits))
+      return transformed
+    # Only transform_rows can drop steps, as it returns which ones.
+    rows = tf.range(transformed.row_splits[-1])
+    checked = steps_lib.check_equal_lengths(
+        {rlds.STEPS: rows, type(transform).__name__: transformed.steps}
+    )
+    with tf.control_dependencies([checked[rlds.STEPS]]):
+      row_splits = tf.identity(transformed.row_splits)
+    return transformed._replace(row_splits=row_splits)
 
   if not isinstance(transform, base.EpisodeOperation):
-    return batching.map_episodes(batches, call)
-  if transform.draws:
-    batches = batching.numbered(batches)
-  changed = batches.map(change, **parallel)
-  return batching.not_empty(changed) if transform.has_filter else changed
+    return episode_dataset.map_episodes(batches, call_function)
+  if transform.needs_other_episodes:
+    episodes = episode_dataset.EpisodeDataset(batches)
+    return episode_dataset.batches_of(transform.transform_data(episodes))
+  add_removed = counter and counter(type(transform).__name__)
+  if transform.draws or add_removed:
+    batches = episode_dataset.number_episodes(batches)
+  batches = batches.map(transform_batch, **parallel)
+  return (
+      episode_dataset.drop_empty(batches) if transform.has_filter else batches
+  )
+
+
+def _count_removed(batch, transformed) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns the episodes, and how many steps each one lost, int64 `[K]`.
+
+  Args:
+    batch: a batch whose episodes have their indices.
+    transformed: the batch after an operation.
+  """
+  lengths = batch.row_splits[1:] - batch.row_splits[:-1]
+  new_lengths = transformed.row_splits[1:] - transformed.row_splits[:-1]
+  position = transformed.episode - tf.reduce_sum(batch.episode[:1])
+  new_lengths = tf.scatter_nd(
+      position[:, tf.newaxis], new_lengths, tf.shape(lengths, tf.int64)
+  )
+  return batch.episode, lengths - new_lengths

@@ -1,43 +1,46 @@
-"""Reads and replaces fields of steps, and the numbers along their last axis."""
+"""Reads and replaces leaves of steps, and numbers along their last axis."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import functools
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.transforms import base
 
-Steps = Dict[str, Any]
+Steps = dict[str, Any]
 
-# What a leaf can be asked to be.
+# The kinds of leaves, as errors describe them.
 FLOATS, STRINGS = 'floats', 'a string for each step'
 TEXTS = 'a string, or a list of strings, for each step'
-COLUMN = 'one number a step, of a vector or with index=None'
-NUMBERS, COLOURS = 'a bool or number', 'images [..., height, width, 3]'
-REFERENCES = 'references to the frames of videos, strings'
+COLUMN = 'one number per step, of a vector or with index=None'
+NUMBERS, COLOR_IMAGES = 'a bool or number', 'images [..., height, width, 3]'
+VIDEO_REFERENCES = 'references to frames of videos, strings'
 SIZED = 'numbers with a last axis of known size'
-_KINDS: Dict[str, Callable[[Any], bool]] = {
+_IS_KIND: dict[str, Callable[[Any], bool]] = {
     FLOATS: lambda leaf: leaf.dtype.is_floating,
     STRINGS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank == 1,
     TEXTS: lambda leaf: leaf.dtype == tf.string and leaf.shape.rank in (1, 2),
     COLUMN: lambda leaf: leaf.shape.rank == 1,
     NUMBERS: lambda leaf: leaf.dtype != tf.string,
-    COLOURS: lambda leaf: (leaf.shape.rank or 0) >= 3 and leaf.shape[-1] == 3,
-    REFERENCES: lambda leaf: leaf.dtype == tf.string,
+    COLOR_IMAGES: lambda leaf: (leaf.shape.rank or 0) >= 3
+    and leaf.shape[-1] == 3,
+    VIDEO_REFERENCES: lambda leaf: leaf.dtype == tf.string,
     SIZED: lambda leaf: leaf.dtype != tf.string
     and bool(leaf.shape.rank)
     and leaf.shape[-1] is not None,
 }
 _ADVICE = {
     FLOATS: ' Cast it first, for example with the cast of a StepMapping.',
-    COLUMN: ' Cut chunks later.',
+    COLUMN: ' Chunk actions after this transform.',
 }
 
 
 class FieldTransform(base.EpisodeTransform):
-  """A change of one field of a step that can be undone.
+  """The base of invertible transforms of one field of a step.
 
   Attributes:
     field: the path of the field.
@@ -53,7 +56,7 @@ class FieldTransform(base.EpisodeTransform):
     return self._change(steps, undo=True) if has_field else steps
 
   def _change(self, steps: Steps, undo: bool) -> Steps:
-    """Returns steps with the field changed, or as it was before."""
+    """Returns the steps with the field transformed, or inverted."""
     raise NotImplementedError
 
 
@@ -66,7 +69,7 @@ def check_probability(name: str, value: float) -> None:
 def check_kind(name: str, leaf: Any, *kinds: str) -> None:
   """Raises a ValueError if a leaf, or its spec, is not of all kinds."""
   for kind in kinds:
-    if not _KINDS[kind](leaf):
+    if not _IS_KIND[kind](leaf):
       raise ValueError(
           f'{name} must be {kind}, but is {leaf.dtype.name} {leaf.shape}.'
           f'{_ADVICE.get(kind, "")}'
@@ -79,7 +82,7 @@ def one_leaf(steps: Steps, field: paths.Path, *kinds: str) -> tf.Tensor:
   Args:
     steps: a dict of step fields.
     field: its path.
-    *kinds: what it must be: one or several of the kinds above.
+    *kinds: the kinds that it must have.
 
   Raises:
     ValueError: if there is no such field, it is not one leaf, or of another
@@ -89,43 +92,42 @@ def one_leaf(steps: Steps, field: paths.Path, *kinds: str) -> tf.Tensor:
   if tf.nest.is_nested(leaf):
     raise ValueError(
         f'{name} must be one leaf, but has several:'
-        f' {sorted(paths.leaves(leaf))}. Name one of them, or make one vector'
-        ' of them with a StepMapping.'
+        f' {sorted(paths.leaves(leaf))}. Name one leaf, or concatenate them to'
+        ' a vector with a StepMapping.'
     )
   leaf = tf.convert_to_tensor(leaf)
   check_kind(name, leaf, *kinds)
   return leaf
 
 
-def map_each(
+def map_fields(
     fn: Callable[[int, str, tf.Tensor], tf.Tensor],
     nest: Any,
-    fields: Sequence[paths.Path],
+    paths_of_fields: Sequence[paths.Path],
 ) -> Any:
-  """Replaces the leaves at or below each path by `fn(number, name, leaf)`.
+  """Replaces the leaves of fields by `fn(index, name, leaf)`.
 
   Args:
-    fn: a function of the place of a path in `fields`, and of the name of a leaf
-      and the leaf.
+    fn: a function of the index of the field, the name of a leaf, and the leaf.
     nest: a nest of tensors or arrays.
-    fields: the paths.
+    paths_of_fields: the paths of the fields.
 
   Raises:
-    ValueError: if there is no such field, or `fields` is a single string.
+    ValueError: if there is no such field, or the paths are a single string.
   """
-  paths.check_list('fields', fields)
-  for number, path in enumerate(fields):
-    nest = paths.map_leaves(functools.partial(fn, number), nest, path)
+  paths.check_list('fields', paths_of_fields)
+  for index, path in enumerate(paths_of_fields):
+    nest = paths.map_leaves(functools.partial(fn, index), nest, path)
   return nest
 
 
 def put(steps: Steps, field: paths.Path, value: Any) -> Steps:
-  """Returns the steps with another value of a leaf that they have."""
+  """Returns the steps with another value of an existing leaf."""
   return paths.map_leaves(lambda *_: value, steps, field)
 
 
 def drop(steps: Steps, *fields: paths.Path) -> Steps:
-  """Returns the steps without those of the fields that they have."""
+  """Returns the steps without the fields, if they exist."""
   for field in fields:
     if paths.contains(steps, field):
       steps = paths.remove(steps, paths.find(steps, field))
@@ -133,42 +135,42 @@ def drop(steps: Steps, *fields: paths.Path) -> Steps:
 
 
 def put_where(
-    mask: tf.Tensor, steps: Steps, field: paths.Path, other: Any = None
+    mask: tf.Tensor, steps: Steps, field: paths.Path, value: Any = None
 ) -> Steps:
   """Replaces some rows of the leaves of a field.
 
   Args:
-    mask: bool `[N]`: which rows are replaced.
+    mask: bool `[N]`: the rows to replace.
     steps: a dict of step fields, `[N, ...]`.
     field: the path of a field of one or several leaves.
-    other: numbers `[N]`; by default zeros, and empty strings.
+    value: numbers `[N]`; by default zeros, and empty strings.
   """
 
-  def change(unused_name, leaf):
-    new = tf.zeros_like(leaf) if other is None else tf.cast(other, leaf.dtype)
-    return rows_where(mask, new, leaf)
+  def replace(unused_name, leaf):
+    new = tf.zeros_like(leaf) if value is None else tf.cast(value, leaf.dtype)
+    return where_rows(mask, new, leaf)
 
-  return paths.map_leaves(change, steps, field)
+  return paths.map_leaves(replace, steps, field)
 
 
-def rows_where(mask: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """Returns the rows of one leaf where `mask` is true, and else of another.
+def where_rows(mask: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+  """Returns the rows of `x` where `mask` is true, and of `y` elsewhere.
 
   Args:
     mask: bool `[N]`.
-    one: `[N, ...]`.
-    other: the same.
+    x: `[N, ...]`.
+    y: `[N, ...]`.
   """
-  return tf.where(gathering.with_rank_of(mask, other), one, other)
+  return tf.where(rows_lib.expand_to_rank(mask, y), x, y)
 
 
 def take(
-    steps: Steps, field: paths.Path, start: int, size: Optional[int]
+    steps: Steps, field: paths.Path, start: int, size: int | None
 ) -> tf.Tensor:
   """Returns `size` numbers of a leaf of floats, or all, from `start` on.
 
   Raises:
-    ValueError: as `one_leaf` does; and if there are no such numbers.
+    ValueError: as `one_leaf` does; and if the leaf has fewer numbers.
   """
   leaf = one_leaf(steps, field, FLOATS, SIZED)
   width = leaf.shape[-1]
@@ -181,7 +183,7 @@ def take(
   return leaf[..., start : start + size]
 
 
-def change(
+def map_slice(
     fn: Callable[[tf.Tensor], tf.Tensor],
     steps: Steps,
     field: paths.Path,
@@ -191,14 +193,14 @@ def change(
   """Replaces numbers of a leaf of floats by others, which may be more or fewer.
 
   Args:
-    fn: a function from the numbers, `[..., size]`, to the new ones, `[..., m]`.
+    fn: a function from the numbers, `[..., size]`, to new ones, `[..., m]`.
     steps: a dict of step fields.
     field: the path of the leaf, `[..., n]`.
-    start: the first number that is replaced.
-    size: how many are replaced.
+    start: the index of the first number to replace.
+    size: the number of numbers to replace.
 
   Returns:
-    The dict, in which the leaf is `[..., n - size + m]`, of the same dtype.
+    The dict, with a leaf `[..., n - size + m]` of the same dtype.
 
   Raises:
     ValueError: as `take` does.
@@ -209,20 +211,20 @@ def change(
   return put(steps, field, tf.concat(parts, -1))
 
 
-def change_one(
+def map_number(
     fn: Callable[[tf.Tensor], tf.Tensor],
     steps: Steps,
     field: paths.Path,
-    index: Optional[int],
+    index: int | None,
 ) -> Steps:
-  """Replaces one number of a leaf of floats by another.
+  """Replaces one number of a leaf of floats.
 
   Args:
     fn: a function from `[...]` to the same shape.
     steps: a dict of step fields.
     field: the path of the leaf, `[..., n]`.
-    index: which number, counted from the end if it is below 0; or None, if the
-      leaf is `[...]`.
+    index: the index of the number, counted from the end if negative; or None if
+      the leaf is `[...]`.
 
   Raises:
     ValueError: as `one_leaf` and `take` do.
@@ -231,19 +233,19 @@ def change_one(
     return put(steps, field, fn(one_leaf(steps, field, FLOATS)))
   if index < 0:
     index += one_leaf(steps, field, FLOATS, SIZED).shape[-1]
-  fn_of_all = lambda numbers: fn(numbers[..., 0])[..., tf.newaxis]
-  return change(fn_of_all, steps, field, index, 1)
+  map_last = lambda numbers: fn(numbers[..., 0])[..., tf.newaxis]
+  return map_slice(map_last, steps, field, index, 1)
 
 
-def below(fraction: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-  """Returns the integers in `[0, count)` that fractions in [0, 1) stand for.
+def to_index(fraction: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+  """Converts random fractions in [0, 1) to uniform integers in `[0, count)`.
 
   Args:
     fraction: float64 of any shape.
-    count: int64 of a shape that fits; where it is 0, the result is -1.
+    count: int64 of a shape that broadcasts; where it is 0, the result is -1.
 
   Returns:
-    int64, each number as likely as any other.
+    int64, with equal probabilities.
   """
   index = tf.cast(fraction * tf.cast(count, tf.float64), tf.int64)
-  return tf.minimum(index, count - 1)  # A product may be rounded up.
+  return tf.minimum(index, count - 1)  # The product may be rounded up.

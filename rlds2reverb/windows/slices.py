@@ -5,14 +5,14 @@ from typing import Any, NamedTuple, Tuple, Union
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import gathering
-from rlds2reverb.episodes import graphs
-from rlds2reverb.episodes import seeds as seeds_lib
-from rlds2reverb.windows import flat_rows
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import random as random_lib
+from rlds2reverb.episodes import rows as rows_lib
+from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import transitions
 
 RAGGED = 'ragged'
-FILLS = (*gathering.FILLS, RAGGED)
+FILLS = (*rows_lib.FILLS, RAGGED)
 WEIGHTINGS = ('trajectory', 'window')
 
 
@@ -28,7 +28,7 @@ class Slices(NamedTuple):
 def sample_slices(
     rows: Any,
     shape: Tuple[int, int],
-    seed: seeds_lib.Seed,
+    seed: random_lib.Seed,
     *,
     strict: bool = True,
     weighting: str = 'trajectory',
@@ -36,10 +36,10 @@ def sample_slices(
     fill: Union[str, float] = 'zeros',
     span: Tuple[int, int] = (0, 0),
 ) -> Slices:
-  """Draws random sub-trajectories.
+  """Draws random sub-trajectories, like TorchRL's `SliceSampler`.
 
-  This is TorchRL's `SliceSampler`. Trajectories of 5 and of 3 rows, with L=3,
-  have these starts, with these probabilities:
+  Trajectories of 5 and of 3 rows, with L=3, have these starts, with these
+  probabilities:
 
       rows            0  1  2  3  4    5  6  7
       starts          0  1  2          0          with span=(1, 0) also -1
@@ -54,18 +54,18 @@ def sample_slices(
 
   Args:
     rows: the `FlatRows` of all trajectories, or the `TransitionRows` of one.
-    shape: `(S, L)`: how many slices are drawn, and how long they are.
+    shape: `(S, L)`: the number of slices, and their length.
     seed: an integer, or two of them, as for `tf.random.stateless_uniform`. The
       same seed gives the same slices.
-    strict: whether trajectories shorter than `L` are left out. Otherwise they
-      are drawn whole.
+    strict: whether trajectories shorter than `L` are skipped. Otherwise all
+      their rows are drawn.
     weighting: `"trajectory"` draws a trajectory, and then one of its starts,
       both uniformly; `"window"` draws uniformly from all starts.
     replacement: whether a trajectory, or with `"window"` a start, can be drawn
       again.
     fill: the values where a slice has no rows: `"zeros"`; `"repeat"`, the
       nearest row; a number, which every field must be able to hold; or
-      `"ragged"` for ragged rows without them.
+      `"ragged"` for ragged rows without padding.
     span: how many rows a slice may start before its trajectory, and end after
       it; each less than `L`.
 
@@ -75,23 +75,23 @@ def sample_slices(
     * rows: a nest of `[S, L, ...]`, or of ragged tensors; of `TransitionRows`,
       the dict of their columns.
     * mask: bool `[S, L]`: True where a row is real.
-    * trajectory: int64 `[S]`: the index of the trajectory of each.
-    * start: int64 `[S]`: the row of it at which the slice starts; negative
-      where the slice starts before its trajectory.
+    * trajectory: int64 `[S]`: the index of the trajectory of each slice.
+    * start: int64 `[S]`: the row of the trajectory at which the slice starts;
+      negative if it starts before its trajectory.
 
   Raises:
     ValueError: if a number of `shape` is not positive, `span` is not two
       numbers from 0 to `L - 1`, `seed` is not one or two integers, `rows` have
       another type, or another argument is not one of its choices.
-    InvalidArgumentError: if there is nothing to draw, or less than `S` without
-      replacement.
+    InvalidArgumentError: if there is no slice to draw, or fewer than `S`
+      without replacement.
   """
   num_slices, slice_length = shape
   checks.check_positive('num_slices', num_slices)
   checks.check_positive('slice_length', slice_length)
   checks.check_choice('weighting', weighting, WEIGHTINGS)
-  gathering.check_fill(fill, FILLS)
-  seed = seeds_lib.to_pair(seed)
+  rows_lib.check_fill(fill, FILLS)
+  seed = random_lib.to_seed_pair(seed)
   left, right = span
   if not all(
       hasattr(edge, '__index__') and 0 <= edge < slice_length for edge in span
@@ -100,7 +100,7 @@ def sample_slices(
         f'span must be two numbers from 0 to slice_length - 1 ='
         f' {slice_length - 1}, but is {span}.'
     )
-  rows, lengths, _ = flat_rows.FlatRows.of(rows)
+  rows, lengths, _ = transitions.FlatRows.of(rows)
   is_long = lengths >= slice_length
   num_starts = tf.where(
       is_long,
@@ -114,75 +114,40 @@ def sample_slices(
         candidates,
         _draw(tf.size(candidates), num_slices, replacement, seeds[0]),
     )
-    start = _uniform(tf.gather(num_starts, trajectory), seeds[1])
+    counts = tf.gather(num_starts, trajectory)
+    fractions = tf.random.stateless_uniform(
+        tf.shape(counts), seeds[1], dtype=tf.float64
+    )
+    start = tf.cast(fractions * tf.cast(counts, tf.float64), tf.int64)
+    start = tf.ensure_shape(start, [num_slices])
   else:
     ends = tf.cumsum(num_starts)
     drawn = _draw(tf.reduce_sum(num_starts), num_slices, replacement, seeds[0])
     trajectory = tf.searchsorted(ends, drawn, side='right', out_type=tf.int64)
     start = drawn - tf.gather(ends - num_starts, trajectory)
   start -= tf.where(tf.gather(is_long, trajectory), tf.cast(left, tf.int64), 0)
-  return _cut(rows, lengths, trajectory, start, slice_length, fill)
-
-
-def draw_steps(steps: Any, num_steps: int, seed: seeds_lib.Seed) -> Any:
-  """Returns some steps of one episode, or all, in a random order.
-
-  This is `subsample_length` of Octo and OpenVLA. Call it after the windows of
-  each step were made, so that long episodes do not fill a shuffle buffer. The
-  result is not an episode any more. `enumerate` gives a seed to each episode:
-
-      data.enumerate().map(
-          lambda index, episode: draw_steps(episode['steps'], 100, (7, index)))
-
-  Args:
-    steps: the steps of one episode, a nested data set or stacked `[T, ...]`.
-    num_steps: how many steps are drawn from an episode that has more. A shorter
-      one keeps all.
-    seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
-
-  Returns:
-    The steps, stacked; no step comes twice.
-
-  Raises:
-    ValueError: if `num_steps` is not positive, or `seed` is not one or two
-      integers.
-    InvalidArgumentError: if fields differ in length.
-  """
-  checks.check_positive('num_steps', num_steps)
-  seed = seeds_lib.to_pair(seed)
-  steps = transitions.stack_dict(steps)
-  length = gathering.num_rows(steps)
-  order = tf.argsort(tf.random.stateless_uniform([length], seed))
-  order = tf.where(
-      length > num_steps, tf.cast(order, tf.int64), tf.range(length)
-  )
-  return gathering.take(steps, order[:num_steps])
-
-
-def _cut(rows, lengths, trajectory, start, length, fill) -> Slices:
-  """Returns the slices of `length` rows that start at `start` [S]."""
-  begin = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
-  sliced, mask = gathering.take_windows(
+  first_row = tf.gather(tf.cumsum(lengths, exclusive=True), trajectory)
+  sliced, mask = windows_lib.take_windows(
       rows,
-      begin + start,
-      length,
-      begin + tf.gather(lengths, trajectory),
+      first_row + start,
+      slice_length,
+      first_row + tf.gather(lengths, trajectory),
       fill='repeat' if fill == RAGGED else fill,
-      start=begin,
+      start=first_row,
   )
   if fill == RAGGED:
-    counts = tf.math.count_nonzero(mask, 1)
+    row_lengths = tf.math.count_nonzero(mask, 1)
     sliced = tf.nest.map_structure(
-        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf[mask], counts),
+        lambda leaf: tf.RaggedTensor.from_row_lengths(leaf[mask], row_lengths),
         sliced,
     )
   return Slices(sliced, mask, trajectory, start)
 
 
 def _draw(population, count, replacement, seed):
-  """Returns, int64 `[count]`, numbers in `[0, population)`."""
+  """Returns random numbers in `[0, population)`, int64 `[count]`."""
   population = tf.cast(population, tf.int64)
-  population = graphs.asserted(
+  population = errors.assert_true(
       population,
       population >= (1 if replacement else count),
       'There are not enough slices to draw: choose a shorter slice_length,'
@@ -199,10 +164,36 @@ def _draw(population, count, replacement, seed):
   return tf.ensure_shape(shuffled[:count], [count])
 
 
-def _uniform(populations, seed):
-  """Returns, int64, a number in `[0, population)` for each of a vector."""
-  fraction = tf.random.stateless_uniform(
-      tf.shape(populations), seed, dtype=tf.float64
+def draw_steps(steps: Any, num_steps: int, seed: random_lib.Seed) -> Any:
+  """Draws steps of one episode without replacement, in a random order.
+
+  This is `subsample_length` of Octo and OpenVLA. Call it after the windows of
+  each step were made, so that long episodes do not fill a shuffle buffer. The
+  result is no longer an episode. `enumerate` gives a seed to each episode:
+
+      data.enumerate().map(
+          lambda index, episode: draw_steps(episode['steps'], 100, (7, index)))
+
+  Args:
+    steps: the steps of one episode, a nested data set or stacked `[T, ...]`.
+    num_steps: the number of steps to draw. A shorter episode keeps all, in
+      order.
+    seed: an integer, or two of them, as for `tf.random.stateless_uniform`.
+
+  Returns:
+    The steps, stacked; no step occurs twice.
+
+  Raises:
+    ValueError: if `num_steps` is not positive, or `seed` is not one or two
+      integers.
+    InvalidArgumentError: if fields differ in length.
+  """
+  checks.check_positive('num_steps', num_steps)
+  seed = random_lib.to_seed_pair(seed)
+  steps = transitions.stack_dict(steps)
+  length = rows_lib.num_rows(steps)
+  order = tf.argsort(tf.random.stateless_uniform([length], seed))
+  order = tf.where(
+      length > num_steps, tf.cast(order, tf.int64), tf.range(length)
   )
-  number = tf.cast(fraction * tf.cast(populations, tf.float64), tf.int64)
-  return tf.ensure_shape(number, populations.shape)
+  return rows_lib.take(steps, order[:num_steps])

@@ -5,15 +5,15 @@ from typing import Any, Dict, NamedTuple, Optional
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import gathering
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
+from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.windows import transitions
 
-_REFUSED = {
+_REFUSED_ENDS = {
     windows_lib.EndOfEpisode.CROSS: (
-        'Chunks are of one episode. For chunks across episodes batch them:'
+        'Chunks are of one episode. For chunks across episodes use'
         ' convert_rlds_to_fragments.'
     )
 }
@@ -23,14 +23,14 @@ _WEIGHT = 'weight'
 class Chunks(NamedTuple):
   """Chunks of `L` consecutive transition rows.
 
-  `unroll` gives the chunks of one episode; `dataset.unbatch().batch(B)` makes
+  `unroll` returns the chunks of one episode; `dataset.unbatch().batch(B)` makes
   batches of them, which `split_burn_in` takes.
 
   Attributes:
     columns: the columns of the rows, every leaf `[C, L, ...]`.
-    mask: bool `[C, L]`: True where a row is real, False where it was filled in.
+    mask: bool `[C, L]`: True where a row is real, False for padding.
     initial_state: a nest of `[C, ...]`: the recurrent state at the first row of
-      each chunk; `()` where there is none.
+      each chunk; or `()`.
   """
 
   columns: Dict[str, Any]
@@ -38,10 +38,10 @@ class Chunks(NamedTuple):
   initial_state: Any = ()
 
   def swap_time(self) -> 'Chunks':
-    """Returns batch-major chunks time-major, `[L, C, ...]`, or the reverse."""
+    """Returns batch-major chunks time-major, `[L, C, ...]`, or vice versa."""
     return self._replace(
-        columns=gathering.swap_time(self.columns),
-        mask=gathering.swap_time(self.mask),
+        columns=rows_lib.swap_time(self.columns),
+        mask=rows_lib.swap_time(self.mask),
     )
 
 
@@ -75,15 +75,14 @@ def unroll(
       Windows(80, stride=80, end='repeat_last')
       Windows(80, stride=40, end='repeat_last')
 
-  A row of padding is a row of zeros that `is_last`.
+  A row of padding has `is_last`, and is zero otherwise.
 
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors.
-    windows: which chunks are cut, of `L` transitions, with any end but
-      `"cross"`.
-    state: the path of the column that holds the recurrent state with which each
-      row's action was chosen.
+    windows: the chunks to cut, of `L` transitions, with any end but `"cross"`.
+    state: the path of the column of the recurrent state from which each row's
+      action was computed.
     time_major: whether columns and mask are `[L, C, ...]`.
 
   Returns:
@@ -96,25 +95,25 @@ def unroll(
       no column `state`, or if `episode` is neither rows nor steps.
     InvalidArgumentError: if fields or columns differ in length.
   """
-  windows_lib.check_windows(windows, _REFUSED)
+  windows_lib.check_windows(windows, _REFUSED_ENDS)
   columns = transitions.as_rows(episode).columns
   states = None if state is None else paths.get(columns, state)
-  length = gathering.num_rows(columns)
+  length = rows_lib.num_rows(columns)
   starts = windows.find(length[tf.newaxis]).start
   fill = windows.fill if windows.pads_episodes else 'repeat'
-  chunked, mask = gathering.take_windows(
+  chunked, mask = windows_lib.take_windows(
       columns, starts, windows.length, length, fill=fill
   )
   if fill == 'zeros' and rlds.IS_LAST in chunked:
     chunked[rlds.IS_LAST] |= ~mask
   initial_state = ()
   if states is not None:
-    goes_on = starts > 0
+    has_state = starts > 0
     if rlds.IS_FIRST in columns:
       # If rows were cropped, the first one may be in mid-episode.
-      goes_on = ~gathering.take(columns[rlds.IS_FIRST], starts)
-    initial_state = gathering.fill_unless(
-        goes_on, gathering.take(states, starts)
+      has_state = ~rows_lib.take(columns[rlds.IS_FIRST], starts)
+    initial_state = rows_lib.fill_unless(
+        has_state, rows_lib.take(states, starts)
     )
   chunks = Chunks(chunked, mask, initial_state)
   return chunks.swap_time() if time_major else chunks
@@ -139,46 +138,42 @@ def split_burn_in(
       all other columns             2  3
       is_terminal, weight           2  3  4  5
 
-  `n_step` only says how far ahead the targets' observations are. It adds up no
-  rewards: `n_step_transitions` does so, on the whole episode, before the rows
-  are unrolled.
+  `n_step` only defines how far ahead the targets' observations are. To sum
+  rewards, apply `n_step_transitions` to the episode before `unroll`.
 
   Args:
     chunks: the `Chunks` that `unroll` returns, or batches of them: every leaf
       `[B, L, ...]`, or of a single chunk `[L, ...]`. They must have
       `observation` and `action`.
-    burn_in: how many rows only warm up the recurrent state.
+    burn_in: the number of rows that only warm up the recurrent state.
     n_step: how many rows the targets lie ahead. Without it there is no target
-      part, and the main part is all that follows the burn-in.
+      part, and the main part is everything after the burn-in.
     time_major: whether the leaves are `[L, B, ...]`.
 
   Returns:
-    A named tuple of the parts, in the same order of dimensions. Parts that the
-    sequences do not have are `()`. For a sequence of L rows, a burn-in of b and
-    targets n rows ahead, the parts have these rows:
+    A named tuple of the parts, in the same order of dimensions. Missing parts
+    are `()`. For a sequence of L rows, a burn-in of b and targets n rows ahead,
+    the parts have these rows:
 
     * burn_in_observation: `[:b + n]`: warms up the state of the target network.
     * main_observation: `[b:L - n]`: the rows of the loss.
     * target_observation: `[b + n:]`: n rows after the main ones.
     * action, reward, mask, and columns, the dict of all others: `[b:L - n]`.
     * is_terminal, weight: `[b:]`.
-    * initial_state: as it was in the chunks: the state before the burn-in.
+    * initial_state: unchanged: the state before the burn-in.
 
   Raises:
     ValueError: if `chunks` is of another type, `burn_in` is negative, `n_step`
-      is not positive, or `L` is not known, not that of all columns, or less
+      is not positive, or `L` is not static, differs between columns, or is less
       than `burn_in + 2 * n_step` (without n_step, `burn_in + 1`).
   """
   if not isinstance(chunks, Chunks):
     raise ValueError(
         'split_burn_in takes the Chunks that unroll returns, but was given a'
-        f' {type(chunks).__name__}. Of other sequences make them:'
+        f' {type(chunks).__name__}. Make Chunks of other sequences:'
         ' Chunks(columns, mask, initial_state).'
     )
-  if not hasattr(burn_in, '__index__') or burn_in < 0:
-    raise ValueError(
-        f'burn_in must be an integer of 0 or more, but is {burn_in!r}.'
-    )
+  checks.check_not_negative('burn_in', burn_in)
   if n_step is not None:
     checks.check_positive('n_step', n_step)
   columns = dict(chunks.columns)
@@ -188,12 +183,12 @@ def split_burn_in(
   axis = 1 if is_batched and not time_major else 0
   length = chunks.mask.shape[axis]
   ahead = n_step or 0
-  needed = burn_in + (2 * n_step if n_step else 1)
-  if length is None or length < needed:
+  min_length = burn_in + (2 * n_step if n_step else 1)
+  if length is None or length < min_length:
     raise ValueError(
         f'Sequences of length {length} are too short for burn_in={burn_in} and'
-        f' n_step={n_step}: they need at least {needed} rows, known when the'
-        ' pipeline is built. Choose longer sequences or a shorter burn-in.'
+        f' n_step={n_step}: they need at least {min_length} rows, known when'
+        ' the pipeline is built. Choose longer sequences or a shorter burn-in.'
     )
   for name, leaf in paths.leaves(columns).items():
     if leaf.shape[axis] not in (length, None):

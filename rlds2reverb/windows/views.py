@@ -8,16 +8,14 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.episodes import gathering
-from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
+from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.windows import presence
-from rlds2reverb.windows import rows as rows_lib
 from rlds2reverb.windows import transitions
 
-FILLS = ('rllib', *gathering.FILLS)
+FILLS = ('rllib', *rows_lib.FILLS)
 MASK = 'mask'
 
 _RANGE = re.compile(r'(-?\d+):(-?\d+)(?::(-?\d+))?')
@@ -25,21 +23,21 @@ _RANGE = re.compile(r'(-?\d+):(-?\d+)(?::(-?\d+))?')
 
 @dataclasses.dataclass(frozen=True)
 class ViewRequirement:
-  """A column that shows each row its past or future, after RLlib's class.
+  """A column of each row's past or future, after RLlib's class.
 
   Attributes:
     data_col: the path of the column of the rows, for example
       `observation/camera`. By default the name of the view.
-    shift: which rows, counted from the row itself: an int; a list of ints, in
-      any order; or a range, `"first:last"` or `"first:last:stride"`, both ends
-      included: `"-3:-1"` is -3, -2, -1.
-    space: a nest of anything with a dtype and a shape, such as `tf.TensorSpec`
-      or a `gym.spaces.Box`, that the column must agree with.
+    shift: the offsets of the rows: an int; a list of ints, in any order; or a
+      range, `"first:last"` or `"first:last:stride"`, both ends included:
+      `"-3:-1"` is -3, -2, -1.
+    space: a nest of objects with a dtype and a shape, such as `tf.TensorSpec`
+      or a `gym.spaces.Box`, that the column must match.
     used_for_training: whether `apply_views` returns it by default.
     batch_repeat_value: the view has one row for each group of this many rows.
     agent: in rows of many agents, whose columns are dicts by agent, the agent
-      whose column it is: `reward` is then `reward/<agent>`. Where `is_present`
-      says that it is away, the view is zero and its mask False.
+      of the column: `reward` is then `reward/<agent>`. Where `is_present` is
+      False for it, the view is zero and its mask False.
   """
 
   data_col: Optional[str] = None
@@ -63,7 +61,7 @@ def apply_views(
     *,
     fill: Union[str, float] = 'rllib',
     for_training: bool = True,
-    names: rows_lib.Names = None,
+    names: transitions.Names = None,
 ) -> transitions.TransitionRows:
   """Adds views of the past and the future to the rows of one episode.
 
@@ -82,25 +80,25 @@ def apply_views(
   Args:
     episode: the `TransitionRows` of one episode, or its steps, a nested data
       set or stacked `[T + 1, ...]` tensors.
-    views: the `ViewRequirement`s, by the names of the columns that they make.
-      Their `batch_repeat_value` must be 1; for others, use `compute_views`.
-    fill: the values of rows that are not there. The default is that of RLlib,
-      whose views these are: `"rllib"`, zeros, but before the episode the first
-      observation. Others are `"zeros"`; `"repeat"`, the nearest row; or a
-      number, which every column that is shown must be able to hold.
-    for_training: whether views with `used_for_training=False` are left out.
+    views: the `ViewRequirement`s, by the names of the new columns. Their
+      `batch_repeat_value` must be 1; for others, use `compute_views`.
+    fill: the values of rows outside of the episode. The default is RLlib's:
+      `"rllib"`, zeros, but before the episode the first observation. Others are
+      `"zeros"`; `"repeat"`, the nearest row; or a number, which every column of
+      a view must be able to hold.
+    for_training: whether views with `used_for_training=False` are skipped.
     names: other names for the masks, as `{'frames_mask': 'is_real'}`.
 
   Returns:
     The rows, with two more columns for each view: `name`, a nest of `[T, ...]`,
-    or `[T, n, ...]` where its shift has `n > 1` values; and `name_mask`, bool
+    or `[T, n, ...]` if its shift has `n > 1` values; and `name_mask`, bool
     `[T]` or `[T, n]`, False where a value was filled in.
 
   Raises:
-    ValueError: if there is no such column; a shift is empty, or cannot be read;
-      a `batch_repeat_value` is not 1; a column does not agree with its `space`;
-      `fill` is none of these; `episode` is neither steps nor rows; or there is
-      a column already that is added.
+    ValueError: if a column does not exist; a shift is empty or malformed; a
+      `batch_repeat_value` is not 1; a column does not match its `space`; `fill`
+      is invalid; `episode` is neither steps nor rows; or a column to be added
+      exists.
     InvalidArgumentError: if fields or columns differ in length.
   """
   rows = transitions.as_rows(episode)
@@ -109,15 +107,16 @@ def apply_views(
       checks.check_positive(_repeat_name(name), view.batch_repeat_value)
       raise ValueError(
           f'{_repeat_name(name)} is {view.batch_repeat_value}: such a view has'
-          ' fewer rows than the episode, and is no column of its rows. Use'
-          ' compute_views.'
+          ' fewer rows than the episode. Use compute_views.'
       )
-  found = compute_views(rows, views, fill=fill, for_training=for_training)
-  made = {}
-  for name, column in found.columns.items():
-    made[name] = column
-    made[f'{name}_{MASK}'] = found.mask[name]
-  return transitions.add_columns(rows, made, names)
+  computed = compute_views(rows, views, fill=fill, for_training=for_training)
+  columns = {}
+  for name, column in computed.columns.items():
+    columns[name] = column
+    columns[f'{name}_{MASK}'] = computed.mask[name]
+  return rows._replace(
+      columns=transitions.add_columns(rows.columns, columns, names)
+  )
 
 
 def compute_views(
@@ -129,12 +128,12 @@ def compute_views(
     stop: Optional[Union[int, tf.Tensor]] = None,
     for_training: bool = True,
 ) -> Views:
-  """Computes views of one episode, or of a fragment of it, on their own.
+  """Computes the views of one episode, or of a fragment of it.
 
   These are the views that `apply_views` adds to rows. Here they may have fewer
-  rows than the episode: those of a fragment, `start` to `stop`, or one row for
-  every `batch_repeat_value`. A fragment sees the rows before it, and none after
-  it but the observation that it ends with.
+  rows than the episode: the rows of a fragment, `start` to `stop`, or one row
+  for every `batch_repeat_value`. A fragment sees the rows before it, and none
+  after it but the observation that it ends with.
 
   Args:
     episode: see `apply_views`.
@@ -142,15 +141,15 @@ def compute_views(
     fill: see `apply_views`.
     start: the first row of the fragment.
     stop: the row after its last one. By default `T`.
-    for_training: whether views with `used_for_training=False` are left out.
+    for_training: whether views with `used_for_training=False` are skipped.
 
   Returns:
     A named tuple of two dicts by the names of the views, which have
     `R = ceil((stop - start) / batch_repeat_value)` rows each:
 
-    * columns: a nest of `[R, ...]`, or `[R, n, ...]` where its shift has
-      `n > 1` values.
-    * mask: bool `[R]` or `[R, n]`: True where the row was there, False where it
+    * columns: a nest of `[R, ...]`, or `[R, n, ...]` if its shift has `n > 1`
+      values.
+    * mask: bool `[R]` or `[R, n]`: True where the row exists, False where it
       was filled in.
 
   Raises:
@@ -159,14 +158,14 @@ def compute_views(
     InvalidArgumentError: if the fragment does not lie in the episode; and see
       `apply_views`.
   """
-  gathering.check_fill(fill, FILLS)
+  rows_lib.check_fill(fill, FILLS)
   rows = transitions.as_rows(episode).columns
-  length = gathering.num_rows(rows)
+  length = rows_lib.num_rows(rows)
   start = tf.cast(start, tf.int64)
   stop = length if stop is None else tf.cast(stop, tf.int64)
-  stop = graphs.asserted(
+  stop = errors.assert_true(
       stop,
-      (0 <= start) & (start <= stop) & (stop <= length),
+      (start >= 0) & (start <= stop) & (stop <= length),
       'A fragment must lie in its episode, but is',
       *(start, stop, length),
   )
@@ -175,10 +174,13 @@ def compute_views(
     if for_training and not view.used_for_training:
       continue
     checks.check_positive(_repeat_name(name), view.batch_repeat_value)
-    path = _with_agent(view.data_col or name, view.agent)
+    path = view.data_col or name
+    if view.agent is not None:
+      field, slash, subpath = path.partition('/')
+      path = f'{field}/{view.agent}{slash}{subpath}'
     column = paths.get(rows, path)
     _check_space(name, column, view.space)
-    shifts = _shifts(name, view.shift)
+    shifts = _parse_shifts(name, view.shift)
     is_observation = path.split('/')[0] == rlds.OBSERVATION
     end = stop
     if is_observation:
@@ -188,45 +190,40 @@ def compute_views(
     ] + tf.constant(shifts, tf.int64)
     if len(shifts) == 1:
       index = tf.squeeze(index, 1)
-    outside = 'zeros' if fill == 'rllib' else fill
+    after = 'zeros' if fill == 'rllib' else fill
     repeats_first = fill == 'rllib' and is_observation
-    columns[name] = gathering.take_filled(
+    columns[name] = rows_lib.take_filled(
         column,
         index,
         end,
-        before='repeat' if repeats_first else outside,
-        after=outside,
+        before='repeat' if repeats_first else after,
+        after=after,
     )
-    mask[name] = gathering.is_inside(index, end)
+    mask[name] = rows_lib.is_in_range(index, end)
     if view.agent is not None and presence.PRESENCE in rows:
-      # Rows say nothing about later steps, so the last one's presence counts.
-      is_there = gathering.take_filled(
+      # Rows do not contain the presence in the final step, so it is taken from
+      # the last row.
+      is_present = rows_lib.take_filled(
           presence.flags(rows, view.agent),
           index,
           length,
           before='repeat',
           after='repeat',
       )
-      mask[name] &= is_there
-      columns[name] = gathering.fill_unless(is_there, columns[name])
+      mask[name] &= is_present
+      columns[name] = rows_lib.fill_unless(is_present, columns[name])
   return Views(columns, mask)
 
 
-def _with_agent(path: str, agent: Optional[str]) -> str:
-  """Returns the path of a column of one agent."""
-  if agent is None:
-    return path
-  field, slash, below = path.partition('/')
-  return f'{field}/{agent}{slash}{below}'
-
-
 def _with_final(rows, path, column) -> Any:
-  """Returns an observation `[T, ...]` with the one after the last row."""
+  """Appends the observation after the last row to an observation `[T, ...]`."""
   final = paths.get(
       rows, transitions.NEXT_OBSERVATION + path[len(rlds.OBSERVATION) :]
   )
   return tf.nest.map_structure(
-      lambda leaf, after: tf.concat([leaf, after[-1:]], 0), column, final
+      lambda leaf, following: tf.concat([leaf, following[-1:]], 0),
+      column,
+      final,
   )
 
 
@@ -234,10 +231,14 @@ def _repeat_name(name) -> str:
   return f'batch_repeat_value of view {name!r}'
 
 
-def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
+def _parse_shifts(
+    name: str, shift: Union[int, str, Sequence[int]]
+) -> List[int]:
   """Returns the shifts of a `ViewRequirement`."""
-  problem = f'The shift of view {name!r} must be an int, a list of ints or a'
-  problem += f' range such as "-3:-1" or "0:6:2", but is {shift!r}.'
+  problem = (
+      f'The shift of view {name!r} must be an int, a list of ints or a range'
+      f' such as "-3:-1" or "0:6:2", but is {shift!r}.'
+  )
   if isinstance(shift, str):
     match = _RANGE.fullmatch(shift.strip())
     if not match:
@@ -245,7 +246,7 @@ def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
     first, last = int(match[1]), int(match[2])
     stride = 1 if match[3] is None else int(match[3])
     if stride < 1 or last < first:
-      raise ValueError(problem + ' It runs backwards, or not at all.')
+      raise ValueError(f'{problem} The range is empty.')
     return list(range(first, last + 1, stride))
   shifts: List[Any] = [shift]
   if isinstance(shift, (list, tuple)):
@@ -261,15 +262,15 @@ def _shifts(name: str, shift: Union[int, str, Sequence[int]]) -> List[int]:
 def _check_space(name: str, column: Any, space: Any) -> None:
   if space is None:
     return
-  found = dict(tree.flatten_with_path(column))
+  leaves = dict(tree.flatten_with_path(column))
   expected = dict(tree.flatten_with_path(space))
-  if found.keys() != expected.keys():
+  if leaves.keys() != expected.keys():
     raise ValueError(
         f'The space of view {name!r} has the fields'
-        f' {sorted(map(steps_lib.field_path, expected))}, but its column has'
-        f' {sorted(map(steps_lib.field_path, found))}.'
+        f' {sorted(map(paths.name_of, expected))}, but its column has'
+        f' {sorted(map(paths.name_of, leaves))}.'
     )
-  for path, leaf in found.items():
+  for path, leaf in leaves.items():
     dtype = tf.as_dtype(expected[path].dtype)
     shape = leaf.shape[1:]
     if dtype != leaf.dtype or not shape.is_compatible_with(
@@ -277,6 +278,6 @@ def _check_space(name: str, column: Any, space: Any) -> None:
     ):
       raise ValueError(
           f'The space of view {name!r} is {dtype.name} {expected[path].shape}'
-          f' at {steps_lib.field_path(path)!r}, but its column is'
+          f' at {paths.name_of(path)!r}, but its column is'
           f' {leaf.dtype.name} {shape}.'
       )

@@ -82,20 +82,20 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
       (
           {'observation': {'a': np.zeros(5), 'b': {'x': np.zeros(5)}}},
           {},
-          'differ in observation, which is',
+          'the same observation, but it is',
       ),
       (
           {'action': {'a': np.zeros(5), 'b': np.zeros([5, 2])}},
           {},
-          r'differ in action, which is .*float64 \[',
+          r'the same action, but it is .*float64 \[',
       ),
-      ({'discount': _PAIR}, {}, 'discount is by agent'),
+      ({'discount': _PAIR}, {}, 'discount must be shared'),
       ({'is_terminal': _PAIR, 'is_last': None}, {}, 'no field is_last'),
       ({'agent_mask': np.ones(5)}, {}, "field 'agent_mask' already"),
       ({}, {'agents': ['c']}, "no agent 'c'"),
-      ({}, {'agents': []}, 'agents must name'),
+      ({}, {'agents': []}, 'agents must have at least'),
       ({}, {'team_reward': 'all'}, 'team_reward must be one of'),
-      ({'reward': _PAIR}, {'team_reward': 'sum'}, 'one float for each agent'),
+      ({'reward': _PAIR}, {'team_reward': 'sum'}, 'one float per agent'),
       ({'is_present': np.ones(5)}, {}, 'is_present must be a dict'),
   )
   def test_bad_arguments(self, changes, options, message):

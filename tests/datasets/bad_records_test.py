@@ -8,13 +8,11 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.statistics import compute
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
@@ -38,7 +36,7 @@ _DAMAGED = f'{_MEND}is damaged or has another type.'
 _COUNTS = ', '.join(
     f'{name}: %s' for name in sorted(_FEATURES['steps'].feature)
 )
-_UNEQUAL = "An episode's fields must have a row for every step."
+_UNEQUAL = 'All fields of an episode must have the same number of steps.'
 
 
 def _record(number):
@@ -140,10 +138,10 @@ class BadRecordsTest(tf.test.TestCase):
             data,
             batched=True,
             options=options_lib.ConversionOptions(
-                rules.ConversionRules(validation='tf_agents')
+                options_lib.ConversionRules(validation='tf_agents')
             ),
         ),
-        batching.unbatch(data_sets.batches_of(data)),
+        episode_dataset.unbatch(episode_dataset.batches_of(data)),
         data,
     )
     for number in 3, 39, 45:
@@ -181,7 +179,7 @@ class BadRecordsTest(tf.test.TestCase):
       blocks = conversion.convert_rlds_to_trajectories(
           episodes,
           options=options_lib.ConversionOptions(
-              rules=rules.ConversionRules(invalid_episodes='skip'),
+              rules=options_lib.ConversionRules(invalid_episodes='skip'),
               report=report,
           ),
           batched=True,
@@ -205,7 +203,7 @@ class BadRecordsTest(tf.test.TestCase):
 
   def test_fields_of_unequal_length_are_refused_one_by_one(self):
     with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, 'a row for every step.*reward'
+        tf.errors.InvalidArgumentError, 'the same number of steps.*reward'
     ):
       list(self._load([8])[1])
 

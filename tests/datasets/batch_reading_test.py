@@ -11,10 +11,9 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import blocks
-from rlds2reverb.episodes import grouping
-from rlds2reverb.episodes import pipeline_cache
-from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import pipelines
+from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 from tests import tfds_files
 
@@ -130,7 +129,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
   def _assert_same(self, directory, split='train', **options):
     """Compares episodes with those of TFDS; returns their batches."""
     episodes = loading.load_episodes(directory, split, **options)
-    expected = stacked_steps.stack_episodes(
+    expected = steps_lib.stack_episodes(
         tfds.builder_from_directory(directory).as_dataset(
             split=split,
             **{'read_config': tfds.ReadConfig(try_autocache=False), **options},
@@ -200,12 +199,14 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(*map(np.sort, orders))
 
   def test_batches_are_cut_by_their_decoded_bytes(self):
-    fifth = grouping.GROUP_BYTES // 5
+    fifth = batch_lib.BATCH_BYTES // 5
     with (
-        mock.patch.object(blocks, 'step_bytes', return_value=fifth),
+        mock.patch.object(steps_lib, 'estimate_step_bytes', return_value=fifth),
         # What is built so must not be kept.
         mock.patch.object(
-            pipeline_cache, '_pipeline', pipeline_cache._pipeline.__wrapped__
+            pipelines,
+            '_cached_pipeline',
+            pipelines._cached_pipeline.__wrapped__,
         ),
     ):
       batches = self._assert_same(self._directory)

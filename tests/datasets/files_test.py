@@ -1,5 +1,6 @@
 """Tests of paths: what they are expanded to, and which are refused."""
 
+import json
 import os
 import pathlib
 from unittest import mock
@@ -69,6 +70,12 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(f.read(), 'ä\n')
     with self.assertRaises(FileNotFoundError):
       files.open_text(f'{folder}/none')
+
+  def test_json_that_is_nested_too_deeply(self):
+    path = self.create_tempfile(content='[' * 100_000).full_path
+    with self.assertRaisesRegex(ValueError, f'{path} .* nested too deeply'):
+      with files.open_text(path) as f:
+        json.load(f)
 
   def test_the_files_of_a_folder(self):
     folder = self.create_tempdir()

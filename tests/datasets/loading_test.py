@@ -131,10 +131,12 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual([int(e['episode_id']) for e in episodes], [*range(7)])
 
   @parameterized.parameters(
-      'no_such_data_set', '/no/such/directory', 'ram://no/such/directory'
+      ('no_such_data_set', 'no_such_data_set is neither'),
+      ('/no/such/directory', 'no file or folder /no/such/directory'),
+      ('ram://no/such/directory', 'ram://no/such/directory is neither'),
   )
-  def test_no_such_data_set(self, name):
-    with self.assertRaisesRegex(FileNotFoundError, f'{name} is neither'):
+  def test_no_such_data_set(self, name, message):
+    with self.assertRaisesRegex(FileNotFoundError, message):
       loading.load_episodes(name)
 
   def test_what_is_not_valid(self):

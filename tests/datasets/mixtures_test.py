@@ -151,6 +151,21 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(row.element['more'][0], [0, 0, 0, 2000, 2002, 2004])
     self.assertAllEqual(row.mask['more/0'], [False] * 3 + [True] * 3)
 
+  def test_weights_of_any_size(self):
+    sources = {
+        name: tf.data.Dataset.range(k, k + 1) for k, name in enumerate('abc')
+    }
+    for scale in 1e-310, 1e-200, 5e307:
+      weights = {'a': scale, 'b': 0.0, 'c': 3 * scale}
+      mixture = mixtures.mix_datasets(sources, weights).take(4000)
+      drawn = [int(row.element) for row in mixture.as_numpy_iterator()]
+      counts = np.bincount(drawn, minlength=3)
+      self.assertEqual(counts[1], 0)
+      self.assertLess(
+          testing.chi_square(counts[[0, 2]], [0.25, 0.75]),
+          testing.CHI_SQUARE_LIMITS[1],
+      )
+
   def test_draws(self):
     draws = mixtures.draw_sources([0.0, 2, 0, 6, 0], 16000, (3, 4)).numpy()
     counts = np.bincount(draws, minlength=5)
@@ -198,13 +213,14 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       (dict(stop_when='last'), 'stop_when must be one of'),
       (dict(weights={'a': 1, 'd': 1}), r"are of \['a', 'd'\]"),
-      (dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b is -1'),
+      (dict(weights={'a': 1, 'b': -1}), 'from 0 up.* b has -1'),
       (dict(weights={'a': 0, 'b': 0}), 'All weights are 0'),
       (dict(subbatch_size=0), 'subbatch_size must be a positive'),
       (dict(batch_size=0), 'batch_size must be a positive'),
       (dict(start=-2), 'start must be an integer from 0 up'),
       (dict(datasets={}), 'no data sets to mix'),
       (dict(batch_size=6), r'makes \[1.5, 4.5\] elements'),
+      (dict(weights={'a': 1e-9, 'b': 1}, batch_size=4), 'shared exactly'),
       (dict(batch_size=4, subbatch_size=3), '4 is not one of 3'),
       (dict(batch_size=4, stop_when='all'), 'Choose a subbatch_size, or stop'),
       (

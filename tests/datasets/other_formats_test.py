@@ -1,17 +1,23 @@
 """Tries every reader of a path on data sets of every format."""
 
 import functools
+import gzip
 import os
+import shutil
+import zipfile
 
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 import pytest
 import tensorflow as tf
 
 from rlds2reverb import datasets
 from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
+from rlds2reverb.formats import readers
 from tests import golden
 from tests.formats import expected
 
@@ -31,6 +37,8 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
         *('imitation/trajectories.npz', 'lerobot/v3.0', 'minari/cartpole'),
         *('minari/rooms_arrow', 'minari/rooms_parquet', 'zarr/pusht.zarr'),
         *('minari/cartpole/data/main_data.hdf5', 'parquet/episodes.parquet'),
+        *('rllib/packed', 'rllib/plain/output-0.json', 'rllib/episodes'),
+        *('rllib/columns/cartpole-v1', 'rllib/columns'),
         *('robomimic/low_dim.hdf5', 'zarr/umi.zarr.zip'),
     ):
       yield os.path.join(expected.DATA, path), path.split('/')[0]
@@ -84,6 +92,116 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
         other_formats.hint(folder),
         ' flat.hdf5 in it holds flat arrays, which formats.load reads.',
     )
+
+  def _copies(self, *names):
+    """Copies files of RLlib into a folder: to a path, from another one."""
+    folder = self.create_tempdir().full_path
+    for target, source in names:
+      path = os.path.join(folder, target)
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      shutil.copy(os.path.join(expected.DATA, 'rllib', source), path)
+    return folder
+
+  def test_folders_of_rllib(self):
+    run = 'cartpole-v1/run-000001-00001/0_000000_000000.parquet'
+    table, lines = 'table/output-0.parquet', 'plain/output-0.json'
+    for names in (
+        # As RLlib writes them: <environment>/<run>/<file>, or output-*.json.
+        [(run, f'episodes/{run}')],
+        [(run, f'columns/{run}')],
+        [
+            (f'env/run-00000{i}-00001/0_00000{i}_0.parquet', f'episodes/{run}')
+            for i in range(3)
+        ],
+        [('0_000000_000000.parquet', f'episodes/{run}')],
+        [('output-0.parquet', table)],
+        [('output-2026-01-01_worker-1_0.json', lines)],
+        # A folder for each worker, or names of the user's own.
+        [('worker_1/output-0.json', lines), ('worker_2/output-0.json', lines)],
+        [('all.json', 'packed/output-0.json')],
+        [('a/b/agents.json', 'agents/output-0.json')],
+        [('a/table.parquet', table)],
+    ):
+      with self.subTest(names[0][0]):
+        folder = self._copies(*names)
+        path = os.path.join(folder, names[0][0])
+        parents = [folder, path, os.path.dirname(path)]
+        for one in parents:
+          self.assertEqual(readers.find_format(one), 'rllib', one)
+        options = {'policy': 'one'} if 'agents' in names[0][1] else {}
+        if options:
+          continue
+        found = [
+            one['steps']
+            for one in formats.load(folder, **options).as_numpy_iterator()
+        ]
+        wanted = formats.load(folder, 'rllib', **options).as_numpy_iterator()
+        golden.assert_frames_equal(
+            self, found, [one['steps'] for one in wanted]
+        )
+        self.assertNotEmpty(found)
+
+  def test_compressed_lines_of_rllib(self):
+    folder = self.create_tempdir().full_path
+    with open(os.path.join(expected.DATA, 'rllib/plain/output-0.json')) as f:
+      lines = f.read()
+    with gzip.open(os.path.join(folder, 'a.json.gz'), 'wt') as f:
+      f.write(lines)
+    with zipfile.ZipFile(os.path.join(folder, 'a.zip'), 'w') as archive:
+      archive.writestr('a.json', lines)
+    for name in '', 'a.json.gz', 'a.zip':
+      path = os.path.join(folder, name)
+      self.assertEqual(readers.find_format(path), 'rllib')
+
+  def test_a_damaged_first_file_of_rllib(self):
+    run = 'cartpole-v1/run-000001-00001/0_000000_000000.parquet'
+    for first, name, source in (
+        ('env/run-1/a.parquet', 'env/run-2/b.parquet', f'episodes/{run}'),
+        ('a.parquet', 'b.parquet', f'columns/{run}'),
+        ('output-0.json', 'output-1.json', 'plain/output-0.json'),
+    ):
+      with self.subTest(source):
+        folder = self._copies((first, source), (name, source))
+        for size in 20, 0:
+          os.truncate(os.path.join(folder, first), size)
+          self.assertEqual(readers.find_format(folder), 'rllib')
+
+  def test_tables_that_are_not_of_rllib(self):
+    folder = self.create_tempdir().full_path
+    table = {'obs': [[0.0]], 'actions': [0], 'rewards': [0.0]}
+    os.mkdir(os.path.join(folder, 'run'))
+    for name in 'a.parquet', 'run/a.parquet':
+      parquet.write_table(pa.table(table), os.path.join(folder, name))
+    self.assertEqual(readers.find_format(folder), 'parquet')
+    path = os.path.join(folder, 'a.parquet')
+    self.assertEqual(readers.find_format(path), 'parquet')
+    os.remove(path)
+    self.assertIsNone(readers.find_format(folder))
+    with open(os.path.join(folder, 'a.json'), 'w') as f:
+      f.write('{"type": "Other"}')
+    self.assertIsNone(readers.find_format(folder))
+
+  def test_columns_of_rllib_by_the_names_of_the_user(self):
+    path = os.path.join(expected.DATA, 'rllib/table/output-0.parquet')
+    options = {
+        'episode_column': 'eps_id',
+        'column_names': {
+            'observations': 'obs',
+            'next_observations': 'new_obs',
+            'terminals': 'terminateds',
+            'timeouts': 'truncateds',
+        },
+    }
+    found = list(formats.load(path, **options).as_numpy_iterator())
+    self.assertLen(found, 3)
+    again = formats.load(path, 'parquet', **options).as_numpy_iterator()
+    golden.assert_frames_equal(
+        self,
+        [one['steps'] for one in found],
+        [one['steps'] for one in again],
+    )
+    # Its columns are those of a table of steps, too.
+    self.assertLen(list(formats.load(path, 'parquet')), 3)
 
   def test_what_is_not_known(self):
     path = self.create_tempfile('a.hdf5', 'damaged').full_path

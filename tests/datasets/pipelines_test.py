@@ -171,7 +171,7 @@ class FingerprintTest(parameterized.TestCase):
       ),
       (
           lambda: _range().map(
-              lambda x, v=tf.Variable(1, dtype=tf.int64): x + v
+              lambda x, v=tf.Variable(1, dtype=tf.int64): x + v  # noqa: B008
           ),
           'Variable',
       ),

@@ -13,10 +13,9 @@ import tensorflow_datasets as tfds
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import record_places
 from rlds2reverb.datasets import records
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import stacked_steps
-from rlds2reverb.episodes import tf_errors
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import rows as rows_lib
 from tests import golden
 from tests import tfds_files
 
@@ -47,7 +46,7 @@ def _batches(directory, max_bytes, **kwargs):
       max_bytes=max_bytes,
   )
   return records.complete_batches(batches, max_bytes).map(
-      lambda bounds, batch: stacked_steps.rows_of(batch, bounds[0], bounds[1])
+      lambda bounds, batch: rows_lib.slice_rows(batch, bounds[0], bounds[1])
   )
 
 
@@ -128,13 +127,52 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     expected, error = _read_until_an_error(episodes)
     self.assertIsNotNone(error)
     with mock.patch.object(records, '_sizes', return_value=np.array(sizes)):
-      batches = data_sets.batches_of(
+      batches = episode_dataset.batches_of(
           loading.load_episodes(directory, read_config=config)
       )
-      found, other = _read_until_an_error(batching.unbatch(batches))
+      found, other = _read_until_an_error(episode_dataset.unbatch(batches))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
-    self.assertEqual(tf_errors.message_of(other), error.message)
+    # That of the episodes names the file, and then says how it fails.
+    self.assertEqual(
+        errors.message_of(other), errors.message_of(error.__cause__)
+    )
+    self.assertIn(second, error.message)
+
+  @parameterized.product(
+      damage=['cut_off', 'length', 'missing', 'shorter', 'longer'],
+      in_batches=[True, False],
+  )
+  def test_ignored_errors_end(self, damage, in_batches):
+    directory = self._copy()
+    first, second, _ = self._files(directory)
+    size = os.path.getsize(second)
+    if damage == 'missing':
+      os.remove(second)
+    elif damage == 'longer':
+      with open(first, 'rb') as source, open(second, 'ab') as target:
+        target.write(source.read())
+    elif damage == 'length':
+      with open(second, 'r+b') as f:
+        f.write((1 << 60).to_bytes(8, 'little'))
+    else:
+      os.truncate(second, size - 5 if damage == 'cut_off' else 0)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    if not in_batches:
+      config.experimental_interleave_sort_fn = lambda files: files
+    episodes = loading.load_episodes(directory, read_config=config)
+    self.assertLen(episodes, _NUM_EPISODES)
+    self.assertEqual(
+        isinstance(episodes, episode_dataset.EpisodeDataset), in_batches
+    )
+    before, error = _read_until_an_error(episodes)
+    self.assertIsNotNone(error)
+    self.assertIn(second, error.message)
+    # The first file has 20 episodes, and they come first.
+    self.assertEqual(before[:20], [*range(20)])
+    ids = [int(e['episode_id']) for e in episodes.ignore_errors()]
+    self.assertEqual(ids[: len(before)], before)
+    self.assertLessEqual(len(ids), _NUM_EPISODES)
 
   @parameterized.parameters(
       dict(assert_cardinality=False), dict(shuffle_seed=1)
@@ -149,7 +187,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         read_config=tfds.ReadConfig(**options),
     )
     with self.assertRaises(tf.errors.DataLossError):
-      list(data_sets.batches_of(episodes))
+      list(episode_dataset.batches_of(episodes))
 
   @parameterized.parameters('many_files', 'sub_split')
   def test_the_bytes_that_are_read_together(self, case):

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import blocks
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -104,15 +103,14 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     no(r'length must be below 2\*\*63', checks.check_positive, 'length', 2**63)
     no('length must be an', checks.check_not_negative, 'length', -1)
     no(
-        'finite numbers above 0, but that of data set 1 is 0.0',
+        'finite numbers above 0, but data set 1 has 0.0',
         checks.check_weights,
         [1, 0],
         are_positive=True,
     )
     no('finite numbers', checks.check_weights, {'a': 0, 'b': np.nan})
-    no('that of data set 0 is inf', checks.check_weights, [np.inf, 1])
+    no('data set 0 has inf', checks.check_weights, [np.inf, 1])
     no('All weights are 0', checks.check_weights, [0, 0])
-    no('too large for a float', checks.check_weights, [1e308, 1e308])
     no(
         r"must be of the data sets \['a'\], but are of \['b'\]",
         checks.check_weights,
@@ -205,7 +203,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
       ({'a': (_spec([256], tf.float32),), 'b': _spec([128], tf.float64)}, 1024),
   )
   def test_blocks_of_about_two_mebibytes(self, spec, expected):
-    self.assertEqual(blocks.default_block_length(spec), expected)
+    self.assertEqual(steps_lib.default_block_length(spec), expected)
 
   def test_names_are_those_of_rlds(self):
     import rlds as original  # pylint: disable=g-import-not-at-top

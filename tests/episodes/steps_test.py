@@ -5,9 +5,8 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.replay_buffers import rlds_to_reverb as original
 
-from rlds2reverb.episodes import attempts
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import stacked_steps
+from rlds2reverb.episodes import episode_dataset
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import steps as steps_lib
 from tests import golden
 
@@ -16,7 +15,7 @@ _WORDS = np.array([b'1'] * 4, object)
 
 
 def _spec_of(rlds_data):
-  return steps_lib.steps_spec(rlds_data.element_spec)
+  return steps_lib.get_steps_spec(rlds_data.element_spec)
 
 
 def _map_steps(rlds_data, function):
@@ -37,7 +36,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
   def test_specs_of_one_step(self, form):
     for dtype, shape in ((np.float64, (4,)), (np.int32, (4, 1))):
       column = np.ones(shape, dtype)
-      flags = {flag: column for flag in _FLAGS}
+      flags = dict.fromkeys(_FLAGS, column)
       data = form([{**golden.COMPLETE, 'discount': column, **flags}])
       spec = _spec_of(data.map(lambda episode: {**episode, 'id': 'a'}))
       self.assertEqual(spec.stacked, form is golden.stacked)
@@ -49,7 +48,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
               'action': tf.TensorSpec([], tf.int64),
               'reward': tf.TensorSpec([], tf.float32),
               'discount': number,
-              **{flag: number for flag in _FLAGS},
+              **dict.fromkeys(_FLAGS, number),
           },
       )
     # Ragged fields may be there, and not be used.
@@ -125,10 +124,12 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'leading time dimension'):
       _spec_of(data)
     with self.assertRaisesRegex(ValueError, 'step field reward is one value'):
-      data_sets.batches_of(data)
+      episode_dataset.batches_of(data)
 
   def test_elements_that_are_no_episodes(self):
-    batch = next(iter(data_sets.batches_of(golden.stacked([golden.COMPLETE]))))
+    batch = next(
+        iter(episode_dataset.batches_of(golden.stacked([golden.COMPLETE])))
+    )
     for element, found in (
         (batch, 'a EpisodeBatch of'),
         ({'a': 1}, r"\['a'\]"),
@@ -148,14 +149,14 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(found['a'].shape, [0, 3])
     self.assertEqual(found['b'][1].shape, [0])
     self.assertAllEqual(found['b'][0], [b'', b''])
-    self.assertEqual(steps_lib.float_fields(spec), [('b/1', spec['b'][1])])
+    self.assertEqual(steps_lib.find_float_fields(spec), [('b/1', spec['b'][1])])
 
 
 class OneAStepTest(tf.test.TestCase):
 
   def test_a_column_of_shape_one(self):
     column = tf.constant([[True], [False]])
-    flags = lambda column: steps_lib.one_a_step('is_first', column, tf.bool)
+    flags = lambda column: steps_lib.to_column('is_first', column, tf.bool)
     # What the last dimension is may be known only while it runs.
     open_spec = [tf.TensorSpec([None, None], tf.bool)]
     open_flags = tf.function(flags, open_spec, autograph=False)
@@ -174,11 +175,9 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
   def test_whole_episodes(self, form):
     episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
     data = golden.FORMS[form](episodes)
-    eagerly = [stacked_steps.stack_steps(one['steps']) for one in data]
-    in_map = [one['steps'] for one in stacked_steps.stack_episodes(data)]
-    some = [
-        stacked_steps.stacked_fields(one['steps'], ['reward']) for one in data
-    ]
+    eagerly = [steps_lib.stack_steps(one['steps']) for one in data]
+    in_map = [one['steps'] for one in steps_lib.stack_episodes(data)]
+    some = [steps_lib.stack_fields(one['steps'], ['reward']) for one in data]
     for found in (eagerly, in_map):
       golden.assert_frames_equal(self, found, episodes)
     for one, episode in zip(some, episodes):
@@ -194,7 +193,7 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
             )
         }
     )
-    for count, episode in zip(counts, stacked_steps.stack_episodes(data)):
+    for count, episode in zip(counts, steps_lib.stack_episodes(data)):
       expected = np.repeat(np.arange(count)[:, None], 2, 1)
       self.assertAllEqual(episode['steps']['x'], expected)
 
@@ -203,7 +202,7 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
     for size, expected in ((5000, ['reward']), (10, ['image', 'reward'])):
       cut = {name: episode[name] for name in ('reward', 'image')}
       cut['image'] = cut['image'][:, :size]
-      batches = data_sets.batches_of(
+      batches = episode_dataset.batches_of(
           golden.nested([cut]).map(lambda one: {**one, 'id': 1, 'unused': 2}),
           fields=['reward'],
           episode_fields=['id'],
@@ -213,18 +212,16 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_lengths(self):
     steps = {'a': tf.zeros([3, 2]), 'b': (tf.zeros([3]), tf.range(3))}
-    self.assertIs(stacked_steps.stack_steps(steps), steps)
+    self.assertIs(steps_lib.stack_steps(steps), steps)
     wrong = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
-    message = "An episode's fields must have .* Found action: 4, reward: 3"
+    message = 'All fields of an episode must have .* Found action: 4, reward: 3'
     with self.assertRaisesRegex(ValueError, message):
-      stacked_steps.stack_episodes(
-          tf.data.Dataset.from_tensors({'steps': wrong})
-      )
+      steps_lib.stack_episodes(tf.data.Dataset.from_tensors({'steps': wrong}))
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-      stacked_steps.stack_steps(wrong)
+      steps_lib.stack_steps(wrong)
 
   def test_a_failed_attempt(self):
-    found = attempts.attempt(
+    found = pipelines.map_or_else(
         tf.data.Dataset.from_tensor_slices([b'\1\0\0\0', b'1', b'\2\0\0\0']),
         lambda text: tf.io.decode_raw(text, tf.int32),
         lambda spec, text: steps_lib.zeros(spec),

@@ -60,7 +60,7 @@ class WindowsTest(parameterized.TestCase):
   def test_ranges(self):
     first, count = np.array([5, 1, 0, 7]), np.array([2, 0, 3, 1])
     for arguments in ((first, count), (tf.constant(first), tf.constant(count))):
-      index, numbers = windows_lib.ranges(*arguments, 10)
+      index, numbers = windows_lib.expand_ranges(*arguments, 10)
       self.assertEqual(np.asarray(index).tolist(), [0, 0, 2, 2, 2, 3])
       self.assertEqual(np.asarray(numbers).tolist(), [5, 15, 0, 10, 20, 7])
 

@@ -5,12 +5,13 @@ import sys
 from absl.testing import absltest
 from absl.testing import parameterized
 import gin
+import tensorflow as tf
 from tf_agents.environments import suite_gym
 
+from rlds2reverb import fields
 from rlds2reverb import transforms
-from rlds2reverb.fields import bindings
 from rlds2reverb.fields import configs
-from rlds2reverb.fields import derived_sources
+from rlds2reverb.fields import sources as sources_lib
 from rlds2reverb.fields import step_mapping
 
 _ALIASES = {'bridge_oxe': 'bridge_open_x', 'tdroid_pour_corn_in_pot': 'tdroid'}
@@ -41,10 +42,10 @@ class ConfigsTest(parameterized.TestCase):
 
   def test_by_name(self):
     self.assertEqual(
-        configs.load_mapping('robomimic'),
+        fields.load_mapping('robomimic'),
         step_mapping.StepMapping(
             discount=None,
-            is_terminal=derived_sources.TerminalOnSuccess('is_terminal'),
+            is_terminal=sources_lib.TerminalOnSuccess('is_terminal'),
             cast={'float64': 'float32'},
         ),
     )
@@ -81,7 +82,7 @@ class ConfigsTest(parameterized.TestCase):
     self.assertEqual(mapping.reward({'steps': {'reward': 4}}), 2)
     self.assertEqual(mapping.policy_info[0], 12)
     self.assertEqual(mapping.policy_info[1]['a'](2), 6)
-    success = derived_sources.TerminalOnSuccess('a')
+    success = sources_lib.TerminalOnSuccess('a')
     self.assertEqual(mapping.is_terminal, success)
     self.assertEqual(mapping.discount, 'discount')
     expected = [transforms.ClipField(low=0.0), transforms.ScaleReward(2.0)]
@@ -102,7 +103,9 @@ class ConfigsTest(parameterized.TestCase):
       """)
       self.assertEqual(configs.load_mapping(path).is_terminal, 'b')
       path = self._write('StepMapping.reward = @twice')
-      with self.assertRaisesRegex(ValueError, 'names twice, which more than'):
+      with self.assertRaisesRegex(
+          ValueError, 'names twice, which several modules'
+      ):
         configs.load_mapping(path)
     finally:
       # gin has no public way to take a registration back.
@@ -162,6 +165,41 @@ class ConfigsTest(parameterized.TestCase):
     with self.assertRaisesRegex((SyntaxError, ValueError), message):
       load(self._write(text))
 
+  @parameterized.parameters('[', '(', '{1: ')
+  def test_values_that_are_nested_too_deeply(self, bracket):
+    path = self._write(f'StepMapping.action = {bracket * 3000}')
+    with self.assertRaisesRegex(ValueError, f'{path}.* nested too deeply'):
+      configs.load_mapping(path)
+
+  @parameterized.parameters(
+      (b'StepMapping.action = "\xff"', "codec can't decode byte 0xff"),
+      (b'StepMapping.action = %s' % (b'9' * 5000), '[Ee]xceeds the limit'),
+      (
+          b'StepMapping.reward = @TerminalOnSuccess()\n'
+          b'TerminalOnSuccess.success = @TerminalOnSuccess()',
+          'binds an argument of TerminalOnSuccess to itself',
+      ),
+      (
+          b'StepMapping.reward = @TerminalOnSuccess()\n'
+          b'TerminalOnSuccess.other = 1',
+          "unexpected keyword argument 'other'",
+      ),
+      (b'StepMapping.last_reward = {}', 'last_reward must be one of'),
+      (b'StepMapping.cast = [["float32"]]', 'is not a valid config: '),
+      (b'transform_episodes.transforms = 7', "'int' object is not iterable"),
+      (b'transform_episodes.transforms = [@FitImages()]', 'FitImages'),
+  )
+  def test_other_errors_name_the_file(self, content, message):
+    path = self.create_tempfile('mine.gin', content, mode='wb').full_path
+    is_mapping = content.startswith(b'StepMapping')
+    load = configs.load_mapping if is_mapping else configs.load_transforms
+    with self.assertRaisesRegex(
+        (SyntaxError, ValueError), f'(?s).*{message}'
+    ) as raised:
+      load(path)
+    error = raised.exception
+    self.assertIn(path, f'{error} {getattr(error, "filename", "")}')
+
   def test_a_config_cannot_import_a_module(self):
     # Registered with gin, by an import of TF-Agents, it would import a module
     # of this name.
@@ -180,7 +218,7 @@ class ConfigsTest(parameterized.TestCase):
           ValueError,
           r'names suite_gym.load of tf_agents\.environments\.suite_gym\. A',
       ):
-        bindings.arguments_of('triple', lines, 'f.gin')
+        configs.parse_arguments('triple', lines, 'f.gin')
 
 
 class LoadMixtureTest(parameterized.TestCase):
@@ -208,7 +246,7 @@ class LoadMixtureTest(parameterized.TestCase):
     for name in configs.config_names('mixtures'):
       mixture = configs.load_mixture(name)
       for dataset in mixture.weights:
-        self.assertNotEmpty(configs.read_config(mixture.config_of(dataset))[0])
+        self.assertNotEmpty(configs.read_config(mixture.get_config(dataset))[0])
 
   def test_by_path(self):
     text = """
@@ -218,14 +256,17 @@ class LoadMixtureTest(parameterized.TestCase):
     path = self.create_tempfile('mine.gin', text).full_path
     mixture = configs.load_mixture(path)
     self.assertEqual(mixture.weights, {'a': 1.0, 'b': 2})
-    self.assertEqual([*map(mixture.config_of, 'ab')], ['a', 'bridge'])
+    self.assertEqual([*map(mixture.get_config, 'ab')], ['a', 'bridge'])
 
   @parameterized.parameters(
-      ("StepMapping.action = 'a'", 'must bind fields of Mixture, as Mixture.w'),
+      (
+          "StepMapping.action = 'a'",
+          'must bind fields of Mixture, for example Mix',
+      ),
       ("Mixture.configs = {'b': 'bridge'}", 'must bind fields of Mixture'),
       ("Mixture.weights = {'a': 1}\nMixture.wheights = 2", 'wheights'),
       ('Mixture.weights = {}', 'no data set can be drawn'),
-      ("Mixture.weights = {'a': 0}", 'above 0.* a is 0'),
+      ("Mixture.weights = {'a': 0}", 'above 0.* a has 0'),
       (
           "Mixture.weights = {'a': 1}\nMixture.configs = {'b': 'bridge'}",
           r"configs of \['b'\], which have no weight",
@@ -235,6 +276,21 @@ class LoadMixtureTest(parameterized.TestCase):
     path = self.create_tempfile('mine.gin', text).full_path
     with self.assertRaisesRegex(ValueError, message):
       configs.load_mixture(path)
+
+
+class KnownFeaturesTest(absltest.TestCase):
+
+  def test_in_a_file_and_of_builders(self):
+    for config, name, count, flag in (
+        ('kuka', 'kuka', 1, 'is_last'),
+        ('mt_opt', 'mt_opt/rlds', 1, 'is_last'),  # mt_opt/sd has single images.
+        ('robomimic', 'robomimic_mg/can_mg_low_dim', 4 + 8 + 10, 'is_terminal'),
+    ):
+      known = configs.load_known_features(config)
+      self.assertLen(known, count)
+      found = known[name].get_tensor_spec()['steps'][flag]
+      self.assertEqual(found, tf.TensorSpec([], tf.bool))
+    self.assertEqual(configs.load_known_features('mine.gin'), {})
 
 
 if __name__ == '__main__':

@@ -13,8 +13,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.fields import configs
-from rlds2reverb.fields import derived_sources
-from rlds2reverb.fields import known_features
+from rlds2reverb.fields import sources as sources_lib
 from tests import known_data
 
 _LENGTH = 4
@@ -41,12 +40,19 @@ def _made(source, episode, cast):
     floats = [one.dtype for one in columns if one.dtype.kind == 'f']
     dtype = np.result_type(*(floats or [np.float32]))
     return np.concatenate(columns, axis=1, dtype=dtype, casting='unsafe')
-  if isinstance(source, derived_sources.TextOfCodes):
+  if isinstance(source, sources_lib.TextFromCodes):
     rows = [bytes(row.astype(np.uint8)) for row in make(source.source)]
     return np.array([row.split(b'\0')[0] for row in rows], object)
-  if isinstance(source, derived_sources.TerminalOnSuccess):
+  if isinstance(source, sources_lib.TerminalOnSuccess):
     end = make(source.success)[-2:].any()
     return np.array([False] * (_LENGTH - 1) + [end])
+  if isinstance(source, sources_lib.TerminalOnZeroDiscount):
+    end = make(source.discount).reshape([_LENGTH])[-2] == 0
+    return np.array([False] * (_LENGTH - 1) + [end])
+  if isinstance(source, sources_lib.DiscountFromTransitions):
+    discount = np.array(make(source.discount)).reshape([_LENGTH])
+    discount[-1] = discount[-2]
+    return discount
   if not isinstance(source, str):
     return np.full([_LENGTH], source, np.float32)
   path, first, last = re.fullmatch(
@@ -92,7 +98,7 @@ def _expected(mapping, episode):
 class FittingTest(parameterized.TestCase):
 
   def test_of_one_no_features_are_known(self):
-    self.assertEqual(known_features.known_features(_UNKNOWN), {})
+    self.assertEqual(configs.load_known_features(_UNKNOWN), {})
 
   @parameterized.parameters(
       *(name for name in configs.config_names() if name != _UNKNOWN)
@@ -100,10 +106,10 @@ class FittingTest(parameterized.TestCase):
   @pytest.mark.few(20)
   def test_as_numpy_does(self, config):
     mapping = configs.load_mapping(config)
-    features = [*known_features.known_features(config).values()]
+    features = [*configs.load_known_features(config).values()]
     for each, is_terminal in (features[0], True), (features[-1], False):
       episode = known_data.random_episode(each, _LENGTH, is_terminal)
-      if isinstance(mapping.is_terminal, derived_sources.TerminalOnSuccess):
+      if isinstance(mapping.is_terminal, sources_lib.TerminalOnSuccess):
         # Of the second episode it is success in the transition to the end.
         episode['steps']['is_terminal'][-2] = not is_terminal
       found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']

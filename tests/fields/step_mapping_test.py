@@ -9,16 +9,16 @@ import pytest
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.fields import derived_sources
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.fields import mapping as mapping_lib
+from rlds2reverb.fields import sources as sources_lib
 from rlds2reverb.fields import step_mapping
 from tests import contract
 from tests import golden
 
 _MAPPING = step_mapping.StepMapping
-_ON_SUCCESS = derived_sources.TerminalOnSuccess
-_TEXT = derived_sources.TextOfCodes
+_ON_SUCCESS = sources_lib.TerminalOnSuccess
+_TEXT = sources_lib.TextFromCodes
 
 
 def _own_episode(length, base=0):
@@ -206,14 +206,14 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     )
     mapped = mapping_lib.map_fields(data, mapping)
     self.assertLen(golden.assert_batches_hold(self, mapped), 5)
-    for batch in data_sets.batches_of(mapped):
+    for batch in episode_dataset.batches_of(mapped):
       self.assertEqual(batch.row_splits[-1], len(batch.steps['reward']))
 
     data = _dataset([_own_episode(3), long], 'batched')
     mapped = mapping_lib.map_fields(data, _HARD)
-    for found in mapped, data_sets.batches_of(mapped):
+    for found in mapped, episode_dataset.batches_of(mapped):
       with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'must have a row for every step'
+          tf.errors.InvalidArgumentError, 'must have the same number of steps'
       ):
         list(found)
 
@@ -263,15 +263,15 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(
       ('action', 'a/detla[:2]', 'no field a/detla. Did you mean a/delta'),
-      ('action', 'a/delta[:4]', r'a/delta has 3 numbers, so \[:4\] of it'),
-      ('action', 'a/delta[-4:]', r'a/delta has 3 numbers, so \[-4:\] of it'),
-      ('action', 'a/delta[2:1]', r'a/delta has 3 numbers, so \[2:1\] of it'),
-      ('action', 'a[:2]', 'Only of a vector .* be taken, but a is a nest'),
+      ('action', 'a/delta[:4]', r'slice \[:4\] of a/delta .* has 3 numbers'),
+      ('action', 'a/delta[-4:]', r'slice \[-4:\] of a/delta .* has 3 numbers'),
+      ('action', 'a/delta[2:1]', r'slice \[2:1\] of a/delta .* has 3 numbers'),
+      ('action', 'a[:2]', 'Only vectors can be sliced, but a is a nest'),
       ('action', 'a/count[:1]', r'but a/count is int64 \(\)'),
       ('action', ['obs/words', 'r'], r'concatenated to a .*string \(\)'),
       ('action', ['a/count', 'a:gripper'], r'concatenated to a .*bool \(\)'),
-      ('action', None, 'action: It cannot be filled in'),
-      ('observation', None, 'observation: It cannot be filled in'),
+      ('action', None, 'action: It needs a source'),
+      ('observation', None, 'observation: It needs a source'),
       ('is_terminal', 'a/delta', 'is_terminal must be one number'),
       ('is_terminal', _ON_SUCCESS('reachd'), 'Did you mean reached'),
       ('observation', _TEXT('a/count'), r"'a/count' is int64 \(\)"),
@@ -329,8 +329,8 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
             ' or obs/pose/1 or obs/pose/0?',
             '  observation: There is no field ../tsk. Did you mean ../task?',
             '  action: There is no field a/size.',
-            '  discount: There is no field discount. Did you mean a/count? None'
-            ' fills it in.',
+            '  discount: There is no field discount. Did you mean a/count? With'
+            ' None it gets default values.',
             'The data set has:',
             '  ../camera/extrinsics: float64 (2, 2)',
             '  ../task: string ()',

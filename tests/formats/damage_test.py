@@ -1,6 +1,8 @@
 """What each reader refuses: damaged copies of the data, and wrong options."""
 
 import os
+import pathlib
+import re
 import shutil
 import zipfile
 
@@ -23,6 +25,7 @@ _TEXTS = 'lang_annotations/auto_lang_ann.npy'
 _PART = 'data/0/part-0.parquet'
 _PARTS = {'modality': True}
 _PICKLE = [{'id': 'pickle', 'protocol': 5}]
+_JSON = [{'id': 'json2'}]
 _OTHER = dict(observations=None, actions=None, rewards=None, x=[1])
 
 
@@ -67,8 +70,61 @@ def _text(name, old, new):
   return change
 
 
+def _nested(name):
+  """Replaces a file by JSON that is nested deeply."""
+
+  def change(path):
+    with open(os.path.join(path, name), 'w', encoding='utf-8') as f:
+      f.write('[' * 5000 + ']' * 5000)
+
+  return change
+
+
+def _linked(name, target):
+  """Replaces a folder by a symbolic link."""
+
+  def change(path):
+    path = os.path.join(path, name)
+    shutil.rmtree(path)
+    os.symlink(target, path)
+
+  return change
+
+
+def _bytes(name, content):
+  return lambda path: pathlib.Path(path, name).write_bytes(content)
+
+
 def _array(name, value):
   return lambda path: np.save(os.path.join(path, name), value)
+
+
+def _header(name, old, new):
+  """Replaces the shape in the header of a file of NumPy."""
+
+  def change(path):
+    file = pathlib.Path(path, name)
+    # Of the spaces at the end of a header, fewer are left.
+    old_text = old + b', }' + b' ' * (len(new) - len(old))
+    content = file.read_bytes()
+    assert old_text in content
+    file.write_bytes(content.replace(old_text, new + b', }'))
+
+  return change
+
+
+def _zip_shape(path, name):
+  """Gives the first array of an npz file a shape of 10**12 rows."""
+  with zipfile.ZipFile(os.path.join(path, name)) as archive:
+    members = {each: archive.read(each) for each in archive.namelist()}
+  first = next(iter(members))
+  shape = b'(%d,), }' % 10**12
+  members[first] = re.sub(
+      rb'\(7,\), } {%d}' % (len(shape) - 7), shape, members[first]
+  )
+  with zipfile.ZipFile(os.path.join(path, name), 'w') as archive:
+    for each, content in members.items():
+      archive.writestr(each, content)
 
 
 def _write(path, name, numbers):
@@ -132,7 +188,14 @@ def _feature(name, **info):
 
 
 def _array_of_zarr(name, **metadata):
-  return _json(f'data/{name}/.zarray', lambda json: json.update(metadata))
+  """Changes keys of an array; `...` removes one."""
+
+  def change(json):
+    json.update(metadata)
+    for key in [key for key, value in metadata.items() if value is ...]:
+      del json[key]
+
+  return _json(f'data/{name}/.zarray', change)
 
 
 def _dead_end(path):
@@ -161,13 +224,30 @@ _CASES = {
         ('ep_start_end_ids', _gone('ep_start_end_ids.npy')),
         ('no frame .*009.npz', _gone('episode_0000009.npz')),
         ('a whole frame', _cut('episode_0000003.npz', 100)),
+        (
+            'no frame .*episode_1099511627776.npz',
+            _array('ep_start_end_ids.npy', [[3, 1 << 40]]),
+        ),
         (r'has \[\(4, 3\)\]', _array('ep_start_end_ids.npy', [[4, 3]])),
+        (
+            'integers of the shape .episodes, 2.',
+            _array('ep_start_end_ids.npy', [4, 3]),
+        ),
+        ('has objects of Py', _array('ep_start_end_ids.npy', [[4, None]])),
+        (
+            'ids.npy has no .*does not fit its',
+            _header('ep_start_end_ids.npy', b'(2, 2)', b'(%d, 2)' % 10**12),
+        ),
+        (
+            '003.npz is not a whole frame.*does not fit its',
+            lambda path: _zip_shape(path, 'episode_0000003.npz'),
+        ),
         _of("no field 'rgb'", leave_out=['rgb']),
         _of(
             "no observation, but only .*'action'",
             leave_out=['robot_obs', 'rgb_static'],
         ),
-        ('mkdir, which may run any code', _dead_end, {'language': True}),
+        ('mkdir, but only .* could run code', _dead_end, {'language': True}),
         ('no .*, which has the texts', _gone(_TEXTS), {'language': True}),
         (
             'has no texts of CALVIN',
@@ -189,15 +269,19 @@ _CASES = {
             'not a whole file',
             _cut('data-00000-of-00001.arrow', 9),
         ),
+        ('state.json .*(JSON|nested)', _nested('state.json')),
     ],
     ('lerobot', 'lerobot/v3.0'): [
         _of("'next.suces'. Did", is_terminal='next.suces'),
         _of("no video 'top'", cameras=['top']),
         _of("no field 'time'.* timestamp", leave_out=['time']),
         ('not a whole', _cut('meta/tasks.parquet', 7)),
+        ('info.json .*(JSON|nested)', _nested('meta/info.json')),
     ],
     ('lerobot', 'lerobot/v2.1'): [
         ('no .*modality.json', None, _PARTS),
+        ('dality.json .*(JSON|nested)', _nested('meta/modality.json'), _PARTS),
+        ('episodes.jsonl .*(JSON|nested)', _nested('meta/episodes.jsonl')),
         ('no feature action', _info(lambda j: j['features'].pop('action'))),
         (
             'version v1, but v2.0',
@@ -213,6 +297,23 @@ _CASES = {
         ),
         ("'video.ego', which is no", _modality(video={'ego': {}}), _PARTS),
         ("has the modality 'sound'", _modality(sound={}), _PARTS),
+        (
+            'Frame 1 of episode 1 .*frame_index 3, but .* has 4',
+            _table(_V2_FILE.format(1), lambda table: table[::-1]),
+            {'cameras': []},
+        ),
+        (
+            'Frame 4 of episode 1 .*timestamp 0.0, but',
+            _table(
+                _V2_FILE.format(1),
+                lambda table: _with(
+                    table,
+                    'timestamp',
+                    np.float32([*table['timestamp'].to_numpy()[:-1], 0]),
+                ),
+            ),
+            {'cameras': []},
+        ),
         (
             'has 3 frames, but 5',
             _table(_V2_FILE.format(1), lambda table: table[:3]),
@@ -248,6 +349,7 @@ _CASES = {
         ),
     ],
     ('minari', 'minari/rooms_parquet'): [
+        ('metadata.json .*(JSON|nested)', _nested('data/metadata.json')),
         (
             '0 has no rewards, but',
             _table(_PART, lambda t: t.drop_columns(['rewards'])),
@@ -282,6 +384,16 @@ _CASES = {
     ('parquet', 'parquet/episodes.parquet'): [
         ('not a whole file', lambda path: os.truncate(path, 9)),
     ],
+    ('rllib', 'rllib/plain'): [
+        ('line 3 of .*output-0.json .*whole line', _cut('output-0.json', 600)),
+        ('output-0.json', _cut('output-0.json', 0)),
+        ('no experience of RLlib', _gone('output-0.json')),
+        ('no column actions in line 1', _text('output-0.json', 'actions', 'x')),
+        ('line 1 .*type', _text('output-0.json', 'SampleBatch', 'Sample')),
+    ],
+    ('rllib', 'rllib/table'): [
+        ('output-0.parquet', _cut('output-0.parquet', 99)),
+    ],
     ('robomimic', 'robomimic/low_dim.hdf5'): [
         _of("filter key 'trian'. Did you mean train", filter_key='trian'),
         (
@@ -298,6 +410,7 @@ _CASES = {
     ('torchrl', 'torchrl/flat/storage'): [
         ('40 bytes.*has 36', _cut('observation.memmap', 36)),
         ('no .*meta.json', _gone('meta.json')),
+        ('meta.json .*(JSON|nested)', _nested('meta.json')),
         ('Only storages', _text('_storage_shape/meta.json', '[8]', '[4,2]')),
         ('pytree', _text('storage_metadata.json', 'false', 'true')),
         (
@@ -341,7 +454,33 @@ _CASES = {
             lambda path: _write(path, 'meta/episode_ends/0', [5, 3, 14]),
         ),
         ('may run any', _array_of_zarr('state', filters=_PICKLE)),
-        ('none.*imagecodecs', _array_of_zarr('img', compressor={'id': 'none'})),
+        ('may run any', _array_of_zarr('state', dtype='|O', filters=_JSON)),
+        ('state/.zarray is .*recursion', _nested('data/state/.zarray')),
+        ('.zgroup is .*recursion', _nested('.zgroup')),
+        (
+            'action/.zarray is not a text file in UTF-8',
+            _bytes('data/action/.zarray', b'{"chunks": "\xff"}'),
+        ),
+        (
+            'ends/.zarray is not whole JSON',
+            _bytes('meta/episode_ends/.zarray', b'{"chunks": ['),
+        ),
+        ('data/.zgroup is not a text', _bytes('data/.zgroup', b'\xe6')),
+        ("img/.zarray .* no key 'dtype'", _array_of_zarr('img', dtype=...)),
+        (
+            'img/.zarray is damaged: its zarr_format is 7',
+            _array_of_zarr('img', zarr_format=7),
+        ),
+        ('img/.zarray is damaged: ', _array_of_zarr('img', dtype='<q9')),
+        ("not a Zarr .*'data'", _linked('data', 'data')),
+        (
+            "img/.zarray has the codec .*'none'}, which Zarr does not know.$",
+            _array_of_zarr('img', compressor={'id': 'none'}),
+        ),
+        (
+            r'img/.zarray has .*imagecodecs_x.* JPEG XL.*install imagecodecs',
+            _array_of_zarr('img', compressor={'id': 'imagecodecs_x'}),
+        ),
     ],
 }
 
@@ -390,6 +529,20 @@ class DamageTest(tf.test.TestCase, parameterized.TestCase):
       list(formats.load(path, form, **(options or {})))
     self.assertNotIn('{{', str(raised.exception))
     self.assertFalse(os.path.exists(os.path.join(path, _Evil.folder)))
+
+  def test_groups_of_zarr_that_contain_themselves_are_left_out(self):
+    pytest.importorskip('zarr')
+    path = self._source('zarr/pusht.zarr')
+    expected_count = len(list(formats.load(path, 'zarr')))
+    for link, target in (
+        ('data/up', '..'),
+        ('data/self', '.'),
+        ('meta/up', '..'),
+    ):
+      os.symlink(target, os.path.join(path, link))
+    with self.assertLogs(level='WARNING') as logs:
+      self.assertLen(list(formats.load(path, 'zarr')), expected_count)
+    self.assertIn('pusht.zarr: self, up.', logs.output[0])
 
 
 if __name__ == '__main__':

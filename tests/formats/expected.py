@@ -97,7 +97,13 @@ def change_json(path: str, change: Any) -> None:
 
 def write_calvin(test: Any) -> Any:
   """Returns a folder as of CALVIN, and its frames; not all are in episodes."""
-  folder, frames = test.create_tempdir().full_path, []
+  folder = test.create_tempdir().full_path
+  return folder, write_calvin_files(folder)
+
+
+def write_calvin_files(folder: str) -> Any:
+  """Writes a data set of CALVIN's layout; returns the frames."""
+  frames = []
   for number in range(10):
     rng = np.random.default_rng(number)
     frames.append(
@@ -118,4 +124,4 @@ def write_calvin(test: Any) -> Any:
       os.path.join(folder, 'lang_annotations', 'auto_lang_ann.npy'),
       {'language': language, 'info': {'indx': [(4, 6), (3, 4)]}},
   )
-  return folder, frames
+  return frames

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import formats
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.formats import flat_arrays
 from tests import golden
 from tests.formats import expected
@@ -148,6 +148,44 @@ _CASES = {
 }
 
 
+def _pairs(steps):
+  """Returns the transitions of episodes: pairs of observations."""
+  return {
+      pair
+      for one in steps
+      for pair in zip(
+          one['observation'].tolist(), one['observation'][1:].tolist()
+      )
+  }
+
+
+def _three_trajectories():
+  """Returns three trajectories of 5 transitions, whose ends have no flag."""
+  begins = 100 * np.repeat(np.arange(3), 5)
+  rows = (begins + np.tile(np.arange(5), 3)).astype(_F32)
+  return {
+      'observations': rows,
+      'next_observations': rows + 1,
+      'actions': np.zeros(15, _F32),
+      'rewards': np.ones(15, _F32),
+      'terminals': np.zeros(15, bool),
+  }
+
+
+def _interleaved():
+  """Returns the rows of two episodes, of which the second has two more."""
+  run = np.array([7, 3, 7, 3, 7, 3, 3, 3])
+  step = np.array([0, 0, 1, 1, 2, 2, 3, 4])
+  return {
+      'observations': (10 * run + step).astype(_F32),
+      'actions': step,
+      'rewards': np.ones(8, _F32),
+      'terminals': (run == 3) & (step == 4),
+      'run': run,
+      'when': step,
+  }
+
+
 class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
 
   def _write(self, arrays, **kwargs):
@@ -182,8 +220,11 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_no_rows(self):
     arrays = {name: array[:0] for name, array in _ARRAYS.items()}
-    self.assertEmpty(_steps(arrays))
-    self.assertEmpty(_steps(self._write(arrays)))
+    path = os.path.join(self.create_tempdir().full_path, 'a.npz')
+    np.savez(path, **arrays)
+    for source in arrays, self._write(arrays), path:
+      with self.assertRaisesRegex(ValueError, 'There are no rows: actions, '):
+        _steps(source)
 
   def test_columns_of_other_lengths_are_left_out(self):
     arrays = _with(version=np.array(2.0), weights=np.ones((4, 3)))
@@ -216,7 +257,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(2):  # It is read twice.
       found = [one['steps'] for one in rlds_data.as_numpy_iterator()]
       golden.assert_frames_equal(self, found, _expected(arrays))
-    batches = data_sets.batches_of(rlds_data).as_numpy_iterator()
+    batches = episode_dataset.batches_of(rlds_data).as_numpy_iterator()
     lengths = [len(batch.row_splits) - 1 for batch in batches]
     self.assertEqual(sum(lengths), 30)
     self.assertBetween(max(lengths), 9, 11)
@@ -231,9 +272,188 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     }
     episodes = _expected(_with('next_observations', 'timeouts'))
     self._check(arrays, episodes, column_names=names)
-    arrays = _with('rewards', 'terminals')
+    # With next observations, the first episode would end without a flag.
+    arrays = _with('rewards', 'terminals', 'next_observations')
     names = {'rewards': None, 'terminals': None}
     self._check(arrays, _expected(arrays), column_names=names)
+
+  @parameterized.named_parameters(
+      ('no_timeouts', None, '2 of 3 episodes end without a flag'),
+      ('late', [5, 10], '2 of 3 .*2 timeouts are one row late'),
+      ('one_late', [4, 10], '1 of 3 .*1 timeouts are one row late'),
+      ('early', [4], '1 of 3 episodes .* rows 9'),
+  )
+  def test_joined_trajectories_are_parted(self, timeouts, message):
+    arrays = _three_trajectories()
+    if timeouts is not None:
+      arrays['timeouts'] = np.isin(np.arange(15), timeouts)
+    real = set(zip(arrays['observations'], arrays['next_observations']))
+    nested = {
+        **arrays,
+        'observations': {'a': np.zeros(15), 'b': arrays['observations']},
+        'next_observations': {
+            'a': np.zeros(15),
+            'b': arrays['next_observations'],
+        },
+    }
+    npz = os.path.join(self.create_tempdir().full_path, 'a.npz')
+    np.savez_compressed(npz, **arrays)
+    for source in arrays, self._write(arrays), npz, nested:
+      with self.assertLogs(level='WARNING') as logs:
+        steps = _steps(source)
+      self.assertLen(logs.output, 1)
+      self.assertRegex(logs.output[0], message)
+      if source is nested:
+        steps = [{'observation': one['observation']['b']} for one in steps]
+      self.assertEqual([len(one['observation']) for one in steps], [6] * 3)
+      self.assertEqual(_pairs(steps), real)
+
+  def test_the_longest_episode_explains_ends(self):
+    arrays = _three_trajectories()
+    with self.assertNoLogs(level='WARNING'):
+      steps = _steps(arrays, max_episode_steps=5)
+    self.assertLen(steps, 3)
+    # NaN is the same observation, and lengths count from each found end.
+    arrays['observations'][1] = arrays['next_observations'][0] = np.nan
+    with self.assertLogs(level='WARNING') as logs:
+      steps = _steps(arrays, max_episode_steps=3)
+    self.assertRegex(logs.output[0], '2 of 6 episodes .* rows 4, 9')
+    lengths = [len(one['observation']) for one in steps]
+    self.assertEqual(lengths, [4, 3] * 3)
+
+  @parameterized.parameters(0, 1)
+  def test_episode_starts(self, has_terminals):
+    arrays = {
+        'obs': np.arange(12, dtype=_F32)[:, None],
+        'actions': np.zeros([12, 1], np.int64),
+        'rewards': np.ones(12),
+        'episode_starts': np.arange(12) % 4 == 0,
+        'episode_returns': np.full(3, 4.0),
+    }
+    if has_terminals:
+      arrays['terminals'] = np.arange(12) == 7
+    npz = os.path.join(self.create_tempdir().full_path, 'expert.npz')
+    np.savez(npz, **arrays)
+    for source in arrays, npz, self._write(arrays):
+      steps = _steps(source)
+      lengths = [len(one['observation']) for one in steps]
+      self.assertEqual(lengths, [4, 4 + has_terminals, 4])
+      terminal = [one['is_terminal'].any() for one in steps]
+      self.assertEqual(terminal, [False, bool(has_terminals), False])
+      self.assertNotIn('episode_starts', steps[0])
+
+  def test_nothing_says_where_episodes_end(self):
+    arrays = _with('next_observations', 'terminals', 'timeouts')
+    lacking = {'terminals': None}
+    for options in {}, {'column_names': lacking}:
+      with self.assertRaisesRegex(
+          ValueError,
+          'Nothing says where .* timeouts or episode_starts.*column_names='
+          '.*episode_column=.*max_episode_steps=',
+      ):
+        _steps(arrays, **options)
+    steps = _steps(arrays, column_names=lacking, max_episode_steps=3)
+    self.assertEqual([len(one['action']) for one in steps], [3, 2])
+    # All follow one another, so not even these say it.
+    arrays['observations'] = np.arange(5)
+    arrays['next_observations'] = np.arange(1, 6)
+    with self.assertRaisesRegex(ValueError, 'Nothing says where episodes end'):
+      _steps(arrays, column_names=lacking)
+    with self.assertLogs(level='WARNING') as logs:
+      _steps({**arrays, 'terminals': np.zeros(5)})
+    self.assertRegex(logs.output[0], 'all 5 rows are read as one episode')
+
+  def test_names_of_other_libraries(self):
+    expected_steps = _steps(_ARRAYS)
+    for names in (
+        {'next_observations': 'next_obs', 'timeouts': 'truncateds'},
+        {'next_observations': 'new_obs', 'terminals': 'terminateds'},
+        {'terminals': 'terminations', 'timeouts': 'truncations'},
+        {'terminals': 'terminated', 'timeouts': 'truncated'},
+    ):
+      arrays = {'observations': 'obs', **names}
+      arrays = {arrays.get(name, name): _ARRAYS[name] for name in _ARRAYS}
+      golden.assert_frames_equal(self, _steps(arrays), expected_steps)
+    # The name of the observations tells that of the next ones.
+    names = {'observations': 'x', 'next_observations': 'next_x'}
+    arrays = {names.get(name, name): _ARRAYS[name] for name in _ARRAYS}
+    found = _steps(arrays, column_names={'observations': 'x'})
+    golden.assert_frames_equal(self, found, expected_steps)
+
+  def test_interleaved_episodes(self):
+    arrays = _interleaved()
+    npz = os.path.join(self.create_tempdir().full_path, 'a.npz')
+    np.savez_compressed(npz, **arrays)
+    texts = {**arrays, 'run': np.array([f'run {n}' for n in arrays['run']])}
+    for source in arrays, texts, npz, self._write(arrays):
+      with self.assertRaisesRegex(
+          ValueError,
+          'run is (run )?7 in rows 0 to 0, and again from row 2.*step_column',
+      ):
+        _steps(source, episode_column='run')
+      steps = _steps(source, episode_column='run', step_column='when')
+      first, second = (one['observation'].tolist() for one in steps)
+      self.assertEqual(first, [70, 71, 72])
+      self.assertEqual(second, [30, 31, 32, 33, 34, 0])
+      self.assertEqual(steps[1]['action'].tolist(), [0, 1, 2, 3, 4, 0])
+      self.assertEqual(steps[1]['when'].tolist(), [0, 1, 2, 3, 4, 0])
+      self.assertEqual(steps[1]['is_terminal'].tolist(), [False] * 5 + [True])
+      self.assertNotIn('run', steps[0])
+    # These names need not be given.
+    arrays['traj_id'], arrays['t'] = arrays.pop('run'), arrays.pop('when')
+    found = [one['observation'].tolist() for one in _steps(arrays)]
+    self.assertEqual(found, [first, second])
+    del arrays['t']
+    with self.assertRaisesRegex(ValueError, 'traj_id is 7 in rows 0 to 0, and'):
+      _steps(arrays)
+
+  def test_next_observations_of_interleaved_episodes(self):
+    arrays = _interleaved()
+    arrays['next_observations'] = arrays['observations'] + 1
+    with self.assertNoLogs(level='WARNING'):
+      steps = _steps(arrays, episode_column='run', step_column='when')
+    found = [one['observation'].tolist() for one in steps]
+    self.assertEqual(found, [[70, 71, 72, 73], [30, 31, 32, 33, 34, 35]])
+
+  def test_episode_ids_that_return(self):
+    arrays = _with('timeouts', 'next_observations', terminals=np.zeros(5))
+    arrays['episode'] = np.array([0, 0, 1, 1, 0])
+    with self.assertRaisesRegex(ValueError, 'episode is 0 in rows 0 to 1, and'):
+      _steps(arrays)
+    # After an end of its own, an id can be that of another episode.
+    arrays['timeouts'] = np.array([0, 1, 0, 1, 1])
+    lengths = [len(one['observation']) for one in _steps(arrays)]
+    self.assertEqual(lengths, [2, 2, 1])
+    # A column that was named is trusted.
+    with self.assertRaisesRegex(ValueError, 'episode is 0 in rows 0 to 1, and'):
+      _steps(arrays, episode_column='episode')
+    arrays['t'] = np.array([0, 1, 0, 1, 0])
+    with self.assertRaisesRegex(ValueError, 't does not order .* rows 0 and 4'):
+      _steps(arrays, episode_column='episode')
+    # Without any flag, the ids are enough.
+    del arrays['terminals'], arrays['timeouts']
+    arrays['t'] = np.array([0, 1, 0, 1, 2])
+    lengths = [
+        len(one['action']) for one in _steps(arrays, episode_column='episode')
+    ]
+    self.assertEqual(lengths, [3, 2])
+
+  def test_rows_in_reverse_order(self):
+    arrays = {name: column[::-1] for name, column in _interleaved().items()}
+    options = {'episode_column': 'run', 'step_column': 'when'}
+    found = [one['observation'].tolist() for one in _steps(arrays, **options)]
+    self.assertEqual(found, [[30, 31, 32, 33, 34, 0], [70, 71, 72]])
+
+  def test_no_rewards(self):
+    arrays = _with('rewards')
+    with self.assertLogs(level='WARNING') as logs:
+      steps = _steps(arrays)
+    self.assertRegex(logs.output[0], 'no column rewards, so the rewards are 0')
+    golden.assert_frames_equal(self, steps, _expected(arrays))
+    # These may be meant.
+    for name in 'reward', 'r', 'score':
+      with self.assertRaisesRegex(ValueError, 'no column rewards'):
+        _steps({**arrays, name: np.zeros(5)})
 
   def test_errors(self):
     nest = {'a': _OBSERVATIONS, 'b': _OBSERVATIONS}
@@ -243,6 +463,10 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         (
             _with('actions', action_s=np.zeros(5)),
             "no column actions. Did you mean action_s.*'actions': ...",
+        ),
+        (
+            _with('terminals', 'timeouts', 'next_observations'),
+            'no column terminals.*Nothing says where episodes end',
         ),
         (_with('terminals'), "no column terminals.*: ....*'terminals': None"),
         (_with(actions=np.zeros(4)), 'actions has 4 rows, but term.* 5'),

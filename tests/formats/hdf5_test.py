@@ -1,12 +1,15 @@
 """Tests of looking into HDF5 files, which may lead to other files."""
 
 import os
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import h5py
 import numpy as np
 
+from rlds2reverb import formats
+from rlds2reverb.episodes import limits
 from rlds2reverb.formats import hdf5
 
 _WHERE = 'infos/deep/observations'
@@ -27,12 +30,17 @@ class NamesInTest(parameterized.TestCase):
     self.assertEqual(hdf5.names_in(self._path), ['a', 'hard', 'soft'])
 
   @parameterized.parameters(
-      ('external link', f'a link into another file, {_WHERE}'),
-      ('way through an external link', 'a link into another file, way'),
-      ('external storage', f'values in another file, those of {_WHERE}'),
-      ('virtual data set', f'a virtual data set, {_WHERE}'),
+      ('external link', f'{_WHERE} of .*a.hdf5 is a link into another file'),
+      (
+          'way through an external link',
+          'way of .*a.hdf5 is a link into another',
+      ),
+      ('external storage', f'{_WHERE} of .*a.hdf5 has its values in another'),
+      ('virtual data set', f'{_WHERE} of .*a.hdf5 is a virtual data set'),
   )
-  def test_a_way_to_another_file_is_refused(self, kind, message):
+  def test_a_way_to_another_file_is_refused_unless_it_is_allowed(
+      self, kind, message
+  ):
     secret = np.frombuffer(b'A password.', np.uint8)
     other = os.path.join(self._folder, 'other')
     with h5py.File(f'{other}.hdf5', 'w') as file:
@@ -51,14 +59,65 @@ class NamesInTest(parameterized.TestCase):
       else:
         file['way'] = h5py.ExternalLink(f'{other}.hdf5', '/')
         file[_WHERE] = h5py.SoftLink('/way/secret')
-    with self.assertRaisesRegex(ValueError, f'a.hdf5 has {message}.*refused'):
+    allow = f'{message}.* names {other}.* {limits.PLACES_VARIABLE}='
+    with self.assertRaisesRegex(ValueError, f'{allow}{self._folder}\\.'):
       hdf5.names_in(self._path)
-    # HDF5 itself does read the other file, which is why, and what the error
-    # advises helps.
-    with h5py.File(self._path) as file, h5py.File(f'{other}.2', 'w') as copy:
+    for place, is_allowed in (
+        (self._folder, True),
+        (f'/nowhere:{self._folder}/', True),
+        (f'{self._folder}/below', False),
+        (f'{self._folder[:-1]}', False),
+    ):
+      with mock.patch.dict(os.environ, {limits.PLACES_VARIABLE: place}):
+        if is_allowed:
+          self.assertIn('rewards', hdf5.names_in(self._path))
+        else:
+          with self.assertRaisesRegex(ValueError, allow):
+            hdf5.names_in(self._path)
+    # HDF5 itself does read the other file, which is why.
+    with h5py.File(self._path) as file:
       np.testing.assert_array_equal(file[_WHERE][:], secret)
-      copy.create_dataset(_WHERE, data=file[_WHERE])
-    self.assertEqual(hdf5.names_in(f'{other}.2'), ['infos'])
+
+  @parameterized.parameters(
+      ('itself', 'a group that contains itself, a'),
+      ('its parent', 'a group that contains itself'),
+      ('two soft links', 'a group that contains itself'),
+      ('deep', 'groups of more than 100 levels'),
+      ('often', 'links in .* that repeat the same groups too often'),
+  )
+  def test_groups_without_end_are_refused(self, kind, message):
+    with h5py.File(self._path, 'w') as file:
+      group = file.create_group('a')
+      if kind == 'itself':
+        group['b'] = group
+      elif kind == 'its parent':
+        group.create_group('b/c')['d'] = h5py.SoftLink('/')
+      elif kind == 'two soft links':
+        group['b'] = h5py.SoftLink('/c')
+        file.create_group('c')['d'] = h5py.SoftLink('/a')
+      elif kind == 'deep':
+        for _ in range(2000):
+          group = group.create_group('b')
+      else:  # 2**40 paths.
+        for _ in range(40):
+          group['b'] = group['c'] = group.file.create_group(None)
+          group = group['b']
+    with self.assertRaisesRegex(ValueError, f'a.hdf5 has {message}'):
+      hdf5.names_in(self._path)
+
+  @parameterized.parameters(
+      ('d3rlpy', b'\xff'), ('hdf5', b'obs\xe9'), ('hdf5', b'group/\xff')
+  )
+  def test_a_name_that_is_not_text(self, form, name):
+    path = os.path.join(self.create_tempdir().full_path, 'a.h5')
+    with h5py.File(path, 'w') as file:
+      file['values'] = np.zeros(3)
+      file.create_group('group')
+      h5py.h5o.link(file['values'].id, file.id, name)
+    with self.assertRaisesRegex(
+        ValueError, f'of {path} has a name that is not UTF-8'
+    ):
+      formats.load(path, form)
 
 
 if __name__ == '__main__':

@@ -93,6 +93,81 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEndsWith(path, name)
       self.assertAllClose(float(time), begin + step / 10)
 
+  def _with_times(self, version, times):
+    """Returns a copy whose episode 1 has other timestamps."""
+    path = expected.copy_of(self, 'lerobot', version)
+    file = {
+        'v2.1': 'chunk-000/episode_000001.parquet',
+        'v3.0': 'chunk-000/file-000.parquet',
+    }[version]
+    file = os.path.join(path, 'data', file)
+    table = parquet.read_table(file, partitioning=None)
+    place = table.column_names.index('timestamp')
+    values = table['timestamp'].to_numpy().copy()
+    start = 0 if version == 'v2.1' else _STARTS[1]
+    values[start : start + len(times)] = times
+    column = pa.array(values, table.schema.field(place).type)
+    parquet.write_table(table.set_column(place, 'timestamp', column), file)
+    return path
+
+  @parameterized.product(version=_VERSIONS, modality=(False, True))
+  def test_frames_by(self, version, modality):
+    times = np.float32([0.0, 0.11, 0.29, 0.33, 0.44])
+    # The video has a frame each 0.1 s.
+    nearest = np.abs(times[:, None] - np.arange(5) / 10).argmin(axis=1)
+    self.assertAllEqual(nearest, [0, 1, 3, 3, 4])
+    path = self._with_times(version, times)
+    if modality:
+      part = {'arm': {'start': 0, 'end': 2}}
+      video = {'top': {'original_key': 'observation.images.top'}}
+      expected.change_json(
+          f'{path}/meta/modality.json',
+          lambda json: json.update(state=part, action=part, video=video),
+      )
+    frames = _expected_frames(version, 'top', 1)
+    for frames_by, wanted in (
+        ('exact_time', nearest),
+        ('nearest_time', nearest),
+        ('index', np.arange(5)),
+    ):
+      episode = _read(path, frames_by=frames_by, modality=modality)[1]
+      observation = episode['steps']['observation']
+      found = observation['video' if modality else 'images']['top']
+      self.assertAllEqual(found, frames[wanted], frames_by)
+
+  def test_frames_by_when_times_are_not_those_of_the_video(self):
+    path = self._with_times('v2.1', [0.0, 0.1, 0.2, 0.3, 0.6])
+    frames = _expected_frames('v2.1', 'top', 1)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        r'no frame within half a frame of 0\.6000 s[^$]*frames_by',
+    ):
+      _read(path)
+    for frames_by in 'nearest_time', 'index':
+      episode = _read(path, frames_by=frames_by)[1]
+      self.assertAllEqual(
+          episode['steps']['observation']['images']['top'], frames
+      )
+
+  def test_frames_by_index_of_a_video_of_another_rate(self):
+    path = expected.copy_of(self, 'lerobot', 'v2.1')
+    expected.change_json(
+        f'{path}/meta/info.json', lambda json: json.update(fps=30)
+    )
+    for index, episode in enumerate(_read(path, frames_by='index')):
+      self.assertAllEqual(
+          episode['steps']['observation']['images']['top'],
+          _expected_frames('v2.1', 'top', index),
+      )
+
+  def test_wrong_frames_by(self):
+    for options, message in (
+        ({'frames_by': 'nearest'}, "frames_by must be .*'nearest_time'"),
+        ({'frames_by': 'index', 'decode_videos': False}, 'decode_videos'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        lerobot.load_lerobot(_path('v3.0'), **options)
+
   def test_images(self):
     dataset = lerobot.load_lerobot(_path('v3.0'), cameras=[]).map(
         lambda episode: images.decode_images(
@@ -241,10 +316,12 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_without_rewards_and_tasks(self):
     path = expected.copy_of(self, 'lerobot', 'v2.1')
-    expected.change_json(
-        os.path.join(path, 'meta', 'info.json'),
-        lambda info: info['features'].pop('next.reward'),
-    )
+
+    def change(info):
+      del info['features']['next.reward']
+      info['total_tasks'] = 0
+
+    expected.change_json(os.path.join(path, 'meta', 'info.json'), change)
     os.remove(os.path.join(path, 'meta', 'tasks.jsonl'))
     steps = _read(path, cameras=[])[0]['steps']
     self.assertNotIn('task', steps)

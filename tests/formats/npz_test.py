@@ -1,11 +1,13 @@
 """Tests for npz."""
 
+import contextlib
 import os
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb import formats
 from rlds2reverb.formats import npz
 
 
@@ -43,6 +45,17 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
           np.array([], int),
       ):
         self.assertAllEqual(columns['a'][rows], arrays['a'][rows])
+
+  def test_a_zip_file_of_a_later_version(self):
+    path = self._save(np.savez, observations=np.zeros([3, 2]))
+    with open(path, 'r+b') as f:
+      content = f.read()
+      f.seek(content.index(b'PK\1\2') + 6)  # The version that is needed.
+      f.write(b'\xff')
+    for read in npz.open_columns, formats.load:
+      with self.assertRaisesRegex(ValueError, f'{path} is not a whole npz'):
+        with contextlib.ExitStack() as stack:
+          stack.enter_context(read(path))
 
 
 if __name__ == '__main__':

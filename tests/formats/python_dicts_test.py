@@ -6,7 +6,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import data_sets
+from rlds2reverb import formats
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.formats import python_dicts
 from tests.formats import expected
 
@@ -88,7 +89,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     alone = _collected(0, 7, terminal=False)
     rlds_data = python_dicts.from_episodes([_A, alone, large, _B])
     self.assertEqual(rlds_data.cardinality(), 4)
-    found = list(data_sets.batches_of(rlds_data).as_numpy_iterator())
+    found = list(episode_dataset.batches_of(rlds_data).as_numpy_iterator())
     self.assertEqual(
         [
             (b.row_splits.tolist(), b.fields['episode_id'].tolist())
@@ -135,7 +136,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       ({'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
       ({'observation': np.zeros((6, 2))}, r'float64 \(2,\), but those'),
-      ({'more': np.zeros(5)}, "'more'.*, but the first episode has"),
+      ({'more': np.zeros(5)}, "'more'.*, but episode 0 has"),
       ({'reward': np.zeros(4)}, 'Episode 1 has 4 rows of reward'),
   )
   def test_errors_while_iterating(self, changes, message):
@@ -145,8 +146,41 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     ) as raised:
       list(rlds_data)
     # A sentence, and nothing of TensorFlow's.
-    self.assertRegex(str(raised.exception), r'^ValueError: .*\.$')
+    self.assertRegex(
+        str(raised.exception), r'^[A-Z][^:]* .*\. Found at episode 1\.$'
+    )
     self.assertNotIn('{{', str(raised.exception))
+    self.assertNotIn('\\', str(raised.exception))
+
+  def test_as_many_observations_as_actions(self):
+    def collect():
+      for length in 3, 2:
+        yield {
+            'observation': np.arange(length, dtype=np.float32)[:, None],
+            'action': 1 + np.arange(length),
+            'is_terminal': length == 2,
+        }
+
+    for data in collect, list(collect()):
+      with self.assertRaisesRegex(
+          ValueError,
+          "Episode 0 has 3 rows of observation, .*last_observation='missing'",
+      ):
+        formats.load(data)
+      first, second = (
+          one['steps'] for one in formats.load(data, last_observation='missing')
+      )
+      self.assertEqual(first['observation'].numpy().ravel().tolist(), [0, 1, 2])
+      self.assertEqual(first['action'].numpy().tolist(), [1, 2, 3])
+      self.assertEqual(
+          second['observation'].numpy().ravel().tolist(), [0, 1, 0]
+      )
+      self.assertEqual(second['action'].numpy().tolist(), [1, 2, 0])
+      self.assertEqual(
+          second['is_terminal'].numpy().tolist(), [False, False, True]
+      )
+    with self.assertRaisesRegex(ValueError, "last_observation .*'missing'"):
+      formats.load(collect, last_observation='mising')
 
 
 if __name__ == '__main__':

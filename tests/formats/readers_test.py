@@ -10,9 +10,11 @@ from absl.testing import parameterized
 import h5py
 import numpy as np
 
+import rlds2reverb
+from rlds2reverb import datasets
 from rlds2reverb import formats
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.fields import bindings
+from rlds2reverb.fields import configs
 from rlds2reverb.formats import readers
 from tests.formats import expected
 
@@ -41,13 +43,11 @@ class ReadersTest(parameterized.TestCase):
     self.assertEqual(set(readers.READERS), hints - {'rlds'})
 
   def test_gin_knows_every_reader_and_its_options(self):
-    for name, reader in readers.READERS.items():
-      self.assertIs(
-          bindings.get_configurable(reader.__name__, 'a test'), reader
-      )
+    for reader in readers.READERS.values():
+      self.assertIs(configs.get_configurable(reader.__name__, 'a test'), reader)
       for option in readers.option_names(reader):
         text = f'{reader.__name__}.{option} = 1'
-        found = bindings.read(text, 'a test')
+        found = configs.parse_bindings(text, 'a test')
         self.assertEqual(found, {reader: {option: 1}})
 
   def test_data_in_memory(self):
@@ -91,6 +91,63 @@ class ReadersTest(parameterized.TestCase):
       for reader in readers.find_format(path), 'hdf5':
         with self.assertRaisesRegex(ValueError, 'into another file'):
           formats.load(path, reader)
+
+  def test_names_of_the_user_in_a_file(self):
+    columns = {
+        'obs_state': np.zeros([4, 3], np.float32),
+        'act': np.zeros([4, 2], np.float32),
+        'r': np.ones(4, np.float32),
+        'done': [False, True, False, False],
+        'timeout': [False, False, False, True],
+    }
+    names = {
+        'observations': 'obs_state',
+        'actions': 'act',
+        'rewards': 'r',
+        'terminals': 'done',
+        'timeouts': 'timeout',
+    }
+    folder = self.create_tempdir().full_path
+    for name in 'run.h5', 'run.hdf5', 'run.npz':
+      path = os.path.join(folder, name)
+      if name.endswith('npz'):
+        np.savez(path, **columns)
+      else:
+        with h5py.File(path, 'w') as file:
+          file.update(columns)
+      self.assertLen(list(formats.load(path, column_names=names)), 2)
+      with self.assertRaisesRegex(ValueError, 'There is no column .*act'):
+        formats.load(path)
+
+  def test_a_missing_file(self):
+    for options in (
+        {},
+        {'column_names': {'observations': 'x'}},
+        {'format': 'hdf5', 'column_names': {'observation': 'x'}},
+        {'format': 'npz', 'no_option': 1},
+        {'format': 'parquet', 'episode_column': 'x', 'cameras': []},
+    ):
+      for path in '/no/such.h5', 'no_such.npz', '/no/folder':
+        with self.assertRaisesRegex(
+            ValueError, f'There is no .*{os.path.basename(path)}'
+        ):
+          formats.load(path, **options)
+    with self.assertRaisesRegex(ValueError, r"load\('a/b', 'lerobot'\)"):
+      formats.load('a/b')
+    with self.assertRaisesRegex(ValueError, 'Did you mean run1.h5'):
+      folder = self.create_tempdir().full_path
+      h5py.File(f'{folder}/run1.h5', 'w').close()
+      formats.load(f'{folder}/run2.h5')
+
+  def test_a_file_in_the_place_of_rlds(self):
+    path = os.path.join(self.create_tempdir().full_path, 'run.h5')
+    with h5py.File(path, 'w') as file:
+      file['x'] = np.zeros(3)
+    for open_data in rlds2reverb.open_replay_buffer, datasets.load_episodes:
+      with self.assertRaisesRegex(
+          FileNotFoundError, f"but a file.*formats.load\\('{path}', 'hdf5'\\)"
+      ):
+        open_data(path)
 
   def test_what_is_not_known(self):
     path = self.create_tempfile(content='nothing').full_path

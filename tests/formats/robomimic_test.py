@@ -123,6 +123,25 @@ class RobomimicTest(tf.test.TestCase):
     # The fields are in the order of the file.
     self.assertEqual([name for name in steps if name in names], names)
 
+  def test_next_observations_must_be_the_next_ones(self):
+    path = expected.copy_of(self, 'robomimic', 'low_dim.hdf5')
+    with h5py.File(path, 'a') as file:
+      demo = file['data/demo_10']
+      name = next(one for one in demo['obs'] if one != 'image')
+      demo['obs'][name][2] = demo['next_obs'][name][1] = np.nan  # Equal.
+      after = demo['next_obs'][name]
+      after[3] = after[3] + 1
+      demo['next_obs/image'][-1] = 7  # The last one is in no other row.
+    data = robomimic.load_robomimic(path)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError,
+        rf'next_obs/{name} at step 3 of data/demo_10 of {path} is not'
+        rf' obs/{name} at step 4. They differ in 1 of 4 steps',
+    ):
+      list(data)
+    found = list(data.ignore_errors().as_numpy_iterator())
+    self.assertEqual([one['episode_id'] for one in found], [0, 2])
+
   def test_an_empty_demonstration(self):
     def change(group):
       if group.name == '/data/demo_2':

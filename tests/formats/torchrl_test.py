@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import zipfile
 
 from absl.testing import parameterized
+import h5py
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.formats import torchrl
+from rlds2reverb.jobs import validating
 from tests import contract
 from tests import golden
 from tests.formats import expected
@@ -119,6 +122,18 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     path = self.create_tempdir().full_path
     source = os.path.join(self.folder, *names)
     return shutil.copytree(source, path, dirs_exist_ok=True)
+
+  @parameterized.parameters(
+      ('flat_ring', ''), ('nested', 'storage'), ('hdf5', 'storage')
+  )
+  def test_files_are_closed_after_each_pass(self, name, below):
+    path = self._copy(name, below)
+    data = torchrl.load_torchrl(path)
+    golden.assert_no_open_files(self, path)
+    next(iter(data))
+    golden.assert_no_open_files(self, path)
+    self.assertNotEmpty(list(data))
+    golden.assert_no_open_files(self, path)
 
   def test_a_ring_without_its_cursor(self):
     # What is beside the storage is not there: the rows come as they lie.
@@ -244,6 +259,108 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       self.assertFalse(os.path.exists(folder))
     with self.assertRaisesRegex(ValueError, 'format must be one of'):
       torchrl.save_torchrl(golden.stacked([contract.A]), folder, 'flatt')
+
+  def test_a_bad_group_of_hdf5(self):
+    alone = tf.nest.map_structure(lambda leaf: leaf[-1:], contract.A)
+    data = golden.stacked([contract.A, alone, contract.B, contract.A])
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    torchrl.save_torchrl(data, folder, 'hdf5')
+    path = os.path.join(folder, 'checkpoint.h5')
+    with open(path, 'rb') as f:
+      content = f.read()
+    whole = list(torchrl.load_torchrl(folder).as_numpy_iterator())
+
+    def other_fields(file):
+      del file['traj_1/action']
+
+    def other_shape(file):
+      rows = file['traj_1'].pop('action')
+      file['traj_1/action'] = np.zeros([len(rows), 2], rows.dtype)
+
+    def other_length(file):
+      file['traj_1/action'] = file['traj_1'].pop('action')[:-1]
+
+    def done_early(file):
+      file['traj_1/done'][0] = True
+
+    def no_transition(file):
+      for name, rows in {**file['traj_1']}.items():
+        del file['traj_1'][name]
+        file['traj_1'][name] = rows[:0]
+
+    def no_group(file):
+      del file['traj_1']
+      file['traj_1'] = [1]
+
+    for change, problem in (
+        (other_fields, 'has the fields'),
+        (other_shape, 'has rows of action that are .* in traj_0'),
+        (other_length, 'has the shape .*, but there are'),
+        (done_early, 'a transition before its last one is done'),
+        (no_transition, 'one episode with transitions, but it has none'),
+        (no_group, 'must be a group'),
+    ):
+      with self.subTest(problem):
+        with open(path, 'wb') as f:
+          f.write(content)
+        with h5py.File(path, 'a') as file:
+          change(file)
+        found = torchrl.load_torchrl(folder)
+        self.assertEqual(found.cardinality(), 4)
+        validation = validating.validate(found)
+        self.assertEqual(validation.num_episodes, 4)
+        [fault] = [one for one in validation.problems if 'traj' in one.found]
+        self.assertEqual(fault.episode, 2)
+        self.assertRegex(fault.found, f'traj_1 of {re.escape(path)}.*{problem}')
+        rest = list(found.ignore_errors().as_numpy_iterator())
+        self.assertEqual([one['episode_id'] for one in rest], [0, 1, 3])
+        golden.assert_frames_equal(
+            self,
+            [one['steps'] for one in rest],
+            [whole[index]['steps'] for index in (0, 1, 3)],
+        )
+
+  @parameterized.parameters(0, 1, 2)
+  def test_damaged_rows_of_hdf5(self, bad):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    data = golden.stacked([contract.A, contract.B, contract.A])
+    torchrl.save_torchrl(data, folder, 'hdf5')
+    whole = list(torchrl.load_torchrl(folder).as_numpy_iterator())
+    path = os.path.join(folder, 'checkpoint.h5')
+    with h5py.File(path, 'a') as file:
+      group = file[f'traj_{bad}']
+      rows = group.pop('observation')[()]
+      shape = {'chunks': rows.shape, 'compression': 'gzip'}
+      chunk = group.create_dataset(
+          'observation', data=rows, **shape
+      ).id.get_chunk_info(0)
+    with open(path, 'r+b') as f:
+      f.seek(chunk.byte_offset)
+      f.write(bytes(chunk.size))
+    found = torchrl.load_torchrl(folder)
+    rest = list(found.ignore_errors().as_numpy_iterator())
+    good = [index for index in range(3) if index != bad]
+    self.assertEqual([one['episode_id'] for one in rest], good)
+    golden.assert_frames_equal(
+        self,
+        [one['steps'] for one in rest],
+        [whole[index]['steps'] for index in good],
+    )
+    [fault] = validating.validate(found).problems
+    self.assertEqual(fault.episode, bad)
+    self.assertRegex(
+        fault.found,
+        f'observation in traj_{bad} of {re.escape(path)} is damaged',
+    )
+
+  def test_a_file_of_another_length(self):
+    folder = os.path.join(self.create_tempdir().full_path, 'saved')
+    torchrl.save_torchrl(golden.stacked([contract.A]), folder, 'hdf5')
+    path = os.path.join(folder, 'checkpoint.h5')
+    with h5py.File(path, 'a') as file:
+      file['_len'][()] = 3
+    with self.assertRaisesRegex(ValueError, f'_len of {path} must be .* 5,'):
+      torchrl.load_torchrl(folder)
 
   def test_files_of_other_episodes(self):
     folders = []

@@ -52,8 +52,7 @@ def _write(store, arrays) -> None:
     data.array(
         name, array, chunks=(chunk, *array.shape[1:]), compressor=_COMPRESSOR
     )
-  arrays = {name: data[name][:] for name in arrays}
-  return arrays
+  return {name: data[name][:] for name in arrays}
 
 
 def main(argv):

@@ -71,7 +71,7 @@ class SuccessorsTest(tf.test.TestCase):
         found.reward, tf.ragged.constant([[1.0, 7], [2, 6.5], [], []])
     )
     # The last observation of an episode was recorded; nothing followed.
-    self.assertAllEqual(found.found, [1, 1, 1, 0])
+    self.assertAllEqual(found.is_recorded, [1, 1, 1, 0])
     self.assertEqual(index.graph.num_states, 6)
     self.assertEqual(index.graph.num_edges, 5)
     (mapped,) = tf.data.Dataset.from_tensors([0.0, 1, 4, 9]).map(
@@ -110,13 +110,13 @@ class ExpandTest(tf.test.TestCase):
     self.assertAllEqual(tree.observation[0], [[0, 0, 0], [1, 6, 0], [2, 4, 0]])
     self.assertFalse(tf.reduce_any(tree.mask[1]))
     self.assertAllEqual(tree.mask[2, 1:], [[0] * 3] * 2)
-    self.assertAllEqual(tree.found, [True, False, True])
+    self.assertAllEqual(tree.is_recorded, [True, False, True])
     self.assertAllEqual(tree.is_leaf[2, 0], [True, False, False])
-    self.assertAllEqual(tree.num_left_out, [0, 0, 0])
+    self.assertAllEqual(tree.num_dropped, [0, 0, 0])
     # Without room.
     tree = index.expand(tf.constant([0.0, 1.0]), 2, 1)
     self.assertAllEqual(tree.mask, [[[1]] * 3, [[1]] * 3])
-    self.assertAllEqual(tree.num_left_out, [2, 1])
+    self.assertAllEqual(tree.num_dropped, [2, 1])
     # Cycles end at the depth.
     index = _make_index([_episode([0, 1, 0], [1, 1], [1, 2])])
     tree = index.expand(tf.constant([0.0]), 4, 2)
@@ -124,9 +124,11 @@ class ExpandTest(tf.test.TestCase):
 
   def test_bad_arguments(self):
     index = _make_index()
-    with self.assertRaisesRegex(ValueError, 'observation of a key is float64'):
+    with self.assertRaisesRegex(
+        ValueError, 'observation of a key must be float32'
+    ):
       index.successors(tf.zeros([1], tf.float64))
-    with self.assertRaisesRegex(ValueError, 'and of an action'):
+    with self.assertRaisesRegex(ValueError, 'other keys for'):
       _make_index(keys=('observation',)).successors(tf.zeros([1]))
     with self.assertRaisesRegex(ValueError, 'depth must be a positive'):
       index.expand(tf.zeros([1]), 0, 1)

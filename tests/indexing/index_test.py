@@ -1,9 +1,12 @@
-"""Tests of the index of recorded transitions."""
+"""Tests of the index of recorded transitions, in memory and on disk."""
+
+import os
 
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import indexing
+from rlds2reverb.indexing import index as index_lib
 from tests import contract
 from tests import golden
 
@@ -34,7 +37,7 @@ class LookupTest(tf.test.TestCase):
     # The third key differs from the first by the sign of zero alone.
     keys = _keys([0, 12, -0.0, 4, 4.5, 0], [1, 3, 1, 5, 5, 2])
     found = index.lookup(keys)
-    self.assertAllEqual(found.found, [1, 1, 0, 1, 0, 0])
+    self.assertAllEqual(found.is_recorded, [1, 1, 0, 1, 0, 0])
     self.assertAllEqual(found.rows['reward'], [1, 30, 0, 5, 0, 0])
     self.assertAllEqual(found.rows['next_observation'], [1, 13, 0, 5, 0, 0])
     self.assertAllEqual(found.rows['is_terminal'], [0, 0, 0, 1, 0, 0])
@@ -76,7 +79,7 @@ class LookupTest(tf.test.TestCase):
       keys = np.take(kinds, places)
       for row in range(40):
         expected = np.flatnonzero((keys[:8] == keys[row]).all(1))
-        self.assertEqual(bool(found.found[row]), len(expected) > 0)
+        self.assertEqual(bool(found.is_recorded[row]), len(expected) > 0)
         self.assertAllEqual(found.index[row], expected)
 
   def test_nested_keys_against_a_dict(self):
@@ -95,14 +98,14 @@ class LookupTest(tf.test.TestCase):
           'action': contract.stack([row['action'] for row in rows]),
       }
       found = index.lookup(queries)
-      self.assertAllEqual(found.found, [True] * len(rows))
+      self.assertAllEqual(found.is_recorded, [True] * len(rows))
       contract.assert_rows(
           self,
           tf.nest.map_structure(lambda leaf: leaf.numpy(), found.rows),
           rows,
       )
       queries['observation']['pose'][1][0] = b'another'
-      self.assertFalse(index.lookup(queries).found[0])
+      self.assertFalse(index.lookup(queries).is_recorded[0])
 
   def test_bad_arguments(self):
     index = _make_index(contract.A)
@@ -110,11 +113,11 @@ class LookupTest(tf.test.TestCase):
     for message, *args in (
         ('no field action', {'observation': observation}),
         (
-            'action of a key is int32',
+            'action of a key must be int64',
             {'observation': observation, 'action': tf.constant([1])},
         ),
         (
-            r'observation of a key is float32 \(\)',
+            r'but is float32 \(\)',
             {'observation': tf.zeros([]), 'action': action},
         ),
         ('duplicates must be one of', _keys([0], [1]), 'frist'),
@@ -128,8 +131,64 @@ class LookupTest(tf.test.TestCase):
     }.items():
       with self.assertRaisesRegex(ValueError, message):
         _make_index(contract.A, keys=keys)
-    with self.assertRaisesRegex(ValueError, 'no transition to index'):
+    with self.assertRaisesRegex(ValueError, 'at least one transition'):
       _make_index(golden.SINGLE_TERMINAL)
+
+
+class StorageTest(tf.test.TestCase):
+
+  def test_there_and_back(self):
+    rows = {
+        'observation': {
+            'pose': (
+                tf.constant([[1.5, -0.0], [2, 3]]),
+                tf.constant(['a\0', '']),
+            ),
+            'half': tf.constant([1, 2], tf.bfloat16),
+        },
+        'flag': tf.constant([True, False]),
+        'nothing': tf.zeros([2, 0], tf.int16),
+    }
+    folder = self.create_tempdir().full_path
+    with self.assertRaisesRegex(ValueError, 'There is no index'):
+      index_lib.read_transitions(folder)
+    args = folder, rows, tf.constant([2, 0], tf.int64), ('flag',)
+    index_lib.write_transitions(*args)
+    with self.assertRaises(FileExistsError):
+      index_lib.write_transitions(*args)
+    indexing.TransitionIndex(*args[1:]).save(folder, overwrite=True)
+    found, lengths, keys = index_lib.read_transitions(folder)
+    as_arrays = lambda nest: tf.nest.map_structure(lambda x: x.numpy(), nest)
+    contract.assert_equal(self, as_arrays(found), as_arrays(rows))
+    self.assertAllEqual(lengths, [2, 0])
+    self.assertEqual(keys, ('flag',))
+    index = indexing.TransitionIndex.load(folder)
+    key = {'flag': tf.constant([False])}
+    self.assertAllEqual(index.lookup(key).index, [1])
+    np.save(os.path.join(folder, 'lengths.npy'), [3])
+    with self.assertRaisesRegex(ValueError, 'is damaged'):
+      index_lib.read_transitions(folder)
+
+  def test_arrays_that_say_they_are_larger_than_their_files(self):
+    folder = self.create_tempdir().full_path
+    rows = {'pose': tf.constant([[1.5, -0.0], [2, 3]])}
+    index_lib.write_transitions(
+        folder, rows, tf.constant([2], tf.int64), ('pose',)
+    )
+    path = os.path.join(folder, '0.npy')
+    with open(path, 'rb') as f:
+      whole = f.read()
+    for change, error in (
+        # A header of 4 GiB, which NumPy would make room for.
+        (b'\x93NUMPY\2\0\xff\xff\xff\xff' + whole[10:], 'header says'),
+        (whole.replace(b'(16,)', b'(%d,)' % 10**12), 'does not fit'),
+        (whole.replace(b'(16,)', b'(-16,)'), 'does not fit'),
+        (whole[:9], 'EOF'),
+    ):
+      with open(path, 'wb') as f:
+        f.write(change)
+      with self.assertRaisesRegex(OSError, f'{path} is damaged.*{error}'):
+        index_lib.read_transitions(folder)
 
 
 if __name__ == '__main__':

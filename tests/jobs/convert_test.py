@@ -1,5 +1,6 @@
 """Tests of whole jobs, in this process, into every kind of output."""
 
+import errno
 import itertools
 import json
 import os
@@ -12,16 +13,15 @@ import numpy as np
 import pytest
 import reverb
 from reverb.cc import schema_pb2
+import tensorflow as tf
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import counts
-from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import job as job_lib
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.jobs import ranges as ranges_lib
-from rlds2reverb.jobs import server_output
+from rlds2reverb.jobs import processes
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import tasks
 from rlds2reverb.replay import items
@@ -146,9 +146,11 @@ class ConvertTest(_ConvertTestCase):
       # the kind of output changes a key.
       other = self.plan(episodes_per_task=5)
       self.assertLen(other.tasks, 2)
-      here = engines.InProcessEngine()
-      backwards = lambda attempt, numbers, report: engines.InProcessEngine.map(
-          here, attempt, reversed(numbers), report
+      here = processes.InProcessEngine()
+      backwards = (
+          lambda attempt, numbers, report: processes.InProcessEngine.map(
+              here, attempt, reversed(numbers), report
+          )
       )
       with mock.patch.object(here, 'map', backwards):
         self.convert(other, engine=here)
@@ -156,7 +158,7 @@ class ConvertTest(_ConvertTestCase):
       # Items come in the order of the data.
       dates = [
           schema_pb2.PrioritizedItem.FromString(item).inserted_at
-          for batch in records.read(other.output.place, records.ITEMS)
+          for batch in records.read_records(other.output.place, records.ITEMS)
           for item in batch
       ]
       dates = [date.ToNanoseconds() for date in dates]
@@ -253,8 +255,9 @@ class ConvertTest(_ConvertTestCase):
         (
             self.directory,
             wide,
-            "Table 'experience' would have no items, and samplers would wait"
-            ' for ever: an item has 50 steps, and the longest episode has 7.',
+            "Table 'experience' would have no items, and samplers would block"
+            ' indefinitely: an item has 50 steps, and the longest episode has'
+            ' 7.',
         ),
         (self.directory, whole, 'has 1 or fewer steps, and the longest .* 7'),
         (bad, pairs, 'no valid episode.* lists 8 invalid episodes'),
@@ -282,20 +285,20 @@ class ConvertTest(_ConvertTestCase):
     os.truncate(path, len(whole) - 5)
     message = rf'4 of 4 tasks (.|\n)*{path} is damaged after 1 whole(.|\n)*'
     self.assert_fails(
-        convert.JobError, f'{message}No such file.*{others[0]}', plan
+        convert.JobError, f'{message}{others[0]} is missing', plan
     )
     for other in others:
       os.rename(f'{other}.away', other)
     with open(path, 'wb') as f:
       f.write(whole)
 
-    add, times = counts.FrameCounter.add, itertools.count()
+    add, times = tasks.FrameCounter.add, itertools.count()
 
     def change(*args):
       os.utime(path, ns=(0, next(times)))
       return add(*args)
 
-    with mock.patch.object(counts.FrameCounter, 'add', change):
+    with mock.patch.object(tasks.FrameCounter, 'add', change):
       message = rf'1 of 4 tasks(.|\n)*{path} has changed while'
       self.assert_fails(convert.JobError, message, plan)
     self.assertSameElements(self.receipts_of(plan), [1, 2, 3])
@@ -329,6 +332,38 @@ class ConvertTest(_ConvertTestCase):
     write_anew(0.25)
     message = 'files of 2 of 2 tasks have changed since'
     self.assert_fails(convert.JobError, message, plan)
+
+  def test_data_that_changes_without_a_new_size_and_time(self):
+    folder = self.new('data')
+    data_sets.write(folder, _episodes())
+    paths = data_sets.files_of(folder)
+    stats = [os.stat(path) for path in paths]
+
+    def write_anew(base):
+      shutil.rmtree(folder)
+      data_sets.write(folder, _episodes(base))
+      for path, stat in zip(paths, stats):
+        self.assertEqual(os.stat(path).st_size, stat.st_size)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    plan = self.plan(directory=folder)
+    self.convert(plan)
+    with self.assertRaisesRegex(ValueError, 'were done without checksums'):
+      self.convert(plan, compare_checksums=True)
+    plan = self.plan(directory=folder)
+    self.convert(plan, compare_checksums=True)
+    self.convert(plan, compare_checksums=True)
+    self.assertIn('nothing to do', self.said[-1])
+    write_anew(0.5)
+    self.convert(plan)
+    self.assertIn('nothing to do', self.said[-1])
+    num_tasks = len(plan.tasks)
+    self.assert_fails(
+        convert.JobError,
+        f'files of {num_tasks} of {num_tasks} tasks have changed',
+        plan,
+        compare_checksums=True,
+    )
 
   def test_bad_episodes_are_listed_and_left_out(self):
     folder = self._bad()
@@ -375,6 +410,46 @@ class ConvertTest(_ConvertTestCase):
     self.assertEqual([bad['episode'] for bad in sum(skipped, [])], [3])
     self._check(plan, [1, 4, 5, 7])
 
+  @parameterized.product(kind=job_testing.KINDS, num_workers=(0, 2))
+  @pytest.mark.few(1)
+  def test_removed_steps_are_counted(self, kind, num_workers):
+    """Counts of a job that is interrupted, has bad episodes and filters."""
+    # The action of step `t` of episode `i` is `i - t`.
+    removed = dict.fromkeys(('DropNoOps', 'FrameSkip', 'KeepEpisodes'), 0)
+    left = 0
+    for index, length in enumerate(job_testing.LENGTHS):
+      steps = [t for t in range(length) if t != index or t == length - 1]
+      removed['DropNoOps'] += length - len(steps)
+      skipped = [t for t in steps[::2] if t != length - 1] + [length - 1]
+      removed['FrameSkip'] += len(steps) - len(skipped)
+      if len(skipped) - 1 < 2:
+        removed['KeepEpisodes'] += len(skipped)
+      elif index != 3:
+        left += len(skipped)
+    self.assertTrue(all(removed.values()))
+    plan = self.plan(
+        kind,
+        self._place(kind),
+        directory=data_sets.write(
+            self.new('data'), _episodes(bad=True), per_file=2
+        ),
+        bindings=[
+            'transform_episodes.transforms = [@DropNoOps(), @FrameSkip(),'
+            ' @KeepEpisodes()]',
+            'FrameSkip.skip = 2',
+            'KeepEpisodes.min_length = 2',
+        ],
+    )
+    self.interrupt(plan, 2)
+    kwargs = {}
+    if num_workers:
+      kwargs['engine'] = processes.Processes(num_workers)
+    summary = self.convert(plan, **kwargs)
+    self.assertEqual(summary['statistics']['removed_steps'], removed)
+    self.assertEqual((summary['steps'], summary['skipped']), (left, 1))
+    for name, count in removed.items():
+      self.assertRegex(self.said[-1], rf'steps removed by {name} +{count}\n')
+
   @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.few(1)
   def test_repaired_episodes_come_as_if_they_had_been_right(self, kind):
@@ -388,7 +463,7 @@ class ConvertTest(_ConvertTestCase):
     shutil.rmtree(folder)
     data_sets.numbered(folder, job_testing.LENGTHS)
     opened = [sources.open_source(sources.make_source(folder))]
-    ranges = ranges_lib.of_quarantine(path, opened)
+    ranges = plan_lib.read_quarantine(path, opened)
     self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
     repair = self.plan(kind, place, opened=opened, only=(path, ranges))
     # A repair, too, may be interrupted when its items are there.
@@ -438,16 +513,44 @@ class ConvertTest(_ConvertTestCase):
     self.assert_fails(ValueError, message, self.plan(opened=opened))
 
   def test_what_becomes_of_errors(self):
-    attempt = tasks.Attempt(mock.Mock())
+    job = job_lib.Job(self.plan())
+    attempt = tasks.Attempt(job)
     for error, kind, message in (
         (MemoryError('8 GiB'), tasks.TaskError, 'not enough memory: 8 GiB'),
         (TypeError('Of no kind.'), tasks.TaskError, 'TypeError: Of no kind.'),
         (FileNotFoundError('x'), tasks.TaskError, 'x'),
         (OSError('No space left.'), OSError, 'No space left.'),
         (BlockingIOError('Busy.'), ConnectionError, 'Busy.'),
+        (
+            OSError(errno.ENOSPC, 'Full', '/elsewhere/x'),
+            tasks.CommonError,
+            '/elsewhere/x cannot be written: No space left on device.',
+        ),
+        (
+            PermissionError(errno.EACCES, 'Denied', job.part(3)),
+            tasks.CommonError,
+            f'{job.folder} cannot be written: Permission denied.',
+        ),
+        # A file of the data.
+        (PermissionError(errno.EACCES, 'Denied', '/data'), OSError, '/data'),
+        (
+            tf.errors.ResourceExhaustedError(
+                None, None, f'{job.part(3)}/x; No space left on device'
+            ),
+            tasks.CommonError,
+            f'{job.folder} cannot be written: No space left on device.',
+        ),
+        # Of memory.
+        (
+            tf.errors.ResourceExhaustedError(
+                None, None, 'OOM; when allocating'
+            ),
+            tasks.TaskError,
+            'OOM',
+        ),
         (tasks.InvalidEpisodesError('2'), tasks.InvalidEpisodesError, '2'),
     ):
-      found = attempt.outcome_of(mock.Mock(side_effect=error))
+      found = attempt.run(mock.Mock(side_effect=error))
       self.assertIs(type(found), kind)
       self.assertIn(message, str(found))
 
@@ -458,7 +561,7 @@ class ServerTest(_ConvertTestCase):
   def setUp(self):
     super().setUp()
     # How long a server that is gone is waited for.
-    self.enter_context(mock.patch.object(server_output, '_TIMEOUT_SECONDS', 2))
+    self.enter_context(mock.patch.object(outputs, '_SERVER_TIMEOUT_SECONDS', 2))
 
   def _plan(self, *servers, **kwargs):
     addresses = [f'localhost:{server.port}' for server in servers]
@@ -495,7 +598,7 @@ class ServerTest(_ConvertTestCase):
     # As if the folder of the first job had been removed.
     again = self.convert(plan, folder=self.new('job'))
     self.assertEqual(again['there_before'], 26)
-    self.assertIn('Items whose keys a server has already stay', self.said[-1])
+    self.assertIn('A server keeps existing items', self.said[-1])
 
   def test_items_that_were_removed_come_again_and_old_ones_do_not_stay(self):
     # A table keeps the first item of a key, so the old ones would stay.

@@ -2,17 +2,18 @@
 
 from absl.testing import absltest
 import numpy as np
+import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.jobs import counts
-from rlds2reverb.trajectories import frame_blocks
+from rlds2reverb.jobs import tasks
+from rlds2reverb.trajectories import conversion
 
 _REWARDS = [[1.0, 2.0, 9.0], [5.0], [-4.0, 2.0, 1.0, 9.0]]
 
 
 def _count(rewards, max_length=9, width=()):
   """Counts episodes in pieces of `max_length` of each."""
-  counter = counts.FrameCounter()
+  counter = tasks.FrameCounter()
   for episode, each in enumerate(rewards):
     step_type = np.array([0] + [1] * (len(each) - 1), np.int32)
     step_type[-1] = 2
@@ -27,9 +28,9 @@ def _count(rewards, max_length=9, width=()):
     )
     for start in range(0, len(each), max_length):
       stop = min(start + max_length, len(each))
-      piece = frame_blocks.slice_frames(frames, start, stop)
+      piece = tf.nest.map_structure(lambda leaf: leaf[start:stop], frames)
       splits = np.array([0, stop - start])
-      counter.add(frame_blocks.FrameBlock(piece, [episode], splits, start))
+      counter.add(conversion.FrameBlock(piece, [episode], splits, start))
   return counter.counts
 
 
@@ -37,7 +38,7 @@ class CountsTest(absltest.TestCase):
 
   def test_however_the_frames_come_in_blocks(self):
     for max_length in 9, 1, 2:
-      expected = counts.no_counts()
+      expected = tasks.make_counts()
       expected.update(episodes=3, steps=8, num_bytes=8 * (4 + 12 + 4 + 8 + 4))
       expected['statistics'].update(
           {
@@ -46,9 +47,9 @@ class CountsTest(absltest.TestCase):
           }
       )
       self.assertEqual(_count(_REWARDS, max_length), expected)
-    merged = counts.no_counts()
+    merged = tasks.make_counts()
     for each in _REWARDS:
-      merged = counts.merge(merged, _count([each]))
+      merged = tasks.merge_counts(merged, _count([each]))
     self.assertEqual(merged, expected)
     # Rewards of several numbers have no return.
     several = _count(_REWARDS, width=(2,))['statistics']

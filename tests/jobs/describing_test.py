@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb import transforms as transforms_lib
+from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describing
@@ -47,6 +49,38 @@ def _ends(description):
 
 
 class DescribeSourceTest(tf.test.TestCase):
+
+  @pytest.mark.long
+  def test_removed_steps(self):
+    folder = self.create_tempdir().full_path
+    lengths = [3, 8, 5, 2, 7, 4, 9, 6]
+    directory = data_sets.numbered(f'{folder}/data', lengths, per_file=2)
+    transforms = (
+        'transform_episodes.transforms = [@FrameSkip(), @KeepEpisodes()]'
+    )
+    bindings = [transforms, 'FrameSkip.skip = 3', 'KeepEpisodes.min_length = 2']
+    source = sources.make_source(directory, bindings=bindings)
+    # Of a sample, too, which is read in several runs.
+    for sample, indices in (None, range(8)), (3, (0, 2, 5)):
+      removed = {'FrameSkip': 0, 'KeepEpisodes': 0}
+      for index in indices:
+        left = len({*range(0, lengths[index], 3), lengths[index] - 1})
+        removed['FrameSkip'] += lengths[index] - left
+        removed['KeepEpisodes'] += left if left < 3 else 0
+      found = describing.describe(source, sample=sample, num_excerpts=0)
+      self.assertEqual(found.removed_steps, removed)
+      self.assertIn(
+          f'steps removed by FrameSkip: {removed["FrameSkip"]}\n',
+          views.to_text(found),
+      )
+    episodes = transforms_lib.transform_episodes(
+        loading.load_episodes(directory), [transforms_lib.FrameSkip(3)]
+    )
+    found = describing.describe(episodes, num_excerpts=0)
+    left = [len({*range(0, n, 3), n - 1}) for n in lengths]
+    self.assertEqual(
+        found.removed_steps, {'FrameSkip': sum(lengths) - sum(left)}
+    )
 
   @pytest.mark.long
   def test_episodes_have_their_index_in_the_split(self):
@@ -172,7 +206,7 @@ class DescribeCheckpointTest(tf.test.TestCase):
     sample = describing.describe(path, sample=2)
     self.assertEqual((sample.is_sample, sample.counts['episodes']), (True, 2))
     self.assertIn('a sample of 2 episodes', views.to_text(sample))
-    with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
+    with self.assertRaisesRegex(FileNotFoundError, 'not a complete Reverb'):
       describing.describe(f'{path}/no')
 
   def test_a_table_whose_items_are_no_trajectories(self):

@@ -64,7 +64,7 @@ class FormatSourceTest(job_testing.JobTestCase):
     summary = self.convert(plan)
     written = sources.open_source(sources.make_source(plan.output.place))
     self.assertEqual(summary['episodes'], opened.num_episodes)
-    self.assertEqual(summary['steps'], sum(opened.sample()[0]))
+    self.assertEqual(summary['steps'], sum(opened.sample_lengths()[0]))
     self.assertEqual(written.num_episodes, opened.num_episodes)
     self.assertIn(f', {form}.', written.info.description)
     self.assertEqual(

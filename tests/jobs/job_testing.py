@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from absl.testing import parameterized
 import numpy as np
@@ -20,6 +22,7 @@ from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.trajectories import specs
 from tests.jobs import data_sets
+from tests.scripts import programs
 
 TABLE = 'experience'
 LENGTHS = (3, 4, 2, 6, 5, 4, 3, 7)
@@ -132,6 +135,43 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     """Checks that `convert` raises an error with a message."""
     with self.assertRaisesRegex(error, message):
       self.convert(*args, **kwargs)
+
+  def start_convert(
+      self,
+      output: str,
+      *flags: str,
+      directory: Optional[str] = None,
+      **environment: str,
+  ) -> subprocess.Popen:
+    """Starts the program `convert` in a process group of its own."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, '-m', 'scripts.convert'),
+            f'--dataset={directory or self.directory}',
+            f'--checkpoint_dir={output}',
+            '--task_mb=0.0001',
+            *flags,
+        ],
+        env=programs.environment(**environment),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    self.addCleanup(process.wait)
+    self.addCleanup(process.kill)
+    return process
+
+  def assert_completes(
+      self,
+      process: subprocess.Popen,
+      output: str,
+      lengths: Sequence[int] = LENGTHS,
+  ) -> None:
+    """Checks that a started program writes all items of numbered episodes."""
+    _, errors = process.communicate()
+    self.assertEqual(process.returncode, 0, errors)
+    self.assertEqual(rewards_of(items_of(output)), pairs(enumerate(lengths)))
 
   def job_folder(self, plan: plan_lib.Plan) -> str:
     if plan.output.kind != plan_lib.SERVER:

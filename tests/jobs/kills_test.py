@@ -27,11 +27,10 @@ import pytest
 from reverb.cc import schema_pb2
 
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import processes
-from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import usage
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from tests.jobs import data_sets
@@ -76,7 +75,7 @@ def _code(pid: int) -> int:
 
 
 def _convert(kind: str, data: str, place: str, num_workers: int) -> None:
-  engine: Any = engines.InProcessEngine()
+  engine: Any = processes.InProcessEngine()
   if num_workers > 1:
     engine = processes.Processes(num_workers, fork=True)
   source = sources.open_source(sources.make_source(data))
@@ -96,7 +95,7 @@ def _compare(kind: str, place: str, expected: str) -> None:
   if kind == plan_lib.CHECKPOINT:
     keys = [
         schema_pb2.PrioritizedItem.FromString(item).key
-        for batch in records.read(place, records.ITEMS)
+        for batch in records.read_records(place, records.ITEMS)
         for item in batch
     ]
     assert len(set(keys)) == len(keys) == sum(_LENGTHS) - len(_LENGTHS), keys
@@ -131,7 +130,7 @@ def _kill(target: str, pid: int, job: str, seconds: float) -> bool:
 def main(argv: Sequence[str]) -> None:
   """Kills jobs of all kinds, and prints how often, by what was killed."""
   del argv
-  quiet.quiet_logs()
+  usage.quiet_logs()
   random.seed(_SEED.value)
   killed = collections.Counter()
   seconds = {}

@@ -71,7 +71,7 @@ class MixturesTest(parameterized.TestCase):
 
   def test_a_weight_is_a_factor_of_the_size(self):
     opened = self._open()
-    weights = sources.weights_of(opened)
+    weights = sources.compute_weights(opened)
     self.assertEqual(weights, {'small': 10.0, 'large': 20.0})
     # A plan has all of the heaviest and a part of the others.
     plan = plan_lib.make_plan(

@@ -77,7 +77,7 @@ class ObjectStoreTest(job_testing.JobTestCase):
 
     with mock.patch.object(tf.io.gfile, 'copy', copy):
       self.assert_fails(Exception, 'The store is away', plan)
-    with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
+    with self.assertRaisesRegex(FileNotFoundError, 'not a complete'):
       records.read_tables(plan.output.place)
     done = self.receipts_of(plan)
     self.assertLen(done, 2 if is_joined else 0)

@@ -12,7 +12,7 @@ from rlds2reverb.jobs import job
 from rlds2reverb.jobs import plan
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
-from rlds2reverb.trajectories import rules
+from rlds2reverb.trajectories import options as options_lib
 from tests.jobs import data_sets
 
 _TABLE = items.TableItems('experience')
@@ -63,19 +63,32 @@ class PlanTest(absltest.TestCase):
       sources_of = {task.source for task in made.tasks}
       self.assertLen(sources_of, len(directories or [0]))
 
+  def test_a_share_that_rounds_to_nothing(self):
+    both = [self.directory, self.other]
+    # The 5 episodes of weight 1 allow 0.4 of the 8 episodes of weight 0.08.
+    with self.assertLogs(level='WARNING') as logged:
+      made = self._make(100, both, weights=[0.08, 1.0])
+    self.assertEqual({task.source for task in made.tasks}, {1})
+    self.assertEqual(made.num_episodes, 5)
+    self.assertIn('gets none of its 8 episodes', logged.output[0])
+    self.assertIn('a share of 0.4 episodes', logged.output[0])
+    self.assertIn('The 5 episodes of', logged.output[0])
+    with self.assertNoLogs(level='WARNING'):
+      self._make(100, both, weights=[0.2, 1.0])
+
   def test_json_and_differences(self):
     made = self._make(2)
-    again = plan.from_plain(json.loads(made.to_json()))
+    again = plan.from_json(json.loads(made.to_json()))
     self.assertEqual((again, again.hash), (made, made.hash))
     self.assertEqual(again.table_items, [_TABLE])
-    other = self._make(2, rules=rules.ConversionRules(nan='invalid'))
+    other = self._make(2, rules=options_lib.ConversionRules(nan='invalid'))
     self.assertEqual(other.conversion_rules.nan, 'invalid')
-    for other, expected in (
+    for changed, expected in (
         (again, []),
         (other, ["rules/nan: 'report' before, 'invalid' now"]),
         (self._make(8), ['number of tasks (--task_mb): 5 before, 1 now']),
     ):
-      self.assertEqual(job.differences(made, other), expected)
+      self.assertEqual(job.find_differences(made, changed), expected)
 
   def test_a_worker_reads_the_plan_from_the_folder(self):
     made = job.Job(self._make(2), self.create_tempdir().full_path)
@@ -84,10 +97,17 @@ class PlanTest(absltest.TestCase):
     made.begin()
     moved = pickle.loads(pickle.dumps(made))
     self.assertEqual((moved.plan, moved.folder), (made.plan, made.folder))
+    complete = {
+        'data': None,
+        **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), 0),
+        'seconds': 0.5,
+        **dict.fromkeys(('statistics', 'items', 'output'), {}),
+        'skipped': [],
+    }
     for task, hash_ in (0, made.hash), (12, made.hash), (3, 'another'):
-      moved.write_receipt({'task': task, 'plan': hash_})
+      moved.write_receipt({'task': task, 'plan': hash_, **complete})
     self.assertSameElements(moved.receipts(), [0, 12])
-    moved.forget(0)
+    moved.remove_receipt(0)
     self.assertSameElements(moved.receipts(), [12])
 
   def test_the_identity_is_that_of_the_data_alone(self):
@@ -111,7 +131,7 @@ class PlanTest(absltest.TestCase):
     crossing = items.TableItems('t', windows_lib.Windows(2, end='cross'))
     for message, arguments in (
         ('cross episodes', {'tables': [crossing]}),
-        ('one stream', {'rules': rules.ConversionRules('tf_agents')}),
+        ('one stream', {'rules': options_lib.ConversionRules('tf_agents')}),
         ('needs a table', {'tables': []}),
         ('has no tables', {'output': plan.Output(plan.RLDS, '/out', 'train')}),
         ('is a function', {'tables': [items.TableItems('t', priority=len)]}),

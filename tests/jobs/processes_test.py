@@ -14,11 +14,8 @@ import pytest
 from tensorflow.python.framework import func_graph
 
 from rlds2reverb.jobs import convert
-from rlds2reverb.jobs import engines
 from rlds2reverb.jobs import job as job_lib
 from rlds2reverb.jobs import processes
-from rlds2reverb.jobs import progress
-from rlds2reverb.jobs import task_episodes
 from rlds2reverb.jobs import tasks
 from tests.jobs import job_testing
 
@@ -67,9 +64,9 @@ class InProcessEngineTest(job_testing.JobTestCase):
     self.addCleanup(gc.enable)
     gc.unfreeze()
     self.addCleanup(gc.freeze)
-    with mock.patch.object(task_episodes, '_SECONDS_PER_LOOK', 0.0):
+    with mock.patch.object(tasks, '_SECONDS_PER_REPORT', 0.0):
       for number, (done, outcome) in enumerate(
-          engines.InProcessEngine().map(
+          processes.InProcessEngine().map(
               tasks.Attempt(job),
               range(3),
               lambda *found: heard.append(found),
@@ -78,7 +75,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
         self.assertEqual((done, outcome['task']), (number, number))
         self.assertEqual(sorted(job.receipts()), list(range(number + 1)))
         self.assertGreater(len(heard), 1)
-        self.assertEqual(heard[-1], (number, progress.of_receipt(outcome)))
+        self.assertEqual(heard[-1], (number, tasks.get_progress(outcome)))
         graphs.append(
             sum(isinstance(e, func_graph.FuncGraph) for e in gc.get_objects())
         )
@@ -89,7 +86,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
   def test_what_the_program_has_frozen_stays_so(self):
     gc.freeze()
     frozen = gc.get_freeze_count()
-    self.assertEqual(tasks.Attempt(None).outcome_of(lambda: 1), 1)
+    self.assertEqual(tasks.Attempt(None).run(lambda: 1), 1)
     self.assertGreaterEqual(gc.get_freeze_count(), frozen)
 
   def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
@@ -103,7 +100,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
       with mock.patch.object(
           os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
       ):
-        found = engines.choose_num_workers(num_mib << 20, 4)
+        found = processes.choose_num_workers(num_mib << 20, 4)
         self.assertEqual(found, count)
     with self.assertRaisesRegex(ValueError, 'num_workers must be positive'):
       processes.Processes(0)
@@ -132,6 +129,13 @@ class ProcessesTest(job_testing.JobTestCase):
       self.assertLen(pids, times)
       self.assertFalse(any(map(_is_running, pids)))
     self.convert(plan)
+    undisturbed = self.plan()
+    self.convert(undisturbed)
+    found, expected = (
+        job_testing.contents_of(each.output.place)
+        for each in (plan, undisturbed)
+    )
+    self.assertEqual(found, expected)
     self.assertEqual(
         job_testing.rewards_of(job_testing.items_of(plan.output.place)),
         job_testing.ALL_PAIRS,
@@ -158,39 +162,29 @@ def _is_running(pid):
 
 class ProgressDisplayTest(absltest.TestCase):
 
-  def test_a_line_now_and_then_in_a_log_and_a_bar_on_a_terminal(self):
-    for is_terminal in False, True:
-      stream = io.StringIO()
-      stream.isatty = lambda is_terminal=is_terminal: is_terminal
-      counts = {'episodes': 2, 'steps': 20, 'num_bytes': 200}
-      one = progress.make({**counts, 'episodes': 1})
-      with mock.patch.object(sys, 'stderr', stream), mock.patch.object(
-          progress, '_SECONDS_PER_LINE', 0.0
-      ):
-        display = progress.ProgressDisplay(10, progress.make(counts, 1))
-        display.update(3, one)
-        display.update(3, progress.make(counts, 1))  # It replaces the first.
-        display.update(4, one)
-        display.say('A line.')
-        display.close()
-      self.assertEqual(
-          display.total,
-          {'episodes': 5, 'steps': 60, 'num_bytes': 600, 'skipped': 2}
-          | {'filtered': 0},
-      )
-      shown = stream.getvalue()
-      if is_terminal:
-        self.assertRegex(shown, r'70%\|.*\| 7/10 ')
-        self.assertIn('A line.', shown)
-        continue
-      self.assertNotIn('\r', shown)  # With which a bar goes back.
-      *_, last, said = shown.splitlines()
-      self.assertEqual(said, 'A line.')
-      self.assertRegex(
-          last,
-          r'^7 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped,'
-          r' \d\d:\d\d to go$',
-      )
+  def test_the_progress_of_all_tasks_is_one_line_of_a_log(self):
+    counts = {'episodes': 2, 'steps': 20, 'num_bytes': 200}
+    one = tasks.make_progress({**counts, 'episodes': 1})
+    stream = io.StringIO()
+    with mock.patch.object(sys, 'stderr', stream):
+      display = convert.ProgressDisplay(10, tasks.make_progress(counts, 1))
+      display.update(3, one)
+      display.update(
+          3, tasks.make_progress(counts, 1)
+      )  # It replaces the first.
+      display.update(4, one)
+      display.say('A line.')
+      display.close()
+    self.assertEqual(
+        display.total,
+        {'episodes': 5, 'steps': 60, 'num_bytes': 600, 'skipped': 2}
+        | {'filtered': 0},
+    )
+    said, line = stream.getvalue().splitlines()
+    self.assertEqual(said, 'A line.')
+    self.assertRegex(
+        line, r'^7 of 10 episodes, [\d,]+ steps/s, [\d.,]+ MB/s, 2 skipped$'
+    )
 
 
 if __name__ == '__main__':

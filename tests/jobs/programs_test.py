@@ -11,6 +11,9 @@ from absl import app
 from absl import flags
 from absl.testing import absltest
 from absl.testing import flagsaver
+from absl.testing import parameterized
+import numpy as np
+import pytest
 
 from rlds2reverb.jobs import flags as flags_lib
 from rlds2reverb.jobs import usage
@@ -20,7 +23,7 @@ flags.DEFINE_integer('num_workers', 1, 'For the test.')
 flags.DEFINE_multi_string('names', ['a'], 'For the test.')
 
 
-class FlagsTest(absltest.TestCase):
+class FlagsTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -56,6 +59,60 @@ class FlagsTest(absltest.TestCase):
     sources, *_ = self._sources(dataset=['some_name/v2', 'b'], split=['test'])
     self.assertEqual(sources[0].dataset, 'some_name/v2')
     self.assertEqual([source.split for source in sources], ['test'] * 2)
+
+  def test_options_of_readers(self):
+    for name in 'a.npz', 'b.npz':
+      np.savez(os.path.join(self.folder, name), obs_state=np.zeros(3))
+    sources, *_ = self._sources(
+        dataset=['a.npz', 'b.npz'],
+        gin_binding=["load_flat_arrays.episode_column = 'old'"],
+        column_names=['observations=obs_state', ' actions = act', 'rewards='],
+        episode_column='run',
+        max_episode_steps=5,
+    )
+    for source in sources:
+      self.assertEqual(
+          source.get_reader_options(),
+          {
+              'column_names': {
+                  'observations': 'obs_state',
+                  'actions': 'act',
+                  'rewards': None,
+              },
+              'episode_column': 'run',
+              'max_episode_steps': 5,
+          },
+      )
+    with self.assertRaisesRegex(app.UsageError, "such as .*has 'obs'"):
+      self._sources(column_names=['obs'])
+    with self.assertRaisesRegex(app.UsageError, 'no option .episode_column'):
+      self._sources(dataset=['x'], format=['zarr'], episode_column='run')
+
+  @parameterized.parameters(
+      (
+          "give that: column_names={'actions': ...}. If there is none:"
+          " column_names={'rewards': None}.",
+          'give that: --column_names=actions=.... If there is none:'
+          ' --column_names=rewards=None.',
+      ),
+      (
+          "pass column_names={'a': 'b', 'c': 'd'} or episode_column=..., or"
+          ' max_episode_steps=3',
+          'pass --column_names=a=b,c=d or --episode_column=..., or'
+          ' --max_episode_steps=3',
+      ),
+      (
+          "formats.load('a/b', 'lerobot'), or IndexedData('a/b',"
+          " options={'format': 'lerobot'}).",
+          '--format=lerobot.',
+      ),
+      (
+          '--format=npz and f(format=3) stay as they are',
+          '--format=npz and f(format=3) stay as they are',
+      ),
+  )
+  def test_messages_speak_of_flags(self, message, expected):
+    self.assertEqual(usage.with_flags(message), expected)
 
   def test_a_mixture(self):
     sources, num_workers, _ = self._sources(
@@ -143,18 +200,88 @@ class StopSignalsTest(absltest.TestCase):
           raise RuntimeError('As C++ may do.') from error
 
 
+class RunTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(
+      ('flags', 'flag', 'SIGTERM', 130, 'Interrupted.'),
+      ('the_program', 'main', 'SIGTERM', 130, 'Interrupted.'),
+      ('one_signal_that_comes_twice', 'twice', 'SIGINT', 130, 'Interrupted.'),
+      ('a_second_signal', 'second', 'SIGTERM', 130, ''),
+      ('a_thread_at_the_end', 'thread', 'SIGTERM', 3, ''),
+      ('a_function_at_the_end', 'atexit', 'SIGINT', 3, ''),
+      ('the_very_end', 'del', 'SIGTERM', 3, ''),
+  )
+  @pytest.mark.long
+  def test_a_signal_during(self, when, name, code, message):
+    program = """
+import atexit, os, signal, sys, threading, time
+from absl import flags
+from rlds2reverb.jobs import usage
+
+def stop(when, argv=tuple(sys.argv), os=os, signal=signal):
+  if argv[1] == f'--when={when}':
+    os.kill(os.getpid(), getattr(signal, argv[2][len('--signal='):]))
+
+class Last:
+  def __del__(self, stop=stop):
+    stop('del')
+
+last = Last()
+
+def is_valid(value):
+  if value:
+    stop('flag')
+  return True
+
+def main():
+  threading.Thread(target=later).start()
+  atexit.register(stop, 'atexit')
+  stop('main')
+  try:
+    stop('twice')
+    stop('second')
+  except KeyboardInterrupt:
+    stop('twice')
+    if flags.FLAGS.when == 'second':
+      time.sleep(1.1)
+      stop('second')
+      print('Not at once.')
+    raise
+  return 3
+
+def later():
+  threading.main_thread().join(0 if flags.FLAGS.when != 'thread' else 0.5)
+  stop('thread')
+
+flags.DEFINE_string('when', None, '')
+flags.DEFINE_string('signal', None, '')
+flags.register_validator('when', is_valid)
+usage.run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program, f'--when={when}', f'--signal={name}'],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, code, done.stderr)
+    self.assertEqual(done.stderr.strip(), message)
+    self.assertEmpty(done.stdout)
+
+
 class QuietTest(absltest.TestCase):
 
   def test_quiet_stderr_leaves_lines_out_unless_there_is_an_error(self):
     program = """
 import os
-from rlds2reverb.jobs import quiet
-with quiet.quiet_stderr('[noise]'):
+from rlds2reverb.jobs import usage
+with usage.quiet_stderr('[noise]'):
   os.write(2, b'[noise] of C++\\nof use\\n')
 os.write(2, b'[noise] later\\n')
-with quiet.quiet_stderr():
+with usage.quiet_stderr():
   os.write(2, b'anything\\n')
-with quiet.quiet_stderr():
+with usage.quiet_stderr():
   os.write(2, b'why\\n')
   raise ValueError('what')
 """
@@ -168,6 +295,29 @@ with quiet.quiet_stderr():
     lines = done.stderr.splitlines()
     self.assertEqual(lines[:3], ['of use', '[noise] later', 'why'])
     self.assertEqual(lines[-1], 'ValueError: what')
+
+  def test_what_an_abort_in_cpp_prints_is_not_lost(self):
+    # A library whose import aborts, in the place of TensorFlow.
+    folder = self.create_tempdir()
+    folder.create_file(
+        'tensorflow.py',
+        "import os\nos.write(2, b'terminate called: no thread\\n')\nos.abort()",
+    )
+    paths = [folder.full_path, *sys.path]
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-c',
+            'from rlds2reverb.jobs import usage\n' 'usage.quiet_logs()',
+        ],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    self.assertEqual(done.returncode, -signal.SIGABRT)
+    self.assertStartsWith(done.stderr, 'terminate called: no thread\n')
+    self.assertIn('has died while a library was started', done.stderr)
 
 
 if __name__ == '__main__':

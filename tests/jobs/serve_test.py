@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import serve
-from rlds2reverb.jobs import server_status
 from rlds2reverb.jobs import sources
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
@@ -33,7 +32,7 @@ class ServeTest(absltest.TestCase):
 
   def _size(self, server, table):
     try:
-      return server_status.ask(server)[table].size
+      return serve.get_status(server)[table].size
     finally:
       server.stop()
 
@@ -61,7 +60,7 @@ class ServeTest(absltest.TestCase):
     tables = [_TABLE, items.TableItems('whole', None)]
     server = serve.serve_source(source, tables, checkpoint_root=root)
     self.addCleanup(server.stop)
-    self.assertEqual(server_status.ask(server)['pairs'].size, 2 + 4)
+    self.assertEqual(serve.get_status(server)['pairs'].size, 2 + 4)
     client = server.localhost_client()
     (sample,) = client.sample('whole', emit_timesteps=False)
     client.mutate_priorities(
@@ -95,9 +94,9 @@ class ServeTest(absltest.TestCase):
         client.insert(np.zeros([1, 3]), {'limited': 1.0})
 
     def status():
-      return server_status.ask(server)['limited']
+      return serve.get_status(server)['limited']
 
-    expected = server_status.TableStatus(0, 100, 0, 0, 0, False, True)
+    expected = serve.TableStatus(0, 100, 0, 0, 0, False, True)
     self.assertEqual(status(), expected)
     # Inserts times 2, less samples, may go up to 2 * 2 + 4.
     insert(3)
@@ -110,7 +109,7 @@ class ServeTest(absltest.TestCase):
     self.assertFalse(status().blocks_inserts)
     self.assertTrue(status().blocks_samples)
     self.assertRegex(
-        server_status.to_text({'limited': status()}),
+        serve.format_status({'limited': status()}),
         r'limited +4 +100 +4 +0 +8 +no +yes$',
     )
 
@@ -140,7 +139,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
   def _size(self, kept):
     server = kept.restart()
     try:
-      return server_status.ask(server)['t'].size
+      return serve.get_status(server)['t'].size
     finally:
       server.stop()
 
@@ -165,6 +164,8 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     self.assertEqual(self._size(kept), 3)
     left = os.listdir(f'{kept.root}.kept')
     self.assertEmpty([name for name in left if name.startswith('.2026')])
+    # Folders without DONE: a server died while it removed the checkpoint.
+    self.assertNotIn(names[0], left)
 
   def test_old_ones_are_removed(self):
     kept = serve.KeptCheckpoints(self.new('root'), count=5, max_hours=1.0)

@@ -6,7 +6,7 @@ import os
 from absl.testing import absltest
 
 from rlds2reverb.jobs import opened as opened_lib
-from rlds2reverb.jobs import ranges as ranges_lib
+from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from tests.jobs import data_sets
 from tests.jobs import job_testing
@@ -44,7 +44,7 @@ class SourcesTest(_SourcesTestCase):
         ('train[5:]+train[1:3]', (), [5, 6, 1, 2]),
     ):
       opened = self._open(split)
-      parts = [ranges_lib.Range(*part)] if part else []
+      parts = [opened_lib.Range(*part)] if part else []
       episodes = list(opened.read(*parts, with_index=True))
       self.assertEqual(_indices(episodes), expected)
       written = [int(e['steps']['observation'][0, 0]) for e in episodes]
@@ -94,8 +94,10 @@ class SourcesTest(_SourcesTestCase):
           line = {'directory': opened[source].directory, 'episode': episode}
           line = json.dumps({**line, 'split': (*split, 'train')[0]}) + '\n'
         text += line
-      file = self.create_tempfile('quarantine.jsonl', text)
-      return ranges_lib.of_quarantine(file.full_path, opened)
+      file = self.create_tempfile(
+          'quarantine.jsonl', text, 'w', 'utf-8', 'surrogateescape'
+      )
+      return plan_lib.read_quarantine(file.full_path, opened)
 
     self.assertEqual(
         read((0, 4), (0, 1), (0, 3), (0, 6), (0, 1), (1, 2)),
@@ -110,6 +112,8 @@ class SourcesTest(_SourcesTestCase):
         ('line 1: episode 0 of split test', (0, 0, 'test')),
         ('line 1 is not of a quarantine file', '{}'),
         ('line 1 is not of a quarantine file', 'nonsense'),
+        ('line 1 is not of a quarantine file', '[' * 5000 + ']' * 5000),
+        ('quarantine.jsonl is not a text file in UTF-8', '{}\udcff'),
         ('lists no episodes',),
     ):
       with self.assertRaisesRegex(ValueError, message):
@@ -124,22 +128,22 @@ class EstimatesTest(_SourcesTestCase):
     opened = self._open(directory=breakout)
     episodes = opened.read().as_numpy_iterator()
     lengths = [len(episode['steps']['reward']) for episode in episodes]
-    self.assertEqual(opened.sample(), (lengths, 1.0))
+    self.assertEqual(opened.sample_lengths(), (lengths, 1.0))
     # Of parts of files, the episodes of the parts are read.
     opened = self._open(
         'train[3:6]+train[8:]', self._write(range(1, 10), per_file=5)
     )
-    self.assertEqual(opened.sample(), ([4, 5, 6, 9], 1.0))
+    self.assertEqual(opened.sample_lengths(), ([4, 5, 6, 9], 1.0))
     # What cannot be read is not known.
     for path in data_sets.files_of(opened.directory):
       with open(path, 'wb') as f:
         f.truncate(1000)  # Zeros, which are no record.
-    self.assertEqual(opened.sample(), ([], 1.0))
+    self.assertEqual(opened.sample_lengths(), ([], 1.0))
 
   def test_a_sample_of_some_is_about_right(self):
     lengths = [3 + 7 * index % 11 for index in range(60)]
     directory = self._write(lengths, per_file=10)
-    sampled, factor = self._open(directory=directory).sample()
+    sampled, factor = self._open(directory=directory).sample_lengths()
     self.assertLen(sampled, 48)
     about = sum(sampled) * factor
     self.assertBetween(about, 0.93 * sum(lengths), 1.07 * sum(lengths))

@@ -5,9 +5,10 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.jobs import describing
 from rlds2reverb.jobs import sources
 from rlds2reverb.jobs import validating
-from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import validation
 from tests import golden
 from tests.jobs import data_sets
@@ -66,7 +67,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
     self.assertEqual((len(limited.problems), limited.num_problems), (1, 3))
     # TF-Agents takes any discount.
     episode['is_first'][2] = False
-    rules = rules_lib.ConversionRules(validation='tf_agents')
+    rules = options_lib.ConversionRules(validation='tf_agents')
     found = validating.validate(golden.stacked([episode]), rules=rules)
     self.assertTrue(found.is_valid)
     with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
@@ -141,13 +142,29 @@ class ValidateEpisodesTest(tf.test.TestCase):
     found = validating.validate(sources.make_source(directory))
     missing, short = found.not_read
     self.assertStartsWith(missing, f'{files[0]}, episodes 0 to 2: ')
-    self.assertIn('No such file', missing)
+    self.assertEndsWith(
+        missing,
+        f' {files[0]} is missing. Copy it from where it is whole, and start the'
+        ' same command again.',
+    )
     self.assertEqual(
         short,
         f'{files[1]} has 2 episodes, but dataset_info.json says 3. Copy it from'
         ' where it is whole, and start the same command again.',
     )
     self.assertEqual(found.num_episodes, 5)
+
+    with open(files[0], 'wb') as f:
+      f.write(b'version https://git-lfs.github.com/spec/v1\noid sha256:a\n')
+    source = sources.make_source(directory)
+    pointer = (
+        f'{files[0]} is a Git LFS pointer, not the file itself. Run `git lfs'
+        ' pull` in its repository.'
+    )
+    found = validating.validate(source)
+    self.assertEndsWith(found.not_read[0], f'episodes 0 to 2: {pointer}')
+    with self.assertRaisesRegex(tf.errors.DataLossError, pointer):
+      describing.describe(source)
 
 
 if __name__ == '__main__':

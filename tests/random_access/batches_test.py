@@ -105,6 +105,51 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     same = np.mean(drawn[1:] == drawn[:-1])
     self.assertLess(abs(same - (expected**2).sum()), 0.01)
 
+  @parameterized.parameters(1e-310, 1e-200, 5e307)
+  def test_weights_of_any_size(self, scale):
+    weights = {'a': scale, 'b': np.eye(1, 32, 4)[0] * scale * 3, 'c': 0.0}
+    drawn = self.batches(20000, weights=weights).draw(0)
+    expected = np.zeros(self.count)
+    expected[:12] = 0.25 / 12
+    expected[16] = 0.75
+    cuts.assert_frequencies(
+        self, np.bincount(drawn, minlength=self.count), expected
+    )
+
+  @parameterized.product(drop_last=[True, False], num_threads=[0, 2])
+  def test_masks_leave_items_out_of_epochs(self, drop_last, num_threads):
+    rng = np.random.default_rng(3)
+    mask = {
+        'a': rng.uniform(size=12) < 0.5,
+        'b': 0.25 * (rng.uniform(size=32) < 0.5),
+        'c': 0,
+    }
+    mask['a'] = mask['a'] * 0.25
+    kwargs = dict(replacement=False, drop_last=drop_last, weights=mask, seed=2)
+    batches = pickle.loads(pickle.dumps(self.batches(5, **kwargs)))
+    kept = np.flatnonzero(np.concatenate([mask['a'], mask['b'], np.zeros(5)]))
+    count = len(kept) // 5 if drop_last else -(-len(kept) // 5)
+    self.assertEqual(batches.batches_per_epoch, count)
+    orders = []
+    with batches.iterate(num_threads=num_threads) as iterator:
+      for _ in range(3):
+        found = sum([self.ids(next(iterator)) for _ in range(count)], [])
+        self.assertLen(set(found), len(found))
+        self.assertContainsSubset(found, kept.tolist())
+        self.assertLen(found, 5 * count if drop_last else len(kept))
+        orders.append(tuple(found))
+      state = iterator.state_dict()
+    self.assertLen(set(orders), 3)
+    with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
+      other = {**mask, 'a': 0.25}
+      self.batches(5, **{**kwargs, 'weights': other}).iterate().load_state_dict(
+          state
+      )
+    # Equal weights leave nothing out.
+    whole = self.batches(5, **{**kwargs, 'weights': dict.fromkeys('abc', 3)})
+    again = self.batches(5, **{**kwargs, 'weights': None})
+    self.assertEqual(self.ids(whole[4]), self.ids(again[4]))
+
   def test_fields_of_a_mixture(self):
     batch = self.batches(200)[0]
     for row, number in enumerate(self.ids(batch)):
@@ -136,6 +181,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
   def test_few_batches_are_read_in_advance(self):
     read = []
     noting = self.noting(lambda batch: read.append(1) or batch)
+    read.clear()  # The first item was read for its spec.
     with noting.iterate(num_ahead=3) as iterator:
       next(iterator)
       next(iterator)
@@ -153,14 +199,179 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     for number, batch in enumerate(found, 2):
       tree.map_structure(self.assertAllEqual, batch, batches[number])
 
+  def test_a_deleted_data_set_closes_the_index(self):
+    folder = self.create_tempdir().full_path
+    data = golden.stacked([_steps('a', 0, 5)])
+    index = random_access.build_index(data, os.path.join(folder, 'index'))
+    items = random_access.Items(index, windows_lib.Windows(1))
+    iterator = iter(random_access.Batches(items, 2).as_dataset().batch(2))
+    del index, items
+    self.assertEqual(next(iterator)['id'].shape, [2, 2, 1])
+    del iterator
+    golden.assert_no_open_files(self, folder)
+
   def test_errors_in_threads(self):
-    batches = self.noting(mock.Mock(side_effect=OSError('it is damaged')))
+    transform = mock.Mock(side_effect=lambda batch: batch)
+    batches = self.noting(transform)
+    transform.side_effect = OSError('it is damaged')
     with batches.iterate() as iterator:
       with self.assertRaisesRegex(OSError, 'it is damaged'):
         next(iterator)
     with self.assertRaises(tf.errors.UnknownError) as raised:
       next(iter(batches.as_dataset()))
     self.assertEqual(raised.exception.message, 'OSError: it is damaged')
+
+  @parameterized.product(num_threads=[0, 1, 3], failing=[0, 2, 5])
+  def test_a_batch_that_failed_is_read_again(self, num_threads, failing):
+    wanted = [self.ids(self.noting(None)[number]) for number in range(8)]
+    errors = []
+
+    def fail_twice(batch):
+      if self.ids(batch) == wanted[failing] and len(errors) < 2:
+        errors.append(1)
+        raise OSError('a file system was away')
+      return batch
+
+    batches, found = self.noting(fail_twice), []
+    with batches.iterate(num_threads=num_threads) as iterator:
+      while len(found) < 8:
+        self.assertEqual(iterator.state_dict()['position'], len(found))
+        try:
+          found.append(self.ids(next(iterator)))
+        except OSError:
+          self.assertLen(found, failing)
+    self.assertEqual(found, wanted)
+    self.assertLen(errors, 2)
+    errors.clear()
+    found, dataset = [], batches.as_dataset(num_threads=num_threads)
+    iterator = dataset.as_numpy_iterator()
+    while len(found) < 8:
+      try:
+        found.append(self.ids(next(iterator)))
+      except tf.errors.UnknownError:
+        self.assertLen(found, failing)
+    self.assertAllEqual(found, wanted)
+    self.assertLen(errors, 2)
+
+  def test_specs_are_those_of_transformed_items(self):
+    def change(batch):
+      names = [name.decode().encode('utf-16') for name in batch['name'][:, 0]]
+      return {
+          'half': batch['id'] * 0.5 + 0.25,
+          'extra': np.float32(batch['id'] ** 2),
+          'names': np.array(names, object),
+          'is_first': batch['is_first'].astype(np.uint8),
+      }
+
+    def items(name):
+      index = self.items[name].index
+      return random_access.Items(
+          index, windows_lib.Windows(1), transform=change
+      )
+
+    for sources in items('a'), {name: items(name) for name in 'ab'}:
+      batches = random_access.Batches(sources, 6, seed=4)
+      batch = batches[1]
+      ids = batches.draw(1)[:, np.newaxis]
+      self.assertAllEqual(batch['half'], ids * 0.5 + 0.25)
+      self.assertAllEqual(batch['extra'], ids**2)
+      self.assertEqual(
+          {
+              name: (leaf.dtype, leaf.shape)
+              for name, leaf in batches.spec.items()
+          },
+          {
+              'half': ('float64', (6, 1)),
+              'extra': ('float32', (6, 1)),
+              'names': ('string', (6,)),
+              'is_first': ('uint8', (6, 1)),
+          },
+      )
+      [found] = batches.as_dataset(1).take(1).as_numpy_iterator()
+      tree.map_structure(self.assertAllEqual, found, batch)
+      for name, leaf in batch.items():
+        self.assertEqual(found[name].dtype, leaf.dtype)
+
+  def test_transforms_that_differ_between_items(self):
+    casts = lambda batch: {
+        'id': batch['id'] * (1.0 if batch['id'].max() > 3 else 1)
+    }
+    drops = lambda batch: {
+        key: leaf for key, leaf in batch.items() if batch['id'].max() < 4
+    }
+    for problem, transform in (
+        ('Field id .* is float64, but it was int64 for the first', casts),
+        ('Field id .* is missing, but it was int64 for the first', drops),
+    ):
+      items = self.noting(transform).items
+      self.assertLen(items.batch([1, 2])['id'], 2)
+      with self.assertRaisesRegex(ValueError, problem):
+        items.batch([1, 8])
+    with self.assertRaisesRegex(ValueError, 'shape .4., but its first'):
+      self.noting(lambda batch: {'id': np.zeros(4)})
+
+  @parameterized.parameters('a', 'mixed')
+  def test_indexing_items(self, which):
+    items = self.items['a'] if which == 'a' else self.batches(4).items
+    wanted = items.batch([3, 0, -1])
+    for index in (
+        [3, 0, -1],
+        np.array([3, 0, -1]),
+        np.array([3, 0, len(items) - 1], np.uint64),
+        tf.constant([3, 0, -1]),
+    ):
+      tree.map_structure(self.assertAllEqual, items[index], wanted)
+    for index in 3, np.int32(3), np.array(3), tf.constant(3):
+      tree.map_structure(
+          lambda found, batch: self.assertAllEqual(found, batch[0]),
+          items[index],
+          wanted,
+      )
+    self.assertEqual(items[[]]['id'].shape, (0, 1))
+    for index in (
+        1.5,
+        [1.5],
+        np.array([1.0]),
+        np.array(1.0),
+        True,
+        [True, False],
+        np.ones(len(items), bool),
+        [[1, 2], [3, 4]],
+        (1, 2),
+        slice(2),
+        None,
+        'id',
+        ['id'],
+    ):
+      with self.assertRaises(TypeError, msg=repr(index)):
+        items[index]  # pylint: disable=pointless-statement
+    for index in len(items), -len(items) - 1, [0, len(items)], [2**63]:
+      with self.assertRaisesRegex(IndexError, 'There is no item'):
+        items[index]  # pylint: disable=pointless-statement
+
+  def test_positions_are_integers_from_0_up(self):
+    batches = self.batches(4)
+    for wrong in -1, 1.5, True, None, '1':
+      for call in (
+          batches.iterate,
+          batches.as_dataset,
+          batches.draw,
+          lambda start: next(batches.iterate(num_threads=start)),
+          lambda start: batches.iterate().load_state_dict(
+              {**batches.iterate().state_dict(), 'position': start}
+          ),
+      ):
+        if wrong is None and call not in (batches.iterate, batches.as_dataset):
+          continue
+        with self.assertRaisesRegex(ValueError, 'integer from 0 up'):
+          call(wrong)
+      for kwargs in dict(seed=wrong), dict(process=(wrong, 2)):
+        with self.assertRaisesRegex(ValueError, 'integer from 0 up'):
+          self.batches(4, **kwargs)
+    for wrong in 1.5, '1', [1, 2], slice(2), None:
+      with self.assertRaisesRegex(TypeError, 'number of a batch must be one'):
+        batches[wrong]  # pylint: disable=pointless-statement
+    self.assertAllEqual(self.ids(batches[np.int64(3)]), self.ids(batches[3]))
 
   def test_wrong_arguments(self):
     equal = {'a': 1, 'b': 1, 'c': 1}
@@ -170,7 +381,26 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         ('process must be', 4, dict(process=(2, 2))),
         ('weights must be of', 4, dict(weights={'a': 1})),
         ('All weights are 0', 4, dict(weights={'a': 0, 'b': 0, 'c': 0})),
-        ('need replacement', 4, dict(weights=equal, replacement=False)),
+        (
+            '1.0 and 2.0. Unequal weights need replacement',
+            4,
+            dict(weights={**equal, 'a': 2}, replacement=False),
+        ),
+        (
+            'each of the 12 items',
+            4,
+            dict(weights={**equal, 'a': [1.0]}, replacement=False),
+        ),
+        (
+            'weights must be of',
+            4,
+            dict(weights={'a': 1}, replacement=False),
+        ),
+        (
+            'All weights are 0',
+            4,
+            dict(weights=dict.fromkeys('abc', 0), replacement=False),
+        ),
         ('nothing would be left', 100, dict(replacement=False)),
         ('each of the 12 items', 4, dict(weights={**equal, 'a': [1.0]})),
         ('decoded image must be one of', 4, dict(augment={'id': octo})),

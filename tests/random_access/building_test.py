@@ -17,6 +17,7 @@ from rlds2reverb import transforms
 from rlds2reverb import windows
 from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.jobs import sources
 from rlds2reverb.random_access import building
 from tests import golden
 from tests.random_access import data
@@ -55,12 +56,21 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         directory, split, decoders=data.encoded()
     )
     index = random_access.build_index(directory, self.new_folder(), split)
-    args = *map(int, rng.integers(1, 4, 2)), 'repeat' if seed % 4 else 'zeros'
+    # The first seed, which is always tested, has one frame.
+    args = (
+        int(rng.integers(2, 4)) if seed % 3 else 1,
+        int(rng.integers(1, 4)),
+        'repeat' if seed % 4 else 'zeros',
+    )
     items = random_access.Items(index, random_access.ActionChunks(*args))
     expected = data.as_list(
         episodes.flat_map(
             lambda episode: tf.data.Dataset.from_tensor_slices(
-                windows.stack_and_chunk(episode['steps'], *args)
+                windows.stack_and_chunk(
+                    episode['steps'],
+                    args[0] if args[0] > 1 else None,
+                    *args[1:],
+                )
             )
         )
     )
@@ -197,6 +207,40 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     one.write_bytes(gzip.compress(one.read_bytes()))
     with self.assertRaisesRegex(OSError, 'compressed.*unpack it'):
       random_access.build_index(directory, self.new_folder())
+
+  @parameterized.parameters('tfrecord', 'array_record')
+  def test_shards_that_are_pointers_or_missing(self, file_format):
+    directory = os.path.join(self.create_tempdir().full_path, 'a')
+    rlds2reverb.datasets.save_episodes(
+        self.load(), directory, file_format=file_format
+    )
+    [shard] = pathlib.Path(directory).glob('*record-*')
+    content = shard.read_bytes()
+    opened = self.new_folder()
+
+    def open_batches(folder):
+      return random_access.open_batches(
+          {'a': directory}, folder, 2, random_access.ActionChunks()
+      )
+
+    open_batches(opened)
+    pointer = f'{shard} is a Git LFS pointer, .* Run `git lfs pull`'
+    shard.write_bytes(b'version https://git-lfs.github.com/spec/v1\nsize 1\n')
+    # Before and after the index is made.
+    for folder in self.new_folder(), opened:
+      with self.assertRaisesRegex(OSError, pointer):
+        open_batches(folder)
+    shard.unlink()
+    for folder in self.new_folder(), opened:
+      with self.assertRaisesRegex(FileNotFoundError, f'^{shard} is missing'):
+        open_batches(folder)
+    source = sources.open_source(sources.make_source(directory))
+    with self.assertRaisesRegex(
+        FileNotFoundError, f'^{shard} is missing. Copy'
+    ):
+      source.compute_state(source.ranges)
+    shard.write_bytes(content)
+    open_batches(opened)
 
   def test_images_that_are_changed_are_copied(self):
     def prepare(episodes):

@@ -1,6 +1,7 @@
 """An index and its items, where they are read: in processes, and damaged."""
 
 import concurrent.futures
+import json
 import multiprocessing
 import os
 import pathlib
@@ -108,8 +109,50 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(OSError, f'{other.name} has .* make it again'):
       self.open()
     other.unlink()
+    with self.assertRaisesRegex(
+        FileNotFoundError, f'{other.name} is missing.* make it again'
+    ):
+      self.open()
+    shutil.rmtree(self.data_dir)
     with self.assertRaisesRegex(FileNotFoundError, 'open the index with data_'):
       self.open()
+
+  def test_a_data_set_that_grew(self):
+    self.open()
+    name = self.files[0].name[:-1] + '9'
+    shutil.copy(self.files[0], self.files[0].parent / name)
+    with self.assertRaisesRegex(
+        OSError, 'had 3 files .* now has 4 .*make it again'
+    ):
+      self.open()
+    os.remove(self.files[0].parent / name)
+    # Other splits, and what is written beside the data, make no difference.
+    for added in 'a-test.tfrecord-00000-of-00001', 'statistics-1.json', '.lock':
+      (self.copy / 'data' / added).write_text('x')
+    self.open()
+    info = self.copy / 'data' / 'dataset_info.json'
+    content = json.loads(info.read_text())
+    content['splits'].append({'name': 'test', 'shardLengths': ['1']})
+    info.write_text(json.dumps(content))
+    self.open()
+    content['splits'][0]['shardLengths'][0] = '7'
+    info.write_text(json.dumps(content))
+    with self.assertRaisesRegex(OSError, 'has changed since the index'):
+      self.open()
+
+  def test_data_that_moved_with_its_index(self):
+    folder = pathlib.Path(self.create_tempdir().full_path)
+    shutil.copytree(self.written, folder / 'old' / 'data')
+    random_access.build_index(folder / 'old' / 'data', folder / 'old' / 'index')
+    (folder / 'old').rename(folder / 'new')
+    index = random_access.Index(folder / 'new' / 'index')
+    self.assertLen(random_access.Items(index, random_access.ActionChunks()), 17)
+    index = pickle.loads(pickle.dumps(index))
+    self.assertEqual(index.files.folder, str(folder / 'new' / 'data'))
+    (folder / 'new' / 'data').rename(folder / 'data')
+    with self.assertRaisesRegex(FileNotFoundError, 'data_dir= its new folder'):
+      random_access.Index(folder / 'new' / 'index')
+    random_access.Index(folder / 'new' / 'index', folder / 'data')
 
   def test_a_changed_image_is_an_error_and_never_another_image(self):
     items = self.open()
@@ -133,6 +176,72 @@ class IndexTest(parameterized.TestCase):
       )
     # One step has it, and the next one has it as its last observation.
     self.assertEqual(failed, 2)
+
+  def test_items_of_one_frame_by_hand(self):
+    index = self.open().index  # Episodes of 4, 1, 7, 2 and 3 steps.
+    chunks = random_access.ActionChunks(num_actions=3)
+    items = random_access.Items(
+        index, chunks, images={'observation/image': (8, 8)}
+    )
+    arm, state = items.column('action/arm'), items.column('observation/state')
+    found = items.batch([1, 2, 3, 4])
+    self.assertEqual(found['observation']['image'].shape, (4, 8, 8, 3))
+    np.testing.assert_array_equal(found['observation']['state'], state[1:5])
+    # The last step of an episode has no action.
+    taken = [[1, 2, 2], [2, 2, 2], [2, 2, 2], [4, 4, 4]]
+    np.testing.assert_array_equal(found['action']['arm'], arm[taken])
+    np.testing.assert_array_equal(
+        found['action_mask'],
+        [[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]],
+    )
+    self.assertNotIn('observation_mask', found)
+    self.assertEqual(items[2]['action']['arm'].shape, (3, 2))
+    # A chunk of one action keeps its axis.
+    items = random_access.Items(index, random_access.ActionChunks())
+    self.assertEqual(items.batch([5, 6])['action']['arm'].shape, (2, 1, 2))
+
+  def test_items_are_named_alike_in_every_process(self):
+    items = self.open()
+    # Grain compares this when it restores an iterator.
+    self.assertEqual(repr(items), repr(pickle.loads(pickle.dumps(items))))
+    other = random_access.Items(items.index, random_access.ActionChunks())
+    self.assertNotEqual(repr(items), repr(other))
+    batches = random_access.Batches(items, 4)
+    self.assertNotIn(' object at ', repr(batches.items))
+
+  @parameterized.parameters((3, -1), (3, 0), (1, -1))
+  def test_frames_are_concatenated(self, num_frames, axis):
+    index = random_access.Index(self.index_dir, self.data_dir)
+    images = {'observation/image': (8, 6), 'observation/depth': (4, 6)}
+
+    def make(images=images, **kwargs):
+      chunks = random_access.ActionChunks(**kwargs)
+      return random_access.Items(index, chunks, images=images)
+
+    single = make().batch(range(17))
+    items = make(num_frames=num_frames, frame_axis=axis)
+    found = items.batch(range(17))
+    episodes, starts = items.episode_and_start(range(17))
+    for name, frames in single['observation'].items():
+      for item, (episode, step) in enumerate(zip(episodes, starts)):
+        first = np.flatnonzero(episodes == episode)[0]
+        past = range(step - num_frames + 1, step + 1)
+        np.testing.assert_array_equal(
+            found['observation'][name][item],
+            np.concatenate([frames[first + max(s, 0)] for s in past], axis),
+        )
+      self.assertEqual(
+          items.spec['observation'][name].shape,
+          found['observation'][name].shape[1:],
+      )
+    axes = [17, num_frames, 1] if num_frames > 1 else [17, 1]
+    self.assertEqual(list(found['action_mask'].shape), axes)
+    with self.assertRaisesRegex(ValueError, 'depth has 0 axes.*decode'):
+      make({}, num_frames=3, frame_axis=-1)
+    with self.assertRaisesRegex(ValueError, 'is 1, but observation/.* 1 axes'):
+      make(num_frames=3, frame_axis=1)
+    with self.assertRaisesRegex(TypeError, 'frame_axis'):
+      make(frame_axis=1.5)
 
   def test_wrong_items_and_fields_are_refused(self):
     items = self.open()

@@ -1,5 +1,6 @@
 """One call from data sets to batches, compared with `tf.data` and by hand."""
 
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import tempfile
 from unittest import mock
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +22,7 @@ from rlds2reverb import statistics
 from rlds2reverb import transforms
 from rlds2reverb import windows
 from rlds2reverb.arrays import normalization
+from rlds2reverb.random_access import building
 from tests import ways
 from tests.random_access import data
 
@@ -42,7 +45,7 @@ def without_camera(episodes):
   )
 
 
-class OpenBatchesTest(tf.test.TestCase):
+class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
   def setUpClass(cls):
@@ -134,6 +137,142 @@ class OpenBatchesTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'made with another prepare'):
       self.open(other=prepare)
 
+  def open_one(self, directory, indexes, **kwargs):
+    return random_access.open_batches(
+        {'arm': random_access.IndexedData(directory, prepare=prepare)},
+        indexes,
+        4,
+        random_access.ActionChunks(1, 2),
+        normalize={'action': random_access.Normalize()},
+        seed=1,
+        **kwargs,
+    )
+
+  def copied(self):
+    """Returns a folder with a copy of a data set in `data/1.0.0`."""
+    folder = self.create_tempdir().full_path
+    shutil.copytree(
+        self.directories['one'], os.path.join(folder, 'data', '1.0.0')
+    )
+    return folder
+
+  def test_many_open_for_the_first_time_at_once(self):
+    folder, built = self.copied(), []
+    build = building.build
+    with mock.patch.object(
+        building, 'build', lambda *args: built.append(1) or build(*args)
+    ):
+      with concurrent.futures.ThreadPoolExecutor(4) as executor:
+        opened = executor.map(
+            lambda rank: self.open_one(
+                f'{folder}/data', f'{folder}/indexes', process=(rank, 4)
+            ),
+            range(4),
+        )
+        ids = {batches.identity() for batches in opened}
+    self.assertLen(ids, 1)
+    self.assertLen(built, 1)
+    self.assertCountEqual(
+        os.listdir(f'{folder}/indexes'),
+        ['arm', 'arm.source.json', 'arm.statistics.json'],
+    )
+
+  @pytest.mark.long
+  def test_processes_open_for_the_first_time_at_once(self):
+    folder = self.copied()
+    program = f"""
+from rlds2reverb import random_access
+from tests.random_access import opening_test
+import sys
+batches = opening_test.OpenBatchesTest().open_one('{folder}/data', '{folder}/i',
+    process=(int(sys.argv[1]), 4))
+print(batches.identity(), batches[0]['action'].shape)"""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, '-c', program, str(rank)],
+            env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    printed = {rank.communicate()[0].splitlines()[-1] for rank in ranks}
+    self.assertEqual([rank.returncode for rank in ranks], [0] * 4)
+    self.assertLen(printed, 1)
+
+  def test_data_that_moved(self):
+    folder = self.copied()
+    expected = self.open_one(f'{folder}/data', f'{folder}/indexes')
+    actions = expected[3]['action']
+    os.rename(f'{folder}/data', f'{folder}/moved')
+    with self.assertRaisesRegex(
+        FileNotFoundError, 'give its new directory in sources, in place of'
+    ):
+      self.open_one(f'{folder}/data', f'{folder}/indexes')
+    for at in f'{folder}/moved', f'{folder}/moved/1.0.0':
+      found = self.open_one(at, f'{folder}/indexes')
+      self.assertEqual(found.identity(), expected.identity())
+    os.mkdir(f'{folder}/both')
+    for name in 'moved', 'indexes':
+      os.rename(f'{folder}/{name}', f'{folder}/both/{name}')
+    with self.assertNoLogs(level='WARNING'):
+      found = self.open_one(f'{folder}/both/moved', f'{folder}/both/indexes')
+    self.assertAllEqual(found[3]['action'], actions)
+    # Other data at the new place is refused.
+    with self.assertRaisesRegex(ValueError, 'made with another directory'):
+      self.open_one(self.directories['other'], f'{folder}/both/indexes')
+
+  def test_data_that_changed(self):
+    folder = self.copied()
+    self.open_one(f'{folder}/data', f'{folder}/indexes')
+    files = sorted(os.listdir(f'{folder}/data/1.0.0'))
+    [first, *_] = [name for name in files if 'tfrecord' in name]
+    path = f'{folder}/data/1.0.0/{first}'
+    shutil.copy(path, path[:-1] + '7')
+    with self.assertRaisesRegex(OSError, 'has changed since the index'):
+      self.open_one(f'{folder}/data', f'{folder}/indexes')
+    os.remove(path[:-1] + '7')
+    self.open_one(f'{folder}/data', f'{folder}/indexes')
+    os.remove(path)
+    with self.assertRaisesRegex(FileNotFoundError, f'{first} is missing'):
+      self.open_one(f'{folder}/data', f'{folder}/indexes')
+
+  def test_copies_of_data_that_moved_or_changed(self):
+    folder = self.create_tempdir().full_path
+    rewards = np.arange(6, dtype=np.float32)
+    flags = {'terminals': rewards == 5, 'timeouts': rewards == 9}
+
+    def write(name, count):
+      np.savez(
+          f'{folder}/{name}',
+          observations=np.zeros([count, 2], np.float32),
+          actions=np.zeros([count, 1], np.float32),
+          rewards=rewards[:count],
+          **{key: flag[:count] for key, flag in flags.items()},
+      )
+
+    def opened(name):
+      return random_access.open_batches(
+          {'a': f'{folder}/{name}'},
+          f'{folder}/indexes',
+          2,
+          random_access.ActionChunks(1, 1),
+      )
+
+    flags['terminals'][3] = True
+    write('one.npz', 4)
+    count = len(opened('one.npz').items)
+    os.rename(f'{folder}/one.npz', f'{folder}/moved.npz')
+    self.assertLen(opened('moved.npz').items, count)
+    # A copy has everything, so the data may be gone.
+    self.assertLen(opened('one.npz').items, count)
+    write('one.npz', 6)
+    with self.assertRaisesRegex(OSError, 'has changed since the index'):
+      opened('one.npz')
+    with self.assertRaisesRegex(ValueError, 'another directory'):
+      write('more.npz', 6)
+      opened('more.npz')
+
   def test_other_formats(self):
     home = os.path.join(self.folder, 'hub')
     directory = os.path.join(home, 'lerobot/pusht')
@@ -194,6 +333,33 @@ class OpenBatchesTest(tf.test.TestCase):
     )
     found = np.bincount(drawn, minlength=len(expected)) / len(drawn)
     self.assertAllClose(found, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
+
+  def test_masks_of_steps(self):
+    folder = self.copied()
+    keep = {0: [(1, 3)], 2: [(0, 2), (4, 6)]}  # Of 4, 1 and 7 steps.
+
+    def mask(items):
+      kept = np.zeros(len(items))
+      first = np.cumsum(items.index.lengths) - items.index.lengths
+      for episode, ranges in keep.items():
+        for begin, end in ranges:
+          kept[first[episode] + begin : first[episode] + end] = 1
+      return kept
+
+    batches = random_access.open_batches(
+        {
+            'arm': random_access.IndexedData(
+                f'{folder}/data', prepare=prepare, item_weights=mask
+            )
+        },
+        f'{folder}/indexes',
+        2,
+        random_access.ActionChunks(1, 2),
+        replacement=False,
+    )
+    self.assertEqual(batches.batches_per_epoch, 3)
+    found = np.concatenate([batches.draw(number) for number in range(3)])
+    self.assertCountEqual(found, [1, 2, 5, 6, 9, 10])
 
   def test_without_tensorflow_something_is_missing(self):
     needed = (

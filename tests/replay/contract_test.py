@@ -13,8 +13,8 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.replay.server import table_kinds
-from rlds2reverb.store import prioritized
+from rlds2reverb.replay.server import tables
+from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests.replay.local import cuts
@@ -39,7 +39,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
   def open(self, kind, is_prioritized=True):
     data, kwargs = _data(), {}
     if kind == 'server':
-      table = table_kinds.create_reverb_table(
+      table = tables.create_reverb_table(
           'items',
           specs.create_trajectory_data_spec(data),
           100,
@@ -48,7 +48,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       )
       kwargs = {'reverb_server': True, 'reverb_table': table}
     elif is_prioritized:
-      kwargs = {'sampler': prioritized.Prioritized(alpha=_ALPHA)}
+      kwargs = {'sampler': sum_tree.Prioritized(alpha=_ALPHA)}
     if kind == 'appendable':
       return appendable.AppendableReplayBuffer(data, 100, **kwargs)
     if kind == 'folder':
@@ -154,7 +154,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
           rtol=1e-5,
       )
     else:
-      with self.assertRaisesRegex(ValueError, 'does not tell'):
+      with self.assertRaisesRegex(ValueError, 'does not report'):
         buffer.importance_weights(info, 1.0, normalization='table')
 
     for wrong in -1.0, np.nan, np.inf:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.replay import frames as frames_lib
-from rlds2reverb.trajectories import frame_blocks
+from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 
 _SNAPPY = pyarrow.Codec('snappy')
@@ -54,7 +54,7 @@ def blocks(episodes, size=1, length=None, ids=None):
     for begin in range(0, splits[-1], length or splits[-1]):
       piece = rows(concatenated(batch), begin, length or splits[-1])
       found = [0, len(piece.step_type)] if length else splits
-      yield frame_blocks.FrameBlock(piece, names, np.array(found), begin)
+      yield conversion.FrameBlock(piece, names, np.array(found), begin)
 
 
 class _Blocks:

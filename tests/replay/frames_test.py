@@ -10,7 +10,6 @@ from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
 from tests.replay import encoded
@@ -54,16 +53,16 @@ class FramesTest(parameterized.TestCase):
     )
     as_frames = conversion.convert_rlds_to_trajectories
     options = options_lib.ConversionOptions
-    nan = rules_lib.ConversionRules(nan='invalid')
+    nan = options_lib.ConversionRules(nan='invalid')
     table = lambda *args: items.TableItems('table', windows(*args))
     neither = 'before any conversion'
     for found, tables, settings, message in (
         (as_frames(data), _PAIRS, options(), neither),
         (as_frames(data, batched=True), _PAIRS, options(), neither),
         (in_batches, _PAIRS, options(), neither),
-        (cut, table(3), options(), 'priority and nothing else'),
-        (cut, _PAIRS, options(chunk_length=2), 'go with RLDS data alone'),
-        (cut, _PAIRS, options(rules=nan), 'written as they are'),
+        (cut, table(3), options(), 'may only have a priority'),
+        (cut, _PAIRS, options(chunk_length=2), 'are for RLDS data'),
+        (cut, _PAIRS, options(rules=nan), 'written unchanged'),
         (data, _PAIRS, options(chunk_length=0), 'must be a positive integer'),
         (data, table(2, 1, 'cross'), options(episode_id='name'), 'the order'),
     ):

@@ -39,6 +39,22 @@ class ImportanceTest(tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         importance.importance_weights(_INFO, 1.0, **settings)
 
+  def test_graphs_and_eager_calls_agree_on_zeros(self):
+    table = {'normalization': 'table', 'priority_exponent': 0.5}
+    for info, settings, expected in (
+        (_INFO, {**table, 'min_priority': 0.0}, [0.0] * 4),
+        (_INFO, {**table, 'min_priority': 4.0}, [2, 1, 2 / 3, 0.5]),
+        (
+            _INFO._replace(table_size=tf.constant([0, 4, 4, 4])),
+            {'normalization': 'none'},
+            [np.inf, 1 / 0.8, 1 / 1.2, 1 / 1.6],
+        ),
+        (_INFO, {}, [1, 1 / 2, 1 / 3, 1 / 4]),
+    ):
+      for run in _RUNS:
+        weights = run(importance.importance_weights)(info, 1.0, **settings)
+        self.assertAllClose(weights, expected)
+
 
 class SequencePrioritiesTest(tf.test.TestCase):
 

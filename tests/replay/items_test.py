@@ -14,9 +14,9 @@ class TableItemsTest(parameterized.TestCase):
       (dict(windows=2), "windows of table 'table' must be Windows"),
       (
           dict(windows=windows_lib.Windows(2, end='repeat_last')),
-          "table 'table' cannot be 'repeat_last'.*holds? once",
+          "table 'table' cannot be 'repeat_last'.*holds each frame once",
       ),
-      (dict(max_sequence_length=3), 'for whole episodes'),
+      (dict(max_sequence_length=3), 'for complete episodes'),
       (dict(windows=None, max_sequence_length=0), 'must be a positive integer'),
       (dict(priority=-1.0), 'a finite number from 0 up'),
       (dict(priority=float('nan')), 'a finite number from 0 up'),

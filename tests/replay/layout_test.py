@@ -11,7 +11,7 @@ from reverb.cc import schema_pb2
 import tensorflow as tf
 
 from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.episodes import draws
+from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
@@ -165,8 +165,10 @@ class LayoutTest(parameterized.TestCase):
     def key(position, *of):
       content = json.dumps([identity_lib.fingerprint('data', None), *of])
       digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
-      base = int.from_bytes(digest, 'little') + (position + 1) * draws.GOLDEN
-      return int(draws.mix_bits(np.array([base % 2**64], np.uint64))[0])
+      base = (
+          int.from_bytes(digest, 'little') + (position + 1) * random_lib.GOLDEN
+      )
+      return int(random_lib.mix_bits(np.array([base % 2**64], np.uint64))[0])
 
     def keys_of(lengths, *windows, chunk_length=4, identity='data'):
       rng = np.random.default_rng(0)
@@ -214,7 +216,7 @@ class LayoutTest(parameterized.TestCase):
       ([_table('a', 2), _table('a', 2, 2)], 'one table and one length'),
       (
           [_table('a', 2, 1, 'cross'), _table('b', 2, 1, 'pad')],
-          "'a' cross episodes, between which those of table 'b' are padded",
+          "'a' cross episodes, but the items of table 'b' are padded",
       ),
   )
   def test_tables_that_do_not_go_together(self, tables, message):

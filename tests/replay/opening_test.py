@@ -90,14 +90,14 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
           path, windows, reverb_server=server, table_name='triples'
       )
       self.check(buffer, {0.0, 1.0, 100.0, 200.0, 201.0, 202.0})
-    with self.assertRaisesRegex(ValueError, "'options'.* must be left out"):
+    with self.assertRaisesRegex(ValueError, "'options'.* cannot be given"):
       options = options_lib.ConversionOptions()
       self.open(path, reverb_server=True, options=options)
     windows = windows_lib.Windows(2)
     overlapping = sequences.convert_rlds_to_sequences(_data(), windows)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError,
-        "Table 'pairs' of the checkpoint .* has parts of episodes.*"
+        "Table 'pairs' of the checkpoint .* has incomplete episodes.*"
         'reverb_server=True',
     ):
       self.open(self.write(data=overlapping))
@@ -172,7 +172,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
         (None, dict(reverb_table=object())),
         (_data(), {}),
     ):
-      with self.assertRaisesRegex(ValueError, 'its own data and tables'):
+      with self.assertRaisesRegex(ValueError, 'has its own data and tables'):
         self.open(data, reverb_server=address, **kwargs)
     server.stop()
     with self.assertRaisesRegex(ConnectionError, address):
@@ -182,7 +182,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     wide = windows_lib.Windows(9)
     unsigned = dict(reverb_server=True, reverb_table=testing.make_table())
     for args, kwargs, message in (
-        ([None], {}, 'There must be data'),
+        ([None], {}, 'Either data must be given'),
         ([_data()], dict(reverb_table=object()), 'reverb_server=True'),
         ([_data()], unsigned, 'is not of trajectories: None'),
         ([_data()], dict(table_name='mine'), "table_name is 'mine'"),

@@ -12,14 +12,13 @@ from rlds2reverb.replay.local import appendable
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
 from tests import testing
 
 _ITEMS = items_lib.TableItems(testing.TABLE)
 _BEGINNINGS = [
     'In 2 terminal episodes (the first is episode 1) the last transition has a',
-    'In 3 episodes (the first is episode 0) the last step has a reward, ',
+    'In 3 episodes (the first is episode 0) the last transition is dropped,',
     'The data holds NaN: 1 in observation.',
     f'Skipped 1 invalid episodes. The first: {golden.NO_FIRST}',
 ]
@@ -68,7 +67,7 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_WAYS)
   def test_the_same_sentences(self, way):
-    rules = rules_lib.ConversionRules(invalid_episodes='skip')
+    rules = options_lib.ConversionRules(invalid_episodes='skip')
     with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
       _WAYS[way](_data(), options_lib.ConversionOptions(rules))
     self.assertLen(logs.records, len(_BEGINNINGS))
@@ -77,7 +76,7 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_nothing_looks_wrong(self):
     episode = dict(golden.COMPLETE, reward=np.array([1, 2, 3, 0], 'f'))
-    rules = rules_lib.ConversionRules(terminal_discount='transition')
+    rules = options_lib.ConversionRules(terminal_discount='transition')
     with self.assertNoLogs(logging.get_absl_logger(), 'WARNING'):
       _WAYS['open'](
           golden.stacked([episode]), options_lib.ConversionOptions(rules)

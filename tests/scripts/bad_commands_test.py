@@ -12,6 +12,7 @@ import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
+import numpy as np
 import pytest
 
 from tests.jobs import data_sets
@@ -60,7 +61,7 @@ NEXT --dask_scheduler=a:1 --runner=b => has no effect with
 NEXT --runner=FlinkRunner => pip install '.[beam]'
 MIXED => --mixture needs --data_dir
 MIXED --data_dir=x --weight=1 => Leave out --weight.
-MIXED --data_dir=x --dataset=data => Leave out --dataset, --config and --format.
+MIXED --data_dir=x --dataset=data => Remove --dataset, --config and --format.
 MIXED --data_dir=x --split=a --split=b => --mixture takes one --split
 --mixture=oxe_magic_soop --data_dir=x --rlds_dir=o => Did you mean oxe_magic_s
 FAILED
@@ -85,7 +86,7 @@ DATA --keep_checkpoints=0 => is not a positive integer
 DATA --gin_binding="serve.prot = 1" => Did you mean port or priority?
 --checkpoint_dir=c --table=x => has no effect with --checkpoint_dir. Leave it
 FAILED
---checkpoint_dir=data => is not a whole Reverb checkpoint
+--checkpoint_dir=data => is not a complete Reverb checkpoint
 DATA --checkpoint_root=foo://x => no file system for foo://
 status
  => --server_address must have a value
@@ -96,12 +97,18 @@ FAILED
 describe
  => --dataset must have a value
 DATA --sample=0 => is not a positive integer
+DATA --episode_column=run => The reader of rlds has no option 'episode_column'
+--dataset=x.npz --column_names=obs => --column_names must be pairs such as
 DATA --dataset=data => Describe one --dataset at a time
 DATA --checkpoint_dir=c => Pass --dataset or --checkpoint_dir
 FAILED
 DATA --html=/proc/no/page.html => cannot be written
 DATA --tensorboard_dir=/proc/no => cannot be written
 --checkpoint_dir=dota => does not exist. Did you mean data?
+--dataset=odd.npz => give that: --column_names=observations=....
+--dataset=none.h5 => There is no file or folder
+--dataset=file => but a file. Read a file of another format by --format=hdf5.
+--dataset=a/b => say so: --format=lerobot.
 --dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 whole
 validate
  => --dataset must have a value
@@ -152,6 +159,7 @@ class BadCommandsTest(parameterized.TestCase):
     os.truncate(file, os.path.getsize(file) - 5)
     os.mkdir(os.path.join(cls.folder, 'empty'))
     os.mkdir(os.path.join(cls.folder, 'full'))
+    np.savez(os.path.join(cls.folder, 'odd.npz'), obs_state=np.zeros(3))
     for name in 'file', 'full/mine':
       with open(os.path.join(cls.folder, name), 'w', encoding='utf-8') as f:
         f.write('mine\n')

@@ -56,7 +56,7 @@ class BuildIndexTest(absltest.TestCase):
         ('pole', random_access.IndexedData(data, 'recorded_gym'), 12),
         ('arrays', random_access.IndexedData(arrays, options=options), 6),
     ):
-      with mock.patch.object(building, 'build_index') as build:
+      with mock.patch.object(building, 'build') as build:
         batches = random_access.open_batches(
             {name: source}, f'{folder}/indexes', 4, random_access.ActionChunks()
         )

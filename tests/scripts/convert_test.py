@@ -11,9 +11,11 @@ import tempfile
 import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import pytest
 
 from rlds2reverb.replay.checkpoint import records
+from tests import terminals
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 from tests.scripts import in_process
@@ -67,7 +69,7 @@ class ConvertTest(job_testing.JobTestCase):
         f'--dataset={self.data}',
         f'--server_address=localhost:{server.port}',
         f'--job_dir={job}',
-        '--task_mb=0.0005',  # Two episodes or so.
+        '--task_mb=0.0001',  # 24 tasks: most are left whenever it is stopped.
     )
     # A shell starts jobs in the background with Ctrl-C ignored.
     for num_done, sent, of_ctrl_c, num_workers in (
@@ -168,6 +170,103 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn('done already: 2', result.stdout)
     self.assertRegex(result.stdout, 'steps +2,020')
+
+  def _run_on_small_disk(self, folder, setup, *args):
+    """Runs the program with a file system of its own in a folder."""
+    script = f'mount -t tmpfs -o size=3m tmpfs {folder} && {setup} exec "$@"'
+    user = [] if os.geteuid() == 0 else ['--map-root-user']
+    return subprocess.run(
+        ['unshare', '--mount', *user, 'sh', '-c', script, 'sh']
+        + [sys.executable, '-m', 'scripts.convert', *args],
+        env=programs.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+  @parameterized.parameters('checkpoint', 'rlds', 'statistics')
+  def test_a_full_disk_ends_the_job_at_once(self, kind):
+    folder = self.create_tempdir().full_path
+    # Each part fits, and the first ones fill the disk.
+    data = data_sets.numbered(self.new('data'), [300] * 60, per_file=1)
+    result = self._run_on_small_disk(
+        folder,
+        f'head -c {2_900_000} /dev/zero > {folder}/file &&',
+        f'--dataset={data}',
+        f'--{kind}_dir={folder}/out',
+        '--task_mb=0.001',
+        '--num_workers=2',
+    )
+    self.assertEqual(result.returncode, 1, result.stderr)
+    message = result.stderr.splitlines()[-1]
+    self.assertRegex(
+        message,
+        f'^{folder}/out.job cannot be written: No space left on device. Free'
+        r' space there\. \d+ of 60 tasks are done\. Start the same command'
+        r' again to do the rest\.$',
+    )
+    self.assertEqual(result.stderr.count('No space left'), 1)
+    self.assertNotIn('Traceback', result.stderr)
+
+  def test_a_disk_that_cannot_be_written(self):
+    folder, job = self.create_tempdir().full_path, self.new('job')
+    for setup, args, path in (
+        (f'mount -o remount,ro {folder} &&', [], f'{folder}/out.job'),
+        (
+            f'mount -o remount,ro {folder} &&',
+            [f'--job_dir={job}'],
+            f'{folder}/out',
+        ),
+        # The folder of the job can be written, but that of the parts cannot.
+        (
+            f'mkdir -p {job}/parts && mount --bind -o ro {job}/parts'
+            f' {job}/parts && mount -o remount,bind,ro {job}/parts &&',
+            [f'--job_dir={job}'],
+            job,
+        ),
+    ):
+      result = self._run_on_small_disk(
+          folder,
+          setup,
+          f'--dataset={self.data}',
+          f'--checkpoint_dir={folder}/out',
+          '--task_mb=0.0005',
+          '--num_workers=2',
+          *args,
+      )
+      self.assertEqual(result.returncode, 1, result.stderr)
+      message = result.stderr.splitlines()[-1]
+      self.assertStartsWith(
+          message, f'{path} cannot be written: Read-only file system.'
+      )
+      self.assertEqual(message.count(folder), path.count(folder), message)
+      self.assertEqual(result.stderr.count('Read-only'), 1)
+
+  @parameterized.product(num_workers=[1, 2], columns=[0, 100])
+  def test_a_bar_is_seen_on_a_terminal(self, num_workers, columns):
+    data = data_sets.numbered(self.new('data'), [400] * 12, per_file=1)
+    with terminals.open_terminal(columns) as terminal:
+      args = [
+          f'--dataset={data}',
+          f'--checkpoint_dir={self.new()}',
+          f'--num_workers={num_workers}',
+          '--task_mb=0.001',
+      ]
+      streams = dict.fromkeys(
+          ['stdin', 'stdout', 'stderr'], terminal.descriptor
+      )
+      result = subprocess.run(
+          [sys.executable, '-m', 'scripts.convert', *args],
+          env=programs.environment(),
+          check=False,
+          **streams,
+      )
+    self.assertEqual(result.returncode, 0)
+    _, _, shown = terminal.text.partition('the job is kept in')
+    bars, _, summary = shown.rpartition('\r\nepisodes ')
+    self.assertIn('4,800', summary)
+    self.assertRegex(bars, r' 0%\| +\| 0/12 \[00:00\]')
+    self.assertRegex(bars, r'\r100%\|█+\| 12/12 \[00:\d\d, [\d,]+ steps/s')
 
   def test_too_little_address_space_is_said_in_one_line(self):
     args = f'--dataset={self.data}', '--rlds_dir=x'

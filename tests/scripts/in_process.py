@@ -21,7 +21,6 @@ from absl import app
 from absl import flags
 from absl.testing import flagsaver
 
-from rlds2reverb.jobs import quiet
 from rlds2reverb.jobs import usage
 from tests.scripts import programs
 
@@ -86,7 +85,7 @@ def main(program: str) -> None:
   with mock.patch.object(usage, 'run') as run_with:
     runpy.run_module(f'scripts.{program}', run_name='__main__')
   flags.FLAGS([program], known_only=True)
-  quiet.quiet_logs()
+  usage.quiet_logs()
   (call,) = run_with.call_args_list
   done = [
       _call(program, lambda: usage.run(*call.args, **call.kwargs), each)

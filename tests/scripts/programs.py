@@ -26,11 +26,12 @@ def run(
 
 
 def start(program: str, *args: str, **variables: str) -> subprocess.Popen:
-  """Starts a program; its output is one stream of text."""
+  """Starts a program in a process group; its output is a stream of text."""
   return subprocess.Popen(
       [sys.executable, '-m', f'scripts.{program}', *args],
       env=environment(**variables),
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
       text=True,
+      start_new_session=True,
   )

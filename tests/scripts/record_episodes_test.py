@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.training import policies
+from rlds2reverb.training import environments
 from tests.scripts import in_process
 
 _PENDULUM = (
@@ -41,10 +41,10 @@ class RecordEpisodesTest(absltest.TestCase):
     self.assertEqual(result.code, 0, result.stderr)
     directory = os.path.join(folder.full_path, 'new', 'data')
     self.assertIn(f'Recorded 3 episodes in {directory}', result.stdout)
-    self.assertIn('3/3', result.stderr)
+    self.assertIn('3 of 3 episodes', result.stderr)
     episodes = list(loading.load_episodes(directory).as_numpy_iterator())
     self.assertLen(episodes, 3)
-    policy = policies.make_policy('pendulum', 'Pendulum-v1')
+    policy = environments.make_policy('pendulum', 'Pendulum-v1')
     for episode in episodes:
       steps = episode['steps']
       self.assertLen(steps['reward'], 21)

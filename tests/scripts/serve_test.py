@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 
 from absl.testing import absltest
@@ -16,7 +17,9 @@ import pytest
 import reverb
 
 from rlds2reverb.datasets import loading
+from rlds2reverb.jobs import serve
 from rlds2reverb.replay import items
+from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
 from tests.jobs import data_sets
 from tests.scripts import programs
@@ -131,6 +134,34 @@ class ServeTest(absltest.TestCase):
     self.assertBetween(len(os.listdir(f'{self._folder}/root.kept')), 2, 3)
 
   @pytest.mark.long
+  def test_signals_to_the_group_while_checkpoints_are_written(self):
+    root = os.path.join(self._folder, 'root')
+    kept = serve.KeptCheckpoints(root, 2)
+    for number in signal.SIGTERM, signal.SIGINT:
+      server, port = self._start(
+          '--dataset=data',
+          '--table=pairs',
+          '--checkpoint_root=root',
+          '--checkpoint_minutes=0.01',
+          '--keep_checkpoints=2',
+      )
+      client = reverb.Client(f'localhost:{port}')
+      samples = client.sample('pairs', 10**6)  # A client at work.
+      next(samples)
+      while not server.stdout.readline().startswith('Checkpoint: '):
+        pass
+      start = time.monotonic()
+      os.killpg(server.pid, number)
+      printed = server.stdout.read()
+      self.assertEqual(server.wait(10), 0)
+      self.assertLess(time.monotonic() - start, 10)
+      self.assertEndsWith(printed, 'Stopped.\n')
+      paths = kept.paths()
+      self.assertBetween(len(paths), 1, 3)
+      for path in paths:
+        self.assertLen(records.read_index(path).items, 6)
+
+  @pytest.mark.long
   def test_a_stop_that_becomes_another_error_while_it_starts(self):
     program = """
 import os, signal
@@ -154,7 +185,7 @@ with mock.patch.object(serve, '_start', start):
         text=True,
         check=False,
     )
-    self.assertEqual(result.returncode, 1)
+    self.assertEqual(result.returncode, 130)
     self.assertEqual(result.stdout, 'Stopped before the server was ready.\n')
     self.assertNotIn('Traceback', result.stderr)
 
@@ -171,6 +202,94 @@ with mock.patch.object(serve, '_start', start):
     self.assertEqual(found, port)
     printed = self._stop(server, signal.SIGTERM)
     self.assertStartsWith(printed, '  table pairs: 6 items\n')
+
+  @pytest.mark.long
+  def test_flags_override_settings_of_tables(self):
+    ratio = reverb.rate_limiters.SampleToInsertRatio
+    write.write_reverb_checkpoint(
+        loading.load_episodes(self._data),
+        f'{self._folder}/checkpoint',
+        [items.TableItems('pairs'), items.TableItems('other')],
+        reverb_tables=[
+            reverb.Table(
+                'pairs',
+                reverb.selectors.MaxHeap(),
+                reverb.selectors.Lifo(),
+                max_size=10,
+                rate_limiter=ratio(4.0, 2, 8.0),
+                max_times_sampled=7,
+            ),
+            reverb.Table(
+                'other',
+                reverb.selectors.Prioritized(0.25),
+                reverb.selectors.Fifo(),
+                max_size=20,
+                rate_limiter=ratio(4.0, 2, 8.0),
+            ),
+        ],
+    )
+    args = ['--checkpoint_dir=checkpoint', '--checkpoint_root=root']
+    server, port = self._start(
+        *args,
+        '--max_size=500',
+        '--max_size=pairs=300',
+        '--sampler=pairs=prioritized:0.5',
+        '--max_times_sampled=other=1',
+        '--rate_limiter=other=min_size:3',
+        '--checkpoint_at_end',
+    )
+    infos = reverb.Client(f'localhost:{port}').server_info(30)
+    pairs, other = infos['pairs'], infos['other']
+    self.assertEqual([pairs.max_size, other.max_size], [300, 500])
+    self.assertEqual(pairs.sampler_options.prioritized.priority_exponent, 0.5)
+    self.assertEqual(other.sampler_options.prioritized.priority_exponent, 0.25)
+    self.assertTrue(pairs.remover_options.lifo)
+    self.assertEqual([pairs.max_times_sampled, other.max_times_sampled], [7, 1])
+    limits = pairs.rate_limiter_info
+    # By the definition of SampleToInsertRatio: 4 * 2 -/+ 8.
+    self.assertEqual(
+        [limits.samples_per_insert, limits.min_size_to_sample], [4, 2]
+    )
+    self.assertEqual([limits.min_diff, limits.max_diff], [0, 16])
+    self.assertEqual(other.rate_limiter_info.min_size_to_sample, 3)
+    self.assertEqual([pairs.current_size, other.current_size], [6, 6])
+    self._stop(server, signal.SIGTERM)
+    # A checkpoint in the root, too.
+    server, port = self._start(
+        *args, '--sampler=max_heap', '--rate_limiter=queue:400'
+    )
+    infos = reverb.Client(f'localhost:{port}').server_info(30)
+    for info in infos['pairs'], infos['other']:
+      self.assertEqual(info.current_size, 6)
+      self.assertFalse(info.sampler_options.heap.min_heap)
+      self.assertEqual(info.sampler_options.WhichOneof('distribution'), 'heap')
+      self.assertEqual(info.rate_limiter_info.max_diff, 400)
+    self.assertEqual(infos['pairs'].max_size, 300)
+    self._stop(server, signal.SIGTERM)
+
+  @pytest.mark.long
+  def test_overrides_that_are_not_valid(self):
+    write.write_reverb_checkpoint(
+        loading.load_episodes(self._data),
+        f'{self._folder}/checkpoint',
+        items.TableItems('pairs'),
+    )
+    for flag, code, message in (
+        ('--max_size=pairs=5', 1, 'max_size is 5, and the data has 6'),
+        ('--sampler=piars=fifo', 1, 'piars'),
+        ('--max_size=0', 2, '--max_size=0 is not valid: expected an integer'),
+        ('--sampler=prioritized', 2, 'prioritized takes 1 value after a colon'),
+        ('--rate_limiter=mni_size:3', 2, 'expected one of min_size, queue'),
+    ):
+      result = programs.run(
+          'serve',
+          '--checkpoint_dir=checkpoint',
+          flag,
+          BUILD_WORKING_DIRECTORY=self._folder,
+      )
+      self.assertEqual(result.returncode, code, flag)
+      self.assertIn(message, result.stderr)
+      self.assertNotIn('Traceback', result.stderr)
 
 
 def _scrape(port):

@@ -1,6 +1,10 @@
 """Holds statistics to those that numpy computes of all data."""
 
 import dataclasses
+import functools
+import json
+import operator
+import os
 
 from absl.testing import parameterized
 import numpy as np
@@ -11,6 +15,7 @@ import tree
 from rlds2reverb.episodes import paths
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
+from rlds2reverb.transforms import normalization
 from tests import golden
 from tests import ways
 
@@ -110,10 +115,10 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         sample_size=1000,
     )
     self._assert_field(
-        found.whole.fields['observation'], rows.astype(np.float64)
+        found.combined.fields['observation'], rows.astype(np.float64)
     )
     for one, data in (
-        (found.whole, rows),
+        (found.combined, rows),
         (found.by_dataset['a'], rows[:5000]),
         (found.by_dataset['b'], rows[5000:]),
     ):
@@ -132,7 +137,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     datasets = {name: golden.batched(part) for name, part in parts.items()}
     found = compute.compute_statistics(datasets, quantiles=_LEVELS)
     everything = sum(parts.values(), [])
-    self._assert_all(found.whole, everything, _LEVELS)
+    self._assert_all(found.combined, everything, _LEVELS)
     self.assertEqual(list(found.by_dataset), list(parts))
     for name, part in parts.items():
       self._assert_all(found.by_dataset[name], part, _LEVELS)
@@ -182,7 +187,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
       data = golden.batched(episodes, golden.stacked_spec(ways.FIVE))
       found = compute.compute_statistics({'a': data, 'b': data})
       merged = results.merge_statistics(found.by_dataset)
-      for one in found.whole, merged:
+      for one in found.combined, merged:
         self.assertEqual((one.num_episodes, one.num_steps), (2 * count,) * 2)
         self.assertEqual(one.num_transitions, 0)
         self.assertAllEqual(one.fields['action'].mean, [np.nan] * 2)
@@ -194,7 +199,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     for one in data, data.map(lambda episode: episode):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError,
-          r'must have a row for every step.*unused:\] \[1\]',
+          r'must have the same number of steps.*unused:\] \[1\]',
       ):
         compute.compute_statistics(one, ['observation'])
 
@@ -221,6 +226,113 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
       compute.compute_statistics({})
     with self.assertRaisesRegex(ValueError, 'There are no statistics'):
       results.merge_statistics({})
+
+
+def _in_memory(episode):
+  return tf.data.Dataset.from_tensors({'steps': episode})
+
+
+class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
+
+  def _files(self, directory):
+    return [
+        name for name in os.listdir(directory) if name.startswith('statistics')
+    ]
+
+  def test_computed_once_for_each_pipeline(self):
+    directory = self.create_tempdir().full_path
+    data = _in_memory(ways.FIVE)
+
+    def read(data=data, **kwargs):
+      return compute.cached_statistics(data, directory, **kwargs)
+
+    self.assertEqual(read().returns.mean, 15)
+    (name,) = self._files(directory)
+    path = os.path.join(directory, name)
+    with open(path) as f:
+      kept = f.read()
+    with open(path, 'w') as f:
+      f.write(kept.replace('15.0', '16.0'))  # would not be there if computed
+    self.assertEqual(read().returns.mean, 16)
+    # Whatever differs is computed again.
+    for scale in (1.0, 100.0):
+
+      def change(episode, scale=scale):
+        steps = episode['steps']
+        return {'steps': {**steps, 'action': steps['action'] * scale}}
+
+      found = read(data.map(change), identity=['train'])
+      self.assertAllClose(
+          found.fields['action'].std, scale * ways.FIVE['action'][:-1].std(0)
+      )
+    read(identity=[normalization.ScaleReward(2.0)])
+    read(fields=['reward'])
+    with open(os.path.join(directory, 'dataset_info.json'), 'w') as f:
+      f.write('{"version": "2.0.0"}')
+    self.assertEqual(read().returns.mean, 15)
+    self.assertLen(self._files(directory), 6)
+
+  def test_what_cannot_be_known_is_computed_anew(self):
+    directory = self.create_tempdir().full_path
+    episodes = [ways.FIVE]
+    rlds_data = golden.stacked(episodes)  # from a generator
+    for episode, expected in ((ways.FIVE, 15), (ways.THREE, 60)):
+      episodes[0] = episode
+      with self.assertLogs('absl', 'WARNING') as logs:
+        found = compute.cached_statistics(rlds_data, directory)
+      self.assertEqual(found.returns.mean, expected)
+      self.assertIn('may differ the next time', logs.output[0])
+      self.assertIn('PyFunc', logs.output[0])
+    self.assertEmpty(self._files(directory))
+
+  def test_values_that_are_nested_too_deeply(self):
+    path = self.create_tempfile(content='[' * 5000 + ']' * 5000).full_path
+    with self.assertRaisesRegex(OSError, f'{path} is damaged: .*nested too'):
+      compute.load_statistics(path)
+
+  @parameterized.parameters(
+      (('num_episodes',), -4, 'num_episodes must be an integer of at least 0'),
+      (('num_episodes',), 3, 'add up to num_episodes, but are 1 of 3'),
+      (('num_steps',), '6', 'num_steps must be an integer'),
+      (('num_steps',), None, 'num_steps must be an integer'),
+      (('num_steps',), 1, 'num_transitions is 5, but num_steps is 1'),
+      (('num_truncated',), True, 'num_truncated must be an integer'),
+      (('num_terminal',), 2**40, 'add up'),
+      (('returns', 'count'), 1.5, 'count of returns must be numbers'),
+      (('lengths', 'not_finite'), -1, 'not_finite of lengths must not be neg'),
+      (('fields', 'reward', 'std'), -0.5, "std of the field 'reward' must not"),
+      (('fields', 'reward', 'mean'), [1.0, 2.0], r'shape \[\], as count'),
+      (('fields', 'reward', 'max'), '', "max of the field 'reward' must be"),
+      (('fields', 'reward', 'max'), -1e9, "min of the field 'reward' is above"),
+      (('fields', 'reward', 'dtype'), 'number', 'number'),
+      (('fields', 'reward', 'quantiles', '0.5'), None, 'quantile 0.5 of'),
+      (('fields', 'reward', 'quantiles', 'x'), 1.0, 'float'),
+      (('fields', 'reward', 'count'), 2**70, 'count of'),
+  )
+  def test_statistics_that_cannot_be(self, keys, value, error):
+    found = compute.compute_statistics(golden.stacked([ways.FIVE]))
+    path = self.create_tempfile(content=results.to_json(found)).full_path
+    self.assertEqual(compute.load_statistics(path), found)
+    content = json.loads(results.to_json(found))
+    functools.reduce(operator.getitem, keys[:-1], content)[keys[-1]] = value
+    with open(path, 'w', encoding='utf-8') as f:
+      json.dump(content, f)
+    with self.assertRaisesRegex(OSError, f'{path} is damaged: .*{error}'):
+      compute.load_statistics(path)
+
+  def test_the_newest_version_is_found(self):
+    directory = self.create_tempdir().full_path
+    for version in '1.0.0', '2.0.0', '10.0.0':
+      os.mkdir(os.path.join(directory, version))
+      path = os.path.join(directory, version, 'dataset_info.json')
+      with open(path, 'w') as f:
+        f.write(f'{{"version": "{version}"}}')
+    compute.cached_statistics(_in_memory(ways.FIVE), directory)
+    newest = os.path.join(directory, '10.0.0')
+    self.assertEmpty(self._files(directory))
+    self.assertLen(self._files(newest), 1)
+    with self.assertRaises(FileNotFoundError):
+      compute.cached_statistics(golden.stacked([ways.FIVE]), '/no/where')
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from unittest import mock
+import zlib
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -15,7 +16,6 @@ from rlds2reverb.replay import opening
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.store import folders
-from rlds2reverb.store import layout
 from rlds2reverb.store import rows
 from tests.replay.local import cuts
 
@@ -32,17 +32,17 @@ class FoldersTest(parameterized.TestCase):
 
   def write(self, folder, base=0):
     columns = [
-        layout.Column(('n',), 'int64', ()),
-        layout.Column(('s',), 'string', ()),
+        rows.Column(('n',), 'int64', ()),
+        rows.Column(('s',), 'string', ()),
     ]
-    writer = rows.StoreWriter(layout.RowLayout(columns), folder)
+    writer = rows.StoreWriter(rows.RowLayout(columns), folder)
     for begin, end in ((0, 2), (2, 7)):
       numbers = np.arange(begin, end) + base
       writer.append([numbers, np.array([b'%d' % n for n in numbers], object)])
     return writer.finish({'a': [1, None]}, {'x': np.arange(3)}, rows.INDEX)
 
   def shown(self, store):
-    leaves = store.with_strings(store.read(np.array([5, 0]), 2))
+    leaves = store.with_strings(store.gather(np.array([5, 0]), 2))
     self.assertEqual(store.meta, {'a': [1, None]})
     self.assertEqual(store.arrays['x'].tolist(), [0, 1, 2])
     return [leaf.tolist() for leaf in leaves]
@@ -77,6 +77,18 @@ class FoldersTest(parameterized.TestCase):
         json.dump({**marker, **change}, f)
       with self.assertRaisesRegex(OSError, message):
         folders.read_marker(folder)
+    deep = '[' * 5000 + ']' * 5000
+    for text in deep, json.dumps(
+        {
+            **marker,
+            'content': deep,
+            'checksum': zlib.crc32(deep.encode()),
+        }
+    ):
+      with open(path, 'w', encoding='utf-8') as f:
+        f.write(text)
+      with self.assertRaisesRegex(OSError, f'{path} is damaged: .*nested too'):
+        folders.read_marker(folder)
     for name in 'prepared_frames.json', 'random_access.json':
       old = self.create_tempdir()
       old.create_file(name)
@@ -86,8 +98,8 @@ class FoldersTest(parameterized.TestCase):
   @mock.patch.object(folders, 'BLOCK_BYTES', 4096)
   def test_a_file_of_many_blocks(self):
     folder = self.create_tempdir().full_path
-    column = layout.Column(('x',), 'uint8', [4096])
-    writer = rows.StoreWriter(layout.RowLayout([column]), folder)
+    column = rows.Column(('x',), 'uint8', [4096])
+    writer = rows.StoreWriter(rows.RowLayout([column]), folder)
     blocks = np.repeat(np.arange(70, dtype=np.uint8), 4096)
     writer.append([blocks.reshape([70, 4096])])
     writer.finish({}, {})
@@ -145,7 +157,7 @@ class FoldersTest(parameterized.TestCase):
         lambda folder: make(data, directory=folder).store,
     )
     read = lambda store: store.rows.with_strings(
-        store.rows.read(np.arange(26), 2)
+        store.rows.gather(np.arange(26), 2)
     )
     expected = read(expected.store)
     rng = np.random.default_rng(0)

@@ -6,7 +6,6 @@ import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.store import items
-from rlds2reverb.store import layout
 from rlds2reverb.store import rows
 from tests.replay.local import cuts
 
@@ -16,10 +15,10 @@ _ENDS = [end.value for end in windows_lib.EndOfEpisode]
 def _store(count):
   """Returns rows that show their numbers from 1 up, and a string of it."""
   columns = [
-      layout.Column(('n',), 'int64', ()),
-      layout.Column(('s',), 'string', ()),
+      rows.Column(('n',), 'int64', ()),
+      rows.Column(('s',), 'string', ()),
   ]
-  writer = rows.StoreWriter(layout.RowLayout(columns))
+  writer = rows.StoreWriter(rows.RowLayout(columns))
   numbers = np.arange(1, count + 1)
   writer.append([numbers, np.array([b'%d' % n for n in numbers], object)])
   return writer.finish({}, {})
@@ -40,7 +39,8 @@ class ItemIndexTest(parameterized.TestCase):
       return
     numbers = rng.permutation(index.num_items)
     store = _store(lengths.sum())
-    leaves, is_real = index.read(store, numbers, {0: -7})
+    store.padding = {0: -7}
+    leaves = index.read(store, numbers)
     shown, strings = store.with_strings(leaves)
     # Row -1 is a boundary.
     wanted = np.array([expected[number] for number in numbers])
@@ -49,8 +49,8 @@ class ItemIndexTest(parameterized.TestCase):
         strings.tolist(),
         [[b'%d' % (r + 1) if r >= 0 else b'' for r in item] for item in wanted],
     )
-    if is_real is not None and end != 'repeat_last':
-      np.testing.assert_array_equal(is_real, wanted >= 0)
+    if end != 'repeat_last':
+      np.testing.assert_array_equal(index.is_data(numbers), wanted >= 0)
     episode, start = index.episode_and_start(numbers)
     first = np.cumsum(lengths) - lengths
     if end == 'cross':
@@ -60,7 +60,7 @@ class ItemIndexTest(parameterized.TestCase):
   def test_whole_episodes(self):
     lengths = np.array([3, 1, 2])
     index = items.ItemIndex(items.find_episodes(lengths, None), None)
-    found = [index.read(_store(6), np.array([k]), {})[0][0] for k in range(3)]
+    found = [index.read(_store(6), np.array([k]))[0] for k in range(3)]
     self.assertEqual(
         [each.tolist() for each in found], [[[1, 2, 3]], [[4]], [[5, 6]]]
     )

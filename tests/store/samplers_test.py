@@ -1,14 +1,11 @@
 """Samplers: the contract, and frequencies at fixed seeds."""
 
-from unittest import mock
-
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
-from rlds2reverb.store import weighted
+from rlds2reverb.store import sum_tree
 from tests.replay.local import cuts
 
 _PROCESS = samplers.Process(0)
@@ -18,12 +15,11 @@ def _items(num_items, **settings):
   return cuts.make_store(num_items, **settings).make_items()
 
 
-def _draw(sampler, items, batch_size, numbers, process=_PROCESS, per_group=1):
+def _draw(sampler, items, batch_size, numbers, process=_PROCESS):
   """Returns the items of batches, lists."""
   sampler.batch_size(items, process, batch_size)
   draw = sampler.bind(items, process)
-  groups = [draw(number, per_group, batch_size).items for number in numbers]
-  return [batch.tolist() for group in groups for batch in group]
+  return [draw(number, batch_size).items.tolist() for number in numbers]
 
 
 class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
@@ -32,45 +28,45 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
       ('uniform', samplers.Uniform(), [1 / 7] * 7, {}),
       (
           'episode',
-          weighted.Weighted(by='episode'),
+          samplers.Weighted(by='episode'),
           [1 / 12] * 4 + [1 / 3] + [1 / 6] * 2,
           {},
       ),
       (
           'weights of episodes',
-          weighted.Weighted([3, 1, 0], by='episode'),
+          samplers.Weighted([3, 1, 0], by='episode'),
           [3 / 16] * 4 + [1 / 4, 0, 0],
           {},
       ),
       (
           'weights by a function',
-          weighted.Weighted(lambda e: e.undiscounted_return, by='episode'),
+          samplers.Weighted(lambda e: e.undiscounted_return, by='episode'),
           [3 / 16] * 4 + [1 / 4, 0, 0],
           dict(returns=[6, 100, 2, 0]),
       ),
       (
           'priorities',
-          weighted.Weighted(),
+          samplers.Weighted(),
           np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
           dict(priorities=[0, 1, 0, 2, 5, 2, 0]),
       ),
       (
           'weights of items',
-          weighted.Weighted([0, 1, 0, 2, 5, 2, 0]),
+          samplers.Weighted([0, 1, 0, 2, 5, 2, 0]),
           np.array([0, 1, 0, 2, 5, 2, 0]) / 10,
           {},
       ),
   )
   def test_frequencies(self, sampler, probabilities, settings):
     items = _items([4, 0, 1, 2], **settings)
-    drawn = sampler.bind(items, samplers.Process(0, (1, 0)))(3, 1, 20000)
-    [found] = drawn.items
+    drawn = sampler.bind(items, samplers.Process(0, (1, 0)))(3, 20000)
+    found = drawn.items
     probabilities = np.array(probabilities)
     cuts.assert_frequencies(
         self, np.bincount(found, minlength=7), probabilities
     )
     self.assertAllClose(
-        np.broadcast_to(drawn.probability, [1, 20000])[0],
+        drawn.probability,
         probabilities[found],
         rtol=1e-12,
     )
@@ -84,13 +80,42 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_weights_of_some_items(self):
     store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
     items = store.top_episodes(2).make_items()
-    [found] = _draw(weighted.Weighted(), items, 20000, [0])
+    [found] = _draw(samplers.Weighted(), items, 20000, [0])
     cuts.assert_frequencies(self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2])
     # Of weights that are all in one item, nothing else is drawn.
     weights = np.eye(1, 1000, 500)[0] * 1e-300
     items = _items([1000], priorities=weights)
-    [found] = _draw(weighted.Weighted(), items, 5000, [0])
+    [found] = _draw(samplers.Weighted(), items, 5000, [0])
     self.assertEqual(set(found), {500})
+
+  @parameterized.product(
+      scale=[1e-323, 1e-310, 1e-200, 1e200, 4e307], by=['item', 'episode']
+  )
+  def test_sums_neither_overflow_nor_vanish(self, scale, by):
+    # Weights 1, 3, 0, 4 and 0, of items or of episodes.
+    weights = np.array([1, 3, 0, 4, 0]) * scale
+    weights[4] = 0
+    items = _items([1] * 5)
+    drawn = samplers.Weighted(weights, by=by).bind(items, _PROCESS)(0, 20000)
+    # The least of them have one digit.
+    probabilities = weights / scale
+    probabilities /= probabilities.sum()
+    cuts.assert_frequencies(
+        self, np.bincount(drawn.items, minlength=5), probabilities
+    )
+    self.assertAllClose(drawn.probability, probabilities[drawn.items])
+
+  def test_sources_need_batches_of_several_data_sets(self):
+    with self.assertRaisesRegex(ValueError, 'random_access.Batches'):
+      samplers.Weighted({'a': 1.0}, by='source').bind(_items([5]), _PROCESS)
+    for weights, by in (
+        (None, 'source'),
+        ([1.0], 'source'),
+        ({'a': 1.0}, 'item'),
+        ({'a': 1.0}, 'episode'),
+    ):
+      with self.assertRaisesRegex(ValueError, 'must be a dict from the names'):
+        samplers.Weighted(weights, by=by)
 
 
 class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
@@ -120,16 +145,12 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     # Every item once an epoch; or not always the same ones are left out.
     self.assertEqual(bool(left_out), drop_last)
 
-  @parameterized.parameters((12, 3, False), (13, 4, True), (16, 16, False))
-  def test_groups_of_batches_are_the_same_batches(self, count, size, drop_last):
-    items, sampler = _items([count]), samplers.WithoutReplacement(drop_last)
-    # Whether an order is kept as an array makes no difference, either.
-    with mock.patch.object(samplers, '_KEPT_ORDER', 0):
-      one_by_one = _draw(sampler, items, size, range(20))
-    draw, found = sampler.bind(items, _PROCESS), []
-    while len(found) < 20:
-      found += draw(len(found), 5, size).items.tolist()
-    self.assertEqual(found[:20], one_by_one)
+  def test_all_orders_are_equally_likely(self):
+    args = samplers.WithoutReplacement(), _items([4]), 4
+    orders = np.array(_draw(*args, range(2000)))
+    orders, counts = np.unique(orders, axis=0, return_counts=True)
+    self.assertLen(orders, 24)
+    cuts.assert_frequencies(self, counts, [1 / 24] * 24)
 
   @parameterized.parameters((2, 400), (17, 1000), (1000, 200))
   def test_orders(self, count, epochs):
@@ -159,9 +180,9 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
       samplers.Uniform(),
-      weighted.Weighted(by='episode'),
-      weighted.Weighted(),
-      prioritized.Prioritized(),
+      samplers.Weighted(by='episode'),
+      samplers.Weighted(),
+      sum_tree.Prioritized(),
       samplers.WithoutReplacement(),
   )
   def test_draws_depend_on_seed_data_set_worker_and_number(self, sampler):
@@ -202,18 +223,18 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
 class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(
-      ('item', [1, -1, 1], 'item 1 is -1'),
-      ('item', [np.inf, 1, 1], 'item 0 is inf'),
+      ('item', [1, -1, 1], 'item 1 has -1'),
+      ('item', [np.inf, 1, 1], 'item 0 has inf'),
       ('item', [0, 0, 0], 'All weights are 0'),
       ('item', [1, 1], r'3 items.*\(2,\)'),
-      ('episode', [1, -1], 'episode 1 is -1'),
+      ('episode', [1, -1], 'episode 1 has -1'),
       ('episode', [1, 1, 1], r'2 episodes.*\(3,\)'),
       ('frame', None, 'by must be one of'),
   )
   def test_weights(self, by, weights, message):
     # The episode that has no items has no weight.
     with self.assertRaisesRegex(ValueError, message):
-      weighted.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
+      samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
 
   def test_other_arguments(self):
     with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):

@@ -38,14 +38,14 @@ class EnvironmentsTest(absltest.TestCase):
     ]
     np.testing.assert_array_equal(starts[0], starts[1])
     self.assertNotAlmostEqual(starts[0][0], starts[2][0])
-    with self.assertRaisesRegex(ValueError, 'no gym environment'):
+    with self.assertRaisesRegex(ValueError, 'no Gym environment'):
       environments.make_environment('Nothing-v9', 0)
 
   def test_lists_each_difference_of_the_data(self):
     directory = os.path.join(self.create_tempdir().full_path, 'data')
     recording.record_episodes('CartPole-v1', directory, 1, max_steps=3)
     data = loading.load_episodes(directory)
-    time_step_spec, action_spec = environments.specs_of('CartPole-v1', data)
+    time_step_spec, action_spec = environments.get_specs('CartPole-v1', data)
     self.assertEqual(time_step_spec.observation.shape, [4])
     self.assertEqual(action_spec.maximum, 1)
     with self.assertRaisesRegex(
@@ -54,7 +54,7 @@ class EnvironmentsTest(absltest.TestCase):
         r' environment; observation is float32 \(4,\) in the data, and'
         r' float32 \(3,\)',
     ):
-      environments.specs_of('Pendulum-v1', data)
+      environments.get_specs('Pendulum-v1', data)
 
 
 if __name__ == '__main__':

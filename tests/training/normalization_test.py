@@ -72,11 +72,11 @@ class NormalizationTest(tf.test.TestCase):
       self.assertAllEqual(episode['steps']['action'], [1, 0, 1, 0])
     spec = ts.time_step_spec(_BOUNDED([2], tf.uint8, 0, 255))
     specs = spec, _BOUNDED([], tf.int64, 0, 1)
-    self.assertEqual(normalization.normalized_specs(*specs), specs)
+    self.assertEqual(normalization.normalize_specs(*specs), specs)
 
   def test_specs_of_floats(self):
     spec = _BOUNDED([2], tf.float32, -9, 9, 'o')
-    time_step, action = normalization.normalized_specs(
+    time_step, action = normalization.normalize_specs(
         ts.time_step_spec(spec), _BOUNDED([1], tf.float32, -3, 1, 'a')
     )
     self.assertNotIsInstance(time_step.observation, _BOUNDED)

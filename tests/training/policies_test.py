@@ -16,8 +16,7 @@ from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import recording
-from rlds2reverb.training import environments  # noqa: F401
-from rlds2reverb.training import policies
+from rlds2reverb.training import environments
 
 
 def _returns(environment, policy, num_episodes=5):
@@ -38,16 +37,16 @@ class ScriptedPoliciesTest(parameterized.TestCase):
 
   @parameterized.parameters('CartPole-v1', 'PositionOnlyCartPole-v1')
   def test_cart_pole_stays_up_to_the_time_limit(self, environment):
-    policy = policies.make_policy('cart_pole', environment)
+    policy = environments.make_policy('cart_pole', environment)
     self.assertEqual(_returns(environment, policy), [500.0] * 5)
 
   def test_pendulum_is_swung_up(self):
-    policy = policies.make_policy('pendulum', 'Pendulum-v1')
+    policy = environments.make_policy('pendulum', 'Pendulum-v1')
     # Uniformly random actions have -1,200; the best policies about -150.
     self.assertGreater(np.mean(_returns('Pendulum-v1', policy, 10)), -200)
 
   def test_reset_forgets_the_last_positions(self):
-    policy = policies.CartPoleController()
+    policy = environments.CartPoleController()
     start, fallen = np.array([0.0, 0.01]), np.array([0.0, -0.1])
     policy(start)
     self.assertEqual(policy(fallen), 0)
@@ -69,7 +68,9 @@ class _Constant:
 class NoisyPolicyTest(absltest.TestCase):
 
   def test_part_of_random_actions_is_drawn_for_each_episode(self):
-    policy = policies.NoisyPolicy(_Constant(), gym.spaces.Discrete(100), 0.6, 1)
+    policy = environments.NoisyPolicy(
+        _Constant(), gym.spaces.Discrete(100), 0.6, 1
+    )
     parts = []
     for _ in range(100):
       policy.reset()
@@ -79,7 +80,9 @@ class NoisyPolicyTest(absltest.TestCase):
     self.assertAlmostEqual(np.std(parts), 0.17, delta=0.04)
 
   def test_same_seed_gives_the_same_actions(self):
-    make = functools.partial(policies.make_policy, 'pendulum', 'Pendulum-v1')
+    make = functools.partial(
+        environments.make_policy, 'pendulum', 'Pendulum-v1'
+    )
     actions = []
     for seed in 5, 5, 6:
       policy = make(randomness=1.0, seed=seed)
@@ -105,7 +108,7 @@ class SavedPolicyTest(tf.test.TestCase):
     saver.save(directory)
     # The policy sees what happens, also where its action is not taken.
     environment = 'PositionOnlyCartPole-v1'
-    policy = policies.make_policy(directory, environment, randomness=0.8)
+    policy = environments.make_policy(directory, environment, randomness=0.8)
     recording.record_episodes(environment, data, 2, policy=policy, max_steps=6)
     for episode in loading.load_episodes(data):
       steps = episode['steps']
@@ -129,7 +132,7 @@ class SavedPolicyTest(tf.test.TestCase):
     with self.assertRaisesRegex(
         FileNotFoundError, 'no saved_model.pb.*Did you mean pendulum'
     ):
-      policies.make_policy('pendulun', 'Pendulum-v1')
+      environments.make_policy('pendulun', 'Pendulum-v1')
 
 
 if __name__ == '__main__':

@@ -73,7 +73,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(
       ('stacked', {'block_length': 3}, 3, None),
       ('nested', {}, None, 100),
-      ('batched', {'one_episode_blocks': True}, None, 1),
+      ('batched', {'single_episode_blocks': True}, None, 1),
       ('batched', {'block_length': 2}, 2, None),
   )
   @pytest.mark.few(2)
@@ -189,7 +189,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     reads = (
         lambda step: step['return'],
         lambda step: step.get('return', step.get('no such')),
-        lambda step: step['return'] if 'return' in step else 0,
+        lambda step: step.get('return', 0),
         lambda step: dict(step.items())['return'],
         lambda step: step.values() and step['return'],
         lambda step: step[sorted(step.keys())[-2]],
@@ -202,7 +202,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
         for episode in (golden.COMPLETE, golden.SINGLE_TERMINAL)
     ]
     data = golden.stacked(episodes)
-    spec = steps_lib.steps_spec(data.element_spec).step
+    spec = steps_lib.get_steps_spec(data.element_spec).step
     for read in (*reads, lambda step: len(list(step))):
       self.assertIn(
           'return', specs.PolicyInfo(lambda a, _: read(a), spec).fields
@@ -220,7 +220,9 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(spec, {'x': tf.TensorSpec([2], tf.float32)})
     for frame in golden.frames_of(_convert(data, info_fn)):
       self.assertAllEqual(frame.policy_info['x'], [frame.reward, 2])
-    with self.assertRaisesRegex(ValueError, 'cannot be one.*Return a tuple'):
+    with self.assertRaisesRegex(
+        ValueError, 'its elements differ.*Return a tuple'
+    ):
       _convert(data, lambda step, _: [step['reward'], step['is_last']])
 
   def test_images_of_unknown_size_and_squeezed_values(self):

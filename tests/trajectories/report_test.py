@@ -11,6 +11,8 @@ import tensorflow as tf
 import tree
 
 import rlds2reverb
+from rlds2reverb import formats
+from rlds2reverb import transforms
 from tests import golden
 
 _FORMS = golden.FORMS_AND_BATCHES
@@ -56,6 +58,82 @@ def _nans(episode):
 
 
 class ReportTest(tf.test.TestCase, parameterized.TestCase):
+
+  def test_a_pass_over_reshuffled_data_replaces_the_last_one(self):
+    lengths = [5, 2, 7, 4, 9, 3]
+    episodes = golden.make_episodes(lengths, terminal=False)
+    episodes[1]['reward'][0] = np.nan
+    data = golden.FORMS_AND_BATCHES['stacked'](episodes)
+    data = data.shuffle(6, seed=3, reshuffle_each_iteration=True)
+    keep = transforms.KeepEpisodes(min_length=4)
+    report = rlds2reverb.ConversionReport()
+    frames = _convert(transforms.transform_episodes(data, [keep]), report)
+    nan_report = rlds2reverb.ConversionReport()
+    all_frames = _convert(data, nan_report)
+    for _ in range(4):
+      self.assertEqual(sum(len(each.reward) for each in frames), 5 + 7 + 9)
+      self.assertEqual(report.removed_steps, {'KeepEpisodes': 2 + 4 + 3})
+      self.assertEqual(sum(len(each.reward) for each in all_frames), 30)
+      self.assertEqual(list(nan_report.nan_counts.values()), [1])
+
+  def test_skipped_episodes_of_reshuffled_data(self):
+    episodes = golden.make_episodes([5, 2, 7, 4, 9, 3], terminal=False)
+    episodes[2]['discount'][1] = 7
+    data = golden.FORMS_AND_BATCHES['stacked'](episodes)
+    data = data.shuffle(6, seed=3, reshuffle_each_iteration=True)
+    report = rlds2reverb.ConversionReport()
+    frames = _convert(data, report, invalid_episodes='skip')
+    for _ in range(4):
+      lengths = [len(frame.reward) for frame in frames]
+      self.assertEqual(sum(lengths), 30 - 7)
+      self.assertLen(report.skipped_episodes, 1)
+
+  @parameterized.parameters(*_FORMS)
+  @pytest.mark.few(1)
+  def test_removed_steps(self, form):
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(2, 40, 50).tolist()
+    episodes = golden.make_episodes(lengths, terminal=False)
+    invalid = lengths.index(max(lengths))
+    episodes[invalid]['discount'][:] = 1.5
+    removed = {'DropNoOps': 0, 'FrameSkip': 0, 'KeepEpisodes': 0}
+    num_frames = 0
+    for index, episode in enumerate(episodes):
+      length = lengths[index]
+      is_no_op = rng.random(length) < 0.3
+      episode['action'] = np.where(is_no_op, 0, 1).astype(np.float32)
+      left = [t for t in range(length) if not is_no_op[t] or t == length - 1]
+      removed['DropNoOps'] += length - len(left)
+      # Compose is divided, and what its operations removed is added.
+      for skip in 2, 3:
+        before = len(left)
+        left = [t for t in left[::skip] if t != left[-1]] + [left[-1]]
+        removed['FrameSkip'] += before - len(left)
+      if len(left) < 3:
+        removed['KeepEpisodes'] += len(left)
+      elif index != invalid:
+        num_frames += len(left)
+    transformed = transforms.transform_episodes(
+        golden.FORMS_AND_BATCHES[form](episodes),
+        [
+            transforms.DropNoOps(),
+            transforms.Compose(
+                [transforms.FrameSkip(2), transforms.FrameSkip(3)]
+            ),
+            transforms.KeepEpisodes(min_length=2),
+        ],
+    )
+    report = rlds2reverb.ConversionReport()
+    frames = _convert(transformed, report, invalid_episodes='skip')
+    self.assertEqual(report.removed_steps, {})
+    for _ in range(2):  # A second time changes nothing.
+      self.assertEqual(sum(len(each.reward) for each in frames), num_frames)
+      self.assertEqual(report.removed_steps, removed)
+    self.assertLen(report.skipped_episodes, 1)
+    counts = ', '.join(f'{n} by {name}' for name, n in removed.items())
+    self.assertEndsWith(
+        str(report), f'Transforms and filters removed steps: {counts}.'
+    )
 
   @parameterized.parameters(
       ('stacked', False, 1, 'step'),
@@ -160,6 +238,40 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(frames.reward, 4)
     self.assertEqual(report.nan_counts, {})
 
+  def test_the_advice_is_for_rewards_of_the_transition_into_the_last_step(
+      self,
+  ):
+    of_success = golden.make_episode([1, 1], terminal=False)
+    of_success['reward'] = np.float32([0, 1])
+    rewards = {'sparse': [0, 0, 0, 1], 'dense': [1, 2, 3, 100]}
+    flat = {
+        name: formats.load(
+            {
+                'observations': np.arange(8, dtype=np.float32),
+                'actions': np.zeros(8),
+                'rewards': np.float32([*row, *row]),
+                'terminals': np.zeros(8),
+                'timeouts': np.tile([0, 0, 0, 1], 2),
+            }
+        )
+        for name, row in rewards.items()
+    }
+    for data, advice, left_out in (
+        (golden.stacked([of_success]), True, {}),
+        (flat['sparse'], False, {0: 1, 1: 1}),
+        (flat['dense'].map(lambda episode: episode), False, {0: 100, 1: 100}),
+        (flat['dense'].take(1), False, {0: 100}),
+    ):
+      report = rlds2reverb.ConversionReport()
+      list(_convert(data, report))
+      self.assertEqual('StepMapping' in str(report), advice)
+      self.assertEqual(report.dropped_rewards, left_out)
+      if left_out:
+        self.assertIn(f'In {len(left_out)} episodes (', str(report))
+        self.assertIn('the last transition is dropped', str(report))
+        total = sum(left_out.values())
+        self.assertIn(f'{total:g} in all', str(report))
+
   def test_it_is_printed(self):
     report = rlds2reverb.ConversionReport()
     self.assertEqual(
@@ -192,10 +304,10 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
             'rlds2reverb.ConversionRules(terminal_discount="transition")), or'
             ' to rlds2reverb-convert --terminal_discount=transition, which'
             ' makes it 0.',
-            'In 1 episodes (the first is episode 0) the last step has a reward,'
-            ' 30 in all. No transition has it, so no learner sees it.'
-            ' StepMapping(last_reward="transition") moves it onto the'
-            ' transition into that step.',
+            # Moving it would add two rewards.
+            'In 1 episodes (the first is episode 0) the last transition is'
+            ' dropped, because its next observation is not in the data. Their'
+            ' last steps have its reward, 30 in all, which no learner sees.',
             'The data holds NaN: 2 in reward. ConversionRules(nan="invalid")'
             ' makes that an error.',
             'Skipped 12 invalid episodes. The first: An episode must have a'
@@ -286,7 +398,7 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
         )
     no_type("but is 'reward'", _call, data, 'reward')
     no(
-        'they differ. Pass it in one',
+        'they differ. Pass it once',
         _call,
         data,
         print,

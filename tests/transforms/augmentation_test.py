@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.arrays import augmentation as arrays
-from rlds2reverb.transforms import augmentation
+from rlds2reverb.transforms import images
 
 _SETTINGS = {
-    'octo': augmentation.Augmentation.OCTO,
-    'openvla': augmentation.Augmentation.OPENVLA,
+    'octo': images.Augmentation.OCTO,
+    'openvla': images.Augmentation.OPENVLA,
 }
 # What `augment_image` of dlimp 0.0.1 (ad72ce3a) makes of `_smooth` and of
 # `_noisy`, with TensorFlow 2.15.1 and the settings of Octo and of OpenVLA: the
@@ -37,7 +37,7 @@ def _noisy():
 
 
 def _augment(image, settings, seed):
-  found = augmentation.augment_images({'x': image}, ['x'], settings, seed=seed)
+  found = images.augment_images({'x': image}, ['x'], settings, seed=seed)
   return found['x'].numpy()
 
 
@@ -62,7 +62,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
         {'saturation': (0.2, 1.8)},
         {'hue': 0.3},
     ):
-      settings = augmentation.Augmentation(**changes)
+      settings = images.Augmentation(**changes)
       for seed in (5, 6), (-1, 2**40):
         expected = _augment(window, settings, seed)
         self.assertEqual(expected.dtype, np.float32)
@@ -76,9 +76,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
     frames = tf.data.Dataset.from_tensors({'a': window, 'b': window}).repeat(2)
 
     def augment(index, frame):
-      return augmentation.augment_images(
-          frame, ['a', 'b'], settings, seed=(7, index)
-      )
+      return images.augment_images(frame, ['a', 'b'], settings, seed=(7, index))
 
     found = list(frames.enumerate().map(augment).as_numpy_iterator())
     for index, frame in enumerate(found):
@@ -92,10 +90,10 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotAllEqual(found[0]['a'], found[1]['a'])
 
   @parameterized.parameters(
-      (lambda s: augmentation.Augmentation(contrast=(1.2, 0.8)), 'contrast mu'),
+      (lambda s: images.Augmentation(contrast=(1.2, 0.8)), 'contrast mu'),
       (lambda s: _augment(np.zeros([4, 4]), s, 0), 'x must be images'),
       (
-          lambda s: augmentation.augment_images({}, 'x', s, seed=0),
+          lambda s: images.augment_images({}, 'x', s, seed=0),
           r"Write \['x'\]",
       ),
       (
@@ -105,7 +103,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_bad_arguments(self, call, message):
     with self.assertRaisesRegex(ValueError, message):
-      call(augmentation.Augmentation(hue=0.1))
+      call(images.Augmentation(hue=0.1))
 
 
 class DropImagesTest(tf.test.TestCase):
@@ -116,10 +114,8 @@ class DropImagesTest(tf.test.TestCase):
     names = [*'abc', 'gone']
 
     def count(index):
-      dropped = augmentation.drop_images(frame, names, 0.6, seed=(1, index))
-      kept = augmentation.drop_images(
-          frame, names, 1.0, seed=(1, index), kept='b'
-      )
+      dropped = images.drop_images(frame, names, 0.6, seed=(1, index))
+      kept = images.drop_images(frame, names, 1.0, seed=(1, index), keep='b')
       return [
           tf.stack([tf.reduce_max(nest[name]) for name in names])
           for nest in (dropped, kept)
@@ -137,12 +133,12 @@ class DropImagesTest(tf.test.TestCase):
   def test_none_and_all(self):
     frame = {'a': tf.ones([2]), 'b': tf.ones([2])}
     for probability, total in (0.0, 2), (1.0, 1):
-      found = augmentation.drop_images(frame, ['a', 'b'], probability, seed=3)
+      found = images.drop_images(frame, ['a', 'b'], probability, seed=3)
       self.assertAllEqual(found['a'] + found['b'], [total] * 2)
-    with self.assertRaisesRegex(ValueError, 'kept must be one of'):
-      augmentation.drop_images(frame, ['a'], 0.5, seed=3, kept='b')
+    with self.assertRaisesRegex(ValueError, 'keep must be one of'):
+      images.drop_images(frame, ['a'], 0.5, seed=3, keep='b')
     with self.assertRaisesRegex(ValueError, 'probability must be'):
-      augmentation.drop_images(frame, ['a'], 1.5, seed=3)
+      images.drop_images(frame, ['a'], 1.5, seed=3)
 
 
 if __name__ == '__main__':

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.arrays import constants
+from rlds2reverb.arrays import normalization as arrays_lib
 from rlds2reverb.datasets import mixtures
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
-from rlds2reverb.transforms import thinning
 from tests import golden
 from tests import ways
 
@@ -26,7 +25,7 @@ from tests import ways
 class _AddReward(base.EpisodeTransform):
   """As a user writes one; `amounts` is an array, for a tricky equality."""
 
-  amounts: constants.Numbers
+  amounts: arrays_lib.Numbers
 
   def transform(self, steps):
     return {**steps, 'reward': steps['reward'] + tf.reduce_sum(self.amounts)}
@@ -140,7 +139,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
               _COMPOSE(
                   [
                       _KEEP(min_length=2),
-                      _COMPOSE([thinning.FrameSkip(2), _AddReward(2.0)]),
+                      _COMPOSE([filters.FrameSkip(2), _AddReward(2.0)]),
                       # The returns are 52 and 134.
                       _COMPOSE([_SCALE(2.0), _KEEP(min_return=60.0)]),
                   ]
@@ -170,20 +169,20 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], ways.FIVE)
     made = applying.transform_episodes(
         golden.batched([none, ways.FIVE, ways.THREE, none], batch_size=4),
-        [_AddReward(1.0), thinning.FrameSkip(2), _KEEP(max_length=2)],
+        [_AddReward(1.0), filters.FrameSkip(2), _KEEP(max_length=2)],
     )
     self.assertLen(golden.assert_batches_hold(self, made), 3)
 
   @parameterized.parameters(
       ([ways.FIVE, _WRONG], [fields.SelectFields(exclude=['action'])]),
       ([ways.FIVE, ways.THREE], [_EverySecond()]),
-      ([ways.FIVE], [_EverySecond(), thinning.FrameSkip(2)]),
+      ([ways.FIVE], [_EverySecond(), filters.FrameSkip(2)]),
   )
   def test_unequal_lengths(self, episodes, transforms):
     made = applying.transform_episodes(golden.batched(episodes), transforms)
-    for found in made, data_sets.batches_of(made):
+    for found in made, episode_dataset.batches_of(made):
       with self.assertRaisesRegex(
-          tf.errors.InvalidArgumentError, 'must have a row for every step'
+          tf.errors.InvalidArgumentError, 'must have the same number of steps'
       ):
         list(found)
 
@@ -214,7 +213,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_class_of_two_methods_or_none(self):
     methods = {'transform': lambda self, steps: steps}
     with self.assertRaisesRegex(
-        TypeError, 'Both has the methods .* but must have one of them'
+        TypeError, 'Both has the methods .* but must have only one'
     ):
       type('Both', (_Draw,), methods)
     with self.assertRaisesRegex(NotImplementedError, 'None needs a method tr'):

@@ -4,8 +4,8 @@ from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import data_sets
-from rlds2reverb.episodes import outcomes
+from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
 from tests import golden
@@ -79,7 +79,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     found = list(each.as_numpy_iterator())
     # One batch has only episodes without steps.
     data = golden.in_batches(data, batch_size=2)
-    batches = list(data_sets.batches_of(data))
+    batches = list(episode_dataset.batches_of(data))
     for name, (_, expected) in _CASES.items():
       with self.subTest(name):
         self.assertAllEqual([one[name] for one in found], expected)
@@ -89,7 +89,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     count = sum(_CASES['several'][1])
     self.assertLen(golden.assert_batches_hold(self, kept), count)
     # No batch without episodes comes out.
-    for batch in data_sets.batches_of(kept):
+    for batch in episode_dataset.batches_of(kept):
       self.assertGreater(len(batch.row_splits), 1)
 
   def test_a_return_that_is_nearly_the_limit(self):
@@ -100,7 +100,11 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         [ways.make(np.zeros(1001), one, terminal=False) for one in rewards]
     )
     steps = next(iter(data))['steps']
-    total = float(outcomes.outcome(steps).undiscounted_return)
+    total = float(
+        batch_lib.compute_outcomes(
+            batch_lib.make_batch(steps)
+        ).undiscounted_return
+    )
     keep = filters.KeepEpisodes(min_return=total, max_return=total)
     kept = applying.transform_episodes(data, [keep])
     self.assertLen(golden.assert_batches_hold(self, kept), 1)

@@ -169,7 +169,7 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
       ([0, 0], 'a must be references .*int32'),
       (['a.mp4'], "'a.mp4' is not a reference"),
       (['/nowhere/a.mp4#t=1'], 'There is no video file /nowhere/a.mp4'),
-      ([f'{_TOP}#t=0', f'{_WRIST}#t=0'], 'must be of one size'),
+      ([f'{_TOP}#t=0', f'{_WRIST}#t=0'], 'must have the same size'),
       ([f'{_TOP}#t=99'], 'no frame within half a frame of 99.0000'),
   )
   def test_errors(self, references, message):

@@ -146,7 +146,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     nothing = golden.stacked([ways.FIVE]).filter(lambda episode: False)
     for data, field, message in (
         (integers, 'action', r'Only floats .* action \(int64\). Cast'),
-        (single, 'reward', 'reward cannot .* 1 episodes, with 0 trans'),
+        (single, 'reward', 'reward cannot .* 1 episodes with 0 trans'),
         (nothing, 'observation', 'observation cannot .* 0 episodes'),
     ):
       found = compute.compute_statistics(data, [field], quantiles=[0.01, 0.99])

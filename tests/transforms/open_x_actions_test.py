@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.fields import configs
-from rlds2reverb.fields import known_features
 from rlds2reverb.transforms import applying
-from rlds2reverb.transforms import rotations
+from rlds2reverb.transforms.robotics import rotations
 from tests import known_data
 from tests.transforms import octo
 
@@ -70,7 +69,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _treat(self, config):
     """Returns a random episode's steps, mapped; and transformed as well."""
-    features, *_ = known_features.known_features(config).values()
+    features, *_ = configs.load_known_features(config).values()
     episode = known_data.random_episode(features, _LENGTH, True)
     mapped = configs.load_mapping(config)(episode)
     treated = applying.Compose(configs.load_transforms(config))(mapped)

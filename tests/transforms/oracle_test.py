@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb import transforms
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from tests import golden
 from tests import ways
 from tests.transforms import octo
@@ -226,18 +226,21 @@ _SEEN = (_STATE, *(f'observation/{n}' for n in ('image', 'both/a', 'both/b')))
 _NO_OP = transforms.DropNoOps
 _CLIP = transforms.ClipField
 _FROM_STATES = functools.partial(
-    transforms.ActionsFromStates, _STATE, start=1, size=4, kept=(0, -1)
+    transforms.robotics.ActionsFromStates, _STATE, start=1, size=4, keep=(0, -1)
 )
 _ONE_LOW, _ONE_HIGH = np.array([[-9, -0.5, -9], [9, 0.25, 9]], np.float32)
 # A transform, what it does, and whether `invert` undoes it.
 _TABLE = {
-    'binarize': (transforms.BinarizeGripper(), _commands(octo.binarized)),
+    'binarize': (
+        transforms.robotics.BinarizeGripper(),
+        _commands(octo.binarized),
+    ),
     'absolute': (
-        transforms.RelativeToAbsoluteGripper(),
+        transforms.robotics.RelativeToAbsoluteGripper(),
         _commands(octo.absolute),
     ),
     'inverted_gripper': (
-        transforms.InvertGripper('x', None, closed=2.0),
+        transforms.robotics.InvertGripper('x', None, closed=2.0),
         _change(lambda x: 1 - x / 2, 'x'),
         True,
     ),
@@ -259,7 +262,10 @@ _TABLE = {
         _NO_OP(only_first=True),
         _thin(lambda steps, t: t or steps['action'][t].any()),
     ),
-    'waypoints': (transforms.ActionsFromWaypoints(_STATE), octo.waypoints),
+    'waypoints': (
+        transforms.robotics.ActionsFromWaypoints(_STATE),
+        octo.waypoints,
+    ),
     'drop_end': (transforms.DropEnd(), _drop_end),
     'mark_padding': (transforms.MarkPadding(), _mark_padding),
     'mark_actions': (transforms.MarkActions(), _mark_actions),
@@ -322,7 +328,9 @@ _TABLE = {
         _change(lambda r: (2 * r + 1).clip(-1, 0.5), 'reward'),
     ),
     'rotation': (
-        transforms.ConvertRotation('action', 0, 'euler_xyz', 'quaternion_wxyz'),
+        transforms.robotics.ConvertRotation(
+            'action', 0, 'euler_xyz', 'quaternion_wxyz'
+        ),
         _turned,
     ),
 }
@@ -349,7 +357,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     super().setUpClass()
     cls.batches = {
         has_action: list(
-            data_sets.batches_of(golden.batched(_episodes(has_action)))
+            episode_dataset.batches_of(golden.batched(_episodes(has_action)))
         )
         for has_action in (True, False)
     }
@@ -404,14 +412,14 @@ _ERRORS = (
     (
         'DropNoOps',
         dict(predicate=lambda steps: steps['x'][1:] > 0),
-        'must have a row for every step',
+        'must have the same number of steps',
     ),
     ('DropNoOps', ['actoin'], 'Did you mean action'),
     ('RelativeToAbsoluteGripper', dict(threshold=-1), 'threshold must be 0'),
     ('BinarizeGripper', ['count'], 'must be floats.*int32'),
     ('BinarizeGripper', dict(index=3), '3 numbers, but 1 are'),
-    ('BinarizeGripper', ['x'], 'must be one number a step'),
-    ('BinarizeGripper', ['chunks'], 'Cut chunks later'),
+    ('BinarizeGripper', ['x'], 'must be one number per step'),
+    ('BinarizeGripper', ['chunks'], 'Chunk actions after'),
     ('BinarizeGripper', ['observation/both'], 'one leaf, but has .*a.*b'),
     ('ActionsFromWaypoints', dict(state=_STATE, every=0), 'every must be'),
     ('MarkPadding', ['reward'], 'reward must be a dict'),
@@ -422,8 +430,8 @@ _ERRORS = (
         dict(state=_STATE, start=6, size=4),
         'has 9 numbers, but 4 are needed from number 6',
     ),
-    ('ActionsFromStates', dict(state=_STATE, kept=[3]), r'numbers \[3\]'),
-    ('ActionsFromStates', [_STATE, 'chunks'], 'Both must be vectors'),
+    ('ActionsFromStates', dict(state=_STATE, keep=[3]), r'numbers \[3\]'),
+    ('ActionsFromStates', [_STATE, 'chunks'], 'must be vectors'),
     (
         'MotionsFromPoses',
         dict(pose=_STATE, rotation='euler_xyz', frame='tool'),
@@ -442,13 +450,21 @@ _ERRORS = (
     ('RenameFields', [{'rewards': 'y'}], 'Did you mean reward'),
     ('RenameFields', [{'x': 'action'}], "'action' already"),
     ('ClipField', ['action', 0, 1, 3], 'from number 3 on'),
-    ('ClipField', ['action', [0, 1]], 'do not fit'),
+    ('ClipField', ['action', [0, 1]], 'do not broadcast'),
     ('ClipField', ['observation/words', 0, 1, 0], 'must be floats'),
-    ('ClipField', ['observation/image', -1], 'uint8, which cannot hold -1'),
-    ('ClipField', dict(field='count', high=0.5), 'int32, which cannot hold'),
-    ('ClipField', ['count', np.nan], 'int32, which cannot hold nan'),
-    ('ClipField', ['reward', 1e39], 'float32, which cannot hold .* wider'),
-    ('RelabelGoals', ['future'], "strategy must be one of.*'future'"),
+    (
+        'ClipField',
+        ['observation/image', -1],
+        'uint8, which cannot represent -1',
+    ),
+    (
+        'ClipField',
+        dict(field='count', high=0.5),
+        'int32, which cannot represent',
+    ),
+    ('ClipField', ['count', np.nan], 'int32, which cannot represent nan'),
+    ('ClipField', ['reward', 1e39], 'float32, which cannot represent .* wider'),
+    ('RelabelGoals', ['futuer'], "strategy must be one of.*'futuer'"),
     ('RelabelGoals', ['geometric'], 'needs a discount between'),
     ('RelabelGoals', dict(discount=0.9), 'needs a discount between'),
     (
@@ -471,8 +487,12 @@ _ERRORS = (
     ('DrawInstruction', [['a'], 'y', 'frame'], "'frame'"),
     ('DrawInstruction', [['reward'], 'y'], 'be a string'),
     ('DrawInstruction', [['observation/wrods'], 'y'], 'Did you mean observ'),
-    ('NormalizeField', dict(field='action', mask=[True, False]), 'do not fit'),
-    ('NormalizeField', ['count'], 'count is int32. Only floats'),
+    (
+        'NormalizeField',
+        dict(field='action', mask=[True, False]),
+        'do not broadcast',
+    ),
+    ('NormalizeField', ['count'], 'count is int32, but only floats'),
 )
 
 
@@ -480,7 +500,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_ERRORS)
   def test_errors(self, name, arguments, message):
-    make = getattr(transforms, name)
+    make = getattr(transforms, name, None) or getattr(transforms.robotics, name)
     errors = (ValueError, tf.errors.InvalidArgumentError)
     with self.assertRaisesRegex(errors, message):
       by_name = isinstance(arguments, dict)
@@ -517,7 +537,7 @@ class MoreTest(tf.test.TestCase):
 
   def test_relative_commands_undo_absolute_ones(self):
     relative = np.float32([0, 1, 0, 0, -1, 0, 1, 0])
-    gripper = transforms.RelativeToAbsoluteGripper(index=None)
+    gripper = transforms.robotics.RelativeToAbsoluteGripper(index=None)
     absolute = gripper.transform({'action': relative})['action']
     previous = np.float32([1, *absolute[:-1]])
     self.assertAllEqual(gripper.relative(absolute, previous), relative)
@@ -527,15 +547,17 @@ class MoreTest(tf.test.TestCase):
   def test_states_are_reached(self):
     state = _CASE['observation']['state']
     motions = functools.partial(
-        transforms.MotionsFromPoses, 'state', 'rotation_6d'
+        transforms.robotics.MotionsFromPoses, 'state', 'rotation_6d'
     )
     for transform in (
-        transforms.ActionsFromStates('state'),
-        transforms.ActionsFromStates('state', kind='absolute'),
+        transforms.robotics.ActionsFromStates('state'),
+        transforms.robotics.ActionsFromStates('state', kind='absolute'),
         motions(),
         motions(motion_rotation='matrix', frame='end_effector'),
     ):
-      first = transforms.ConvertRotation('state', 3, 'rotation_6d', 'matrix')
+      first = transforms.robotics.ConvertRotation(
+          'state', 3, 'rotation_6d', 'matrix'
+      )
       steps = {'state': state, 'action': np.zeros([12, 1], np.float32)}
       steps = first.invert(first.transform(steps))  # of unit length
       made = transform.transform(steps)
@@ -554,7 +576,7 @@ class MoreTest(tf.test.TestCase):
     self.assertEqual(wide['one'], pad('action', 3, 8))
     with self.assertRaisesRegex(ValueError, 'reward of the data set one must'):
       pad.to_common_width(data, 'reward')
-    with self.assertRaisesRegex(ValueError, 'it was padded is not known'):
+    with self.assertRaisesRegex(ValueError, 'size of the data is not known'):
       pad('action', width=5).invert({'action': np.zeros(5)})
 
   def test_an_inverse_of_some_fields_and_nan(self):

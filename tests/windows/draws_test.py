@@ -179,5 +179,66 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual([leaf.shape for leaf in flat.rows], [[3], [3, 2]])
 
 
+class ConcatenatedFramesTest(tf.test.TestCase):
+
+  def test_along_each_axis_as_a_loop_does(self):
+    images = np.arange(5 * 2 * 3 * 2, dtype=np.uint8).reshape(5, 2, 3, 2)
+    steps = {
+        **contract.A,
+        'observation': {'image': images[:4], 'v': (images[:4],)},
+    }
+    steps = {
+        key: value if key == 'observation' else np.asarray(value)[:4]
+        for key, value in steps.items()
+    }
+    steps['is_last'] = np.arange(4) == 3
+    for axis in -3, -2, -1, 0, 1, 2:
+      for before in 'repeat', 'zeros':
+        expected = []
+        for t in range(4):
+          frames = [
+              images[max(s, 0)] * (s >= 0 or before == 'repeat')
+              for s in range(t - 2, t + 1)
+          ]
+          expected.append(np.concatenate(frames, axis))
+        in_map = tf.data.Dataset.from_tensors(steps).map(
+            lambda steps: windows.stack_and_chunk(
+                steps, 3, before=before, frame_axis=axis  # pylint: disable=cell-var-from-loop
+            )
+        )
+        shape = list(images.shape[1:])
+        shape[axis] *= 3
+        spec = in_map.element_spec['observation']['image']
+        self.assertEqual(spec.shape[1:], shape)
+        for made in in_map:
+          observation = made['observation']
+          self.assertAllEqual(observation['image'], expected)
+          self.assertAllEqual(observation['v'][0], expected)
+          self.assertAllEqual(
+              made['observation_mask'],
+              [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
+          )
+
+  def test_next_observations_of_rows(self):
+    rows = windows.transition_rows(
+        {**contract.A, 'observation': np.arange(6.0)[:, None]}
+    )
+    made = windows.stack_and_chunk(rows, 2, frame_axis=0).columns
+    self.assertAllEqual(
+        made['observation'], [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    )
+    self.assertAllEqual(
+        made['next_observation'], [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+    )
+
+  def test_what_is_refused(self):
+    for arguments, message in (
+        ({'num_actions': 2, 'frame_axis': 0}, 'needs num_frames'),
+        ({'num_frames': 2, 'frame_axis': -1}, 'observation has 0 axes'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        windows.stack_and_chunk(contract.A, **arguments)
+
+
 if __name__ == '__main__':
   tf.test.main()

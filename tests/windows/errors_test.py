@@ -121,7 +121,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     no('takes the Chunks.*dict', windows.split_burn_in, {}, 1)
     no('takes the Chunks.*Rows', windows.split_burn_in, _rows(_A), 1)
     no('at least 6 rows', _burn_in, 2, 2)
-    no('burn_in must be an integer of 0', _burn_in, -1)
+    no('burn_in must be an integer from 0', _burn_in, -1)
     no('n_step must be a positive', _burn_in, 1, 0)
     no(
         'action/0 has 4 rows, and the mask has 5',
@@ -170,7 +170,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         agent_steps='action',
     )
     no(
-        'TransitionRows do not say',
+        'TransitionRows do not contain',
         _to_fragments,
         _rows_of_agents(),
         4,
@@ -200,7 +200,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     # Views.
     for shift in ('3', '-3:x', '1:2:3:4', [], [1.5], [True]):
       no('a range such as', _view, shift=shift)
-    no('backwards', _view, shift='2:0')
+    no('range is empty', _view, shift='2:0')
     no('Did you mean reward', _view, data_col='rewards')
     no('batch_repeat_value', _view, batch_repeat_value=0)
     no('is float64', _view, space=tf.TensorSpec([], tf.float64))
@@ -298,7 +298,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         (windows.sample_slices(rows, (1, 2), 7), 'It is a Slices'),
         (tf.range(7), 'It is a .*Tensor'),
         ([_A], 'It is a list'),
-        ({'steps': _A}, 'whole episode.*its steps are needed'),
+        ({'steps': _A}, 'is an episode.*its steps are needed'),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
         function(wrong)

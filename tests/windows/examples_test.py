@@ -36,6 +36,12 @@ _OCTO = {
 _WHOLE_ZEROS = {**_A, 'discount': np.int32([[1], [1], [1], [1], [0], [0]])}
 
 
+def _chopped(lengths, max_length=None):
+  rows = tf.range(1, sum(lengths) + 1)
+  flat = windows.FlatRows.of(rows, lengths=lengths, states=10 * rows)
+  return windows.chop_into_sequences(flat, max_length)
+
+
 def _unroll(steps, *cut, **kwargs):
   cut = windows_lib.Windows(*cut)
   return windows.unroll(steps, cut, state='observation', **kwargs)
@@ -161,6 +167,28 @@ _EXAMPLES = {
             windows.FlatRows.of(tf.zeros([0, 2]), lengths=[])
         )._asdict(),
         {'rows': np.zeros([0, 0, 2]), 'seq_lens': [], 'mask': np.zeros([0, 0])},
+    ),
+    'chop_episodes_without_rows': (
+        lambda: _chopped([0, 2, 0, 1, 0])._asdict(),
+        {
+            'rows': '0 0; 1 2; 0 0; 3 0; 0 0',
+            'initial_state': '0 10 0 30 0',
+            'seq_lens': '0 2 0 1 0',
+            'mask': '0 0; 1 1; 0 0; 1 0; 0 0',
+        },
+    ),
+    'chop_only_episodes_without_rows': (
+        lambda: _chopped([0, 0])._asdict(),
+        {
+            'rows': np.zeros([2, 0]),
+            'initial_state': '0 0',
+            'seq_lens': '0 0',
+            'mask': np.zeros([2, 0]),
+        },
+    ),
+    'chop_to_a_length': (
+        lambda: _chopped([0, 3, 0], 2)._asdict(),
+        {'rows': '1 2; 3 0', 'initial_state': '10 30', 'seq_lens': '2 1'},
     ),
     'fragments_of_agent_steps': (
         lambda: _fragments(

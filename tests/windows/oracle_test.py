@@ -334,15 +334,23 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
     flat = flat._replace(states=flat.rows['state'])
     width = length or max(lengths)
     expected = []
+    some_row = next(filter(None, map(contract.transitions, _EPISODES)))[0]
     for steps in _EPISODES:
       rows = contract.transitions(steps)
-      for start in range(0, len(rows), width):
+      known = rows or [contract.zero_like(some_row)]
+      starts = range(0, len(rows), width)
+      if length is None:  # Each episode is one sequence, also without rows.
+        starts = [0]
+      for start in starts:
         places = range(start, start + width)
         mask = np.array([at < len(rows) for at in places])
+        first = contract.window(known, [start], None, 'zeros')['state']
         expected.append(
             {
-                'rows': contract.window(rows, places, None, 'zeros'),
-                'initial_state': rows[start]['state'],
+                'rows': contract.window(known, places, None, 'zeros'),
+                'initial_state': tf.nest.map_structure(
+                    lambda leaf: leaf[0], first
+                ),
                 'seq_lens': np.int32(mask.sum()),
                 'mask': mask,
             }

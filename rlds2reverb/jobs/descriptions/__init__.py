@@ -1,6 +1,5 @@
 """Descriptions of data sets: as text, as a page, for TensorBoard.
 
-`reading` reads the data once, with the statistics, what `findings` looks for in
-each episode, and `excerpts` of a few; `description` makes the description of
-it, with what `metadata` says; and `views` show it.
+`reading` reads the data once: statistics, findings and excerpts. `description`
+makes the description from these, and `views` show it.
 """

@@ -1,9 +1,11 @@
 """Reads a data set once, for its description.
 
-The numbers are those of `statistics`. Beside them, a table has a row for each
-episode, and some steps of a few episodes are kept as excerpts.
+The pass computes `statistics`, a table with a row for each episode, and
+excerpts: some steps of a few episodes, with their numbers and images.
 """
 
+import base64
+import dataclasses
 import hashlib
 import itertools
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -12,21 +14,26 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.episodes import batching
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import stacked_steps
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.jobs.descriptions import excerpts as excerpts_lib
 from rlds2reverb.jobs.descriptions import findings
-from rlds2reverb.jobs.descriptions import metadata
 from rlds2reverb.statistics import accumulation as accumulation_lib
-from rlds2reverb.statistics import leaves as leaves_lib
 from rlds2reverb.trajectories import validation
 
-_MAX_COLUMNS = 64  # of a field, that are shown
-_OUTCOMES = ('return', 'num_transitions', 'is_terminal')  # as in `Rows`
+NUM_BARS = 32  # Of histograms of returns and lengths.
+NUM_EXTREMES = 3  # Of the best, the worst, and the longest episodes.
+_MAX_COLUMNS = 64  # Shown numbers of a field.
+_MAX_STEPS = 200  # Of an excerpt.
+_MAX_FRAMES = 8
+_MAX_IMAGES = 3  # Of a step.
+_MAX_SIDE = 128  # Pixels.
+_JPEG_QUALITY = 85
+# Words in the names of fields with the task of an episode.
+_INSTRUCTIONS = ('instruction', 'language', 'task')
+_TOLERANCE = 1e-6  # How far rounding may move a number beyond its bounds.
+_OUTCOMES = ('return', 'num_transitions', 'is_terminal')  # As in `Rows`.
 # A row of `Reading.episodes`.
 _EPISODE = np.dtype(
     [
@@ -41,14 +48,31 @@ _EPISODE = np.dtype(
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+  """The bounds of a field.
+
+  Attributes:
+    low: the minimum, a number or an array of the field's shape.
+    high: the maximum.
+    source: the origin of the bounds, such as `the features of the data set`.
+    names: the names of the integers from `low` to `high`, if they have names.
+  """
+
+  low: Any
+  high: Any
+  source: str
+  names: Tuple[str, ...] = ()
+
+
 class Column(NamedTuple):
-  """One number of a field.
+  """A number of a field.
 
   Attributes:
     field: the path of the field in a step.
-    number: which of its numbers it is.
+    number: its index in the flattened field.
     name: its name, such as `reward` or `action[2]`.
-    offset: which of the numbers of all fields it is.
+    offset: its index in the concatenated numbers of all fields.
   """
 
   field: str
@@ -58,30 +82,29 @@ class Column(NamedTuple):
 
 
 class Reading:
-  """What was found in one pass over a data set.
+  """The results of one pass over a data set.
 
   Attributes:
-    spec: the spec of an episode, and as its steps that of a step, of the fields
-      that are read.
-    bounds: the bounds of fields, by name. Floats of an action that nothing
-      bounds are compared with -1 to 1, without an entry here.
-    columns: the numbers that are shown, 64 of a field at most.
-    limits: the least and greatest value of each number, float64 `[2, D]`,
-      widened a little, as numbers may have been rounded.
+    spec: the spec of an episode, with the spec of a step as its steps, of the
+      read fields.
+    bounds: the bounds of fields, by name. Floats of an action without bounds
+      are compared with -1 to 1, without an entry here.
+    columns: the numbers to show, at most 64 of a field.
+    limits: the minimum and maximum of each number, float64 `[2, D]`, with a
+      tolerance for rounding.
     statistics: the statistics of all steps.
-    samples: of each number, those that its quantiles are taken from.
+    samples: the sample of each number, for its quantiles.
     episodes: a structured array with a row for each episode: its `index` in the
       data set; `num_steps`, `num_transitions` and `return`; whether it
-      `is_terminal`; the `original`, the first episode of the same content; and
-      which of `findings.OF_EPISODES` are true of it, as `odd`. The indices are
-      in increasing order.
-    kinds: what some steps may show: a kind and a field, or None.
-    shown: how many episodes show each of these, and how many steps or numbers,
-      int64 `[2, K]`.
-    places: the first place of the least number of each column, those of the
-      greatest, and those of each kind, int64 `[2 * C + K, 2]`: the episode and
-      the step; -1 if there is none.
-    excerpts: the episodes that may be shown, by their indices.
+      `is_terminal`; the `original`, the first episode with the same content;
+      and which of `findings.OF_EPISODES` apply to it, as `odd`. The indices are
+      increasing.
+    kinds: kinds of findings in steps, each with a field or None.
+    shown: the number of episodes with each kind, and of steps or numbers, int64
+      `[2, K]`.
+    places: the first episode and step of the minimum of each column, of each
+      maximum, and of each kind, int64 `[2 * C + K, 2]`; -1 for none.
+    excerpts: candidates for excerpts, by the index of the episode.
   """
 
   def __init__(
@@ -89,7 +112,7 @@ class Reading:
       rlds_data: tf.data.Dataset,
       *,
       episode_index: Optional[str] = None,
-      bounds: Optional[Mapping[str, metadata.Bounds]] = None,
+      bounds: Optional[Mapping[str, Bounds]] = None,
       with_frames: bool = True,
       seed: int = 0,
   ):
@@ -97,26 +120,27 @@ class Reading:
 
     Args:
       rlds_data: an RLDS data set, with nested or stacked steps. Fields of
-        nested steps whose shape may differ from step to step are left out.
-      episode_index: the name of the field of an episode that holds its index in
-        the data set, int64 `[]`. By default the episodes are counted from 0.
+        nested steps with a variable shape are skipped.
+      episode_index: the episode field with the index in the data set, int64
+        `[]`. By default the episodes are counted from 0.
       bounds: the bounds of fields, by their paths in a step.
       with_frames: whether excerpts have images.
       seed: the seed of the samples.
 
     Raises:
-      ValueError: as `compute_statistics` does; or if there is no field that
-        `bounds` name, or they do not fit its shape.
+      ValueError: as `compute_statistics` does; or if a field of `bounds` does
+        not exist or has another shape.
       InvalidArgumentError: if the data cannot be read.
     """
-    self.spec = _spec_of(rlds_data.element_spec)
+    self.spec = _make_spec(rlds_data.element_spec)
     self._index, steps = episode_index, self.spec[rlds.STEPS]
-    self.spec.pop(episode_index, None)
-    self._excerpts = excerpts_lib.Excerpts(self.spec, with_frames)
+    if episode_index is not None:
+      self.spec.pop(episode_index, None)
+    self._excerpts = Excerpts(self.spec, with_frames)
     # Statistics of single pixels are of no use.
     leaves = [
         (keys, leaf)
-        for keys, leaf in leaves_lib.choose_leaves(steps, None)
+        for keys, leaf in accumulation_lib.choose_leaves(steps, None)
         if keys not in self._excerpts.images
     ]
     self._accumulation = accumulation_lib.Accumulation(
@@ -126,7 +150,7 @@ class Reading:
         paths.name_of(paths.find(steps, path)): bound
         for path, bound in (bounds or {}).items()
     }
-    self.limits = metadata.limits(leaves, self.bounds)
+    self.limits = compute_limits(leaves, self.bounds)
     fields = [paths.name_of(keys) for keys, _ in leaves]
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
     self._starts = np.cumsum([0, *sizes])
@@ -144,53 +168,75 @@ class Reading:
     self._greatest = np.full(len(self.places), -np.inf)
     self.excerpts: Dict[int, Dict[str, Any]] = {}
     self._originals: Dict[bytes, int] = {}
-    # The episodes that stand for all returns, for all lengths, and for what is
-    # odd.
-    nothing = np.zeros(0, _EPISODE)
-    self._kept = dict.fromkeys(('return', 'num_transitions', 'odd'), nothing)
+    self._cameras = {
+        keys: findings.CameraCheck(paths.name_of(keys))
+        for keys, leaf in tree.flatten_with_path(steps)
+        if keys in self._excerpts.images or leaf.dtype == tf.string
+    }
+    # Episodes that represent all returns, lengths and findings.
+    self._representatives = dict.fromkeys(
+        ('return', 'num_transitions', 'odd'), np.zeros(0, _EPISODE)
+    )
+    self._is_last_dropped = episode_dataset.is_last_transition_dropped(
+        rlds_data
+    )
     self._read(rlds_data)
 
+  @property
+  def cameras(self) -> List[findings.CameraCheck]:
+    """The results for fields with images, decoded or encoded."""
+    return list(self._cameras.values())
+
   def columns_of(self, field: str) -> List[Tuple[int, Column]]:
-    """Returns the columns of a field, and where they are in `columns`."""
+    """Returns the columns of a field with their indices in `columns`."""
     return [
-        (at, column)
-        for at, column in enumerate(self.columns)
+        (index, column)
+        for index, column in enumerate(self.columns)
         if column.field == field
     ]
 
-  def ends_at(self, at: int) -> List[List[int]]:
-    """Returns where the least and the greatest number of a column are."""
-    return self.places[[at, len(self.columns) + at]].tolist()
+  def find_extremes(self, index: int) -> List[List[int]]:
+    """Returns the places of the minimum and maximum of a column."""
+    return self.places[[index, len(self.columns) + index]].tolist()
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
     used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
-    batches = data_sets.batches_of(
-        rlds_data, fields=self.spec[rlds.STEPS], episode_fields=used
+    batches = episode_dataset.batches_of(
+        rlds_data,
+        fields=self.spec[rlds.STEPS],
+        episode_fields=used,
+        with_faults=True,
     )
-    one, records = self._accumulation, [np.zeros(0, _EPISODE)]
-    state, add, held = one.empty(), one.adder(), []
+    accumulation, records = self._accumulation, [np.zeros(0, _EPISODE)]
+    state, add = accumulation.empty(), accumulation.adder()
+    pending: List[accumulation_lib.Rows] = []
     # One at a time: the images of a long episode may take much memory.
-    for facts in batching.numbered(batches).map(self._facts_of).prefetch(1):
-      batch, rows, are_valid = tf.nest.map_structure(np.asarray, facts)
+    for values in (
+        episode_dataset.number_episodes(batches)
+        .map(self._compute_rows)
+        .prefetch(1)
+    ):
+      batch, rows, are_valid = tf.nest.map_structure(np.asarray, values)
       records.append(self._add(batch, rows, are_valid))
-      held.append(rows)
-      if sum(len(block.numbers) for block in held) >= one.block_length:
-        state, held = add(state, _joined(held)), []
-    if held:
-      state = add(state, _joined(held))
+      pending.append(rows)
+      num_rows = sum(len(block.numbers) for block in pending)
+      if num_rows >= accumulation.block_length:
+        state, pending = add(state, _concatenate(pending)), []
+    if pending:
+      state = add(state, _concatenate(pending))
     self.episodes = np.concatenate(records)
-    self.statistics = one.statistics(state)
-    self.samples = state.steps.columns()
+    self.statistics = accumulation.statistics(state)
+    self.samples = state.steps.get_columns()
 
-  def _facts_of(self, batch: Any) -> Any:
-    """Returns what is added of a batch of episodes, in graph mode."""
+  def _compute_rows(self, batch: Any) -> Any:
+    """Returns a batch, its rows, and which episodes are valid, in a graph."""
     steps = {name: batch.steps[name] for name in self.spec[rlds.STEPS]}
     batch = batch._replace(
-        steps=stacked_steps.with_equal_lengths(steps),
+        steps=steps_lib.check_equal_lengths(steps),
         episode=batch.fields.get(self._index, batch.episode),
     )
     rows = self._accumulation.rows(batch)
-    return batch, rows, validation.judge(batch).is_valid
+    return batch, rows, validation.validate(batch).is_valid
 
   def _add(self, batch, rows, are_valid) -> np.ndarray:
     """Adds the episodes of a batch; returns their records."""
@@ -200,34 +246,44 @@ class Reading:
     )
     records = np.zeros(len(batch.episode), _EPISODE)
     records['index'], records['num_steps'] = batch.episode, np.diff(splits)
-    some = records['num_steps'] > 0
-    for name, column in zip(_OUTCOMES, outcomes[splits[1:][some] - 1].T):
-      records[name][some] = column
-    records['original'] = self._originals_of(batch)
+    has_steps = records['num_steps'] > 0
+    for name, column in zip(_OUTCOMES, outcomes[splits[1:][has_steps] - 1].T):
+      records[name][has_steps] = column
+    records['original'] = self._find_originals(batch)
     are_new = records['original'] == batch.episode
-    records['odd'], of_steps = findings.look_at(
-        batch.steps, splits, are_valid, are_new
+    is_fault = batch.fault != () and bool(batch.fault.rule)
+    for keys, camera in self._cameras.items():
+      frames = paths.get(batch.steps, keys)
+      for index, begin, end in zip(batch.episode.tolist(), splits, splits[1:]):
+        camera.add(index, frames[begin:end])
+    records['odd'], odd_steps = findings.check_episodes(
+        batch.steps,
+        splits,
+        are_valid,
+        are_new,
+        self._is_last_dropped,
+        is_fault,
     )
-    are_finite = np.isfinite(numbers) | ~rows.are_meant[:, : numbers.shape[1]]
+    are_finite = np.isfinite(numbers) | ~rows.mask[:, : numbers.shape[1]]
     are_outside = (numbers < self.limits[0]) | (numbers > self.limits[1])
-    of_steps = np.concatenate(
+    odd_steps = np.concatenate(
         [
-            of_steps,
+            odd_steps,
             findings.sums(~are_finite, self._starts, 1),
             findings.sums(are_outside, self._starts, 1),
         ],
         axis=1,
     )
-    counts = findings.sums(of_steps, splits)
+    counts = findings.sums(odd_steps, splits)
     self.shown += [(counts > 0).sum(0), counts.sum(0)]
     numbers = numbers[:, [column.offset for column in self.columns]]
-    are_shown = np.where(of_steps > 0, 1, -np.inf)
-    self._find_places([-numbers, numbers, are_shown], batch)
-    self._keep_excerpts(batch, records, numbers, of_steps)
+    is_odd = np.where(odd_steps > 0, 1, -np.inf)
+    self._update_places([-numbers, numbers, is_odd], batch)
+    self._update_excerpts(batch, records, numbers, odd_steps)
     return records
 
-  def _originals_of(self, batch) -> List[int]:
-    """Returns the first episodes of the same content, by a hash of it."""
+  def _find_originals(self, batch) -> List[int]:
+    """Returns the first episodes with the same content, by its hash."""
     fields = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
     leaves = tree.flatten([batch.steps[name] for name in fields])
     originals, splits = [], batch.row_splits
@@ -241,63 +297,66 @@ class Reading:
       originals.append(self._originals.setdefault(content.digest(), index))
     return originals
 
-  def _find_places(self, values, batch) -> None:
-    """Looks for the first of the greatest values in those of a batch."""
-    # One more row, as there may be none.
+  def _update_places(self, values, batch) -> None:
+    """Updates the places of the maxima of values with a batch."""
+    # Adds a row, as the batch may be empty.
     values = np.pad(np.concatenate(values, 1), [(0, 1), (0, 0)])
     values[~np.isfinite(values)] = values[-1] = -np.inf
     row, greatest = values.argmax(0), values.max(0)
     better = greatest > self._greatest
     self._greatest[better] = greatest[better]
-    of = np.searchsorted(batch.row_splits, row[better], 'right') - 1
-    steps = row[better] - batch.row_splits[of]
-    self.places[better] = np.stack([batch.episode[of], steps], 1)
+    index = np.searchsorted(batch.row_splits, row[better], 'right') - 1
+    steps = row[better] - batch.row_splits[index]
+    self.places[better] = np.stack([batch.episode[index], steps], 1)
 
-  def _keep_excerpts(self, batch, records, numbers, of_steps) -> None:
-    """Keeps the episodes that may be shown, of a batch and of earlier ones."""
+  def _update_excerpts(self, batch, records, numbers, odd_steps) -> None:
+    """Updates the candidates for excerpts with the episodes of a batch."""
     wanted = set(self.places[:, 0].tolist())
-    for name, kept in self._kept.items():
-      kept = np.append(kept, records)
-      self._kept[name] = kept = kept[_chosen(kept, name)]
-      wanted.update(kept['index'].tolist())
+    for name, earlier in self._representatives.items():
+      candidates = np.append(earlier, records)
+      chosen = candidates[_choose_representatives(candidates, name)]
+      self._representatives[name] = chosen
+      wanted.update(chosen['index'].tolist())
     self.excerpts = {
-        index: one for index, one in self.excerpts.items() if index in wanted
+        index: excerpt
+        for index, excerpt in self.excerpts.items()
+        if index in wanted
     }
-    for at, index in enumerate(records['index'].tolist()):
+    for i, index in enumerate(records['index'].tolist()):
       if index in wanted:
-        span = slice(*batch.row_splits[at : at + 2])
-        odd = [(of > 0).argmax() for of in of_steps[span].T if of.any()]
-        ends = self.places[: 2 * len(self.columns)]
+        span = slice(*batch.row_splits[i : i + 2])
+        odd = [(kind > 0).argmax() for kind in odd_steps[span].T if kind.any()]
+        extremes = self.places[: 2 * len(self.columns)]
         self.excerpts[index] = self._excerpts.make(
-            records[at],
-            tf.nest.map_structure(lambda leaf: leaf[at], batch.fields),
+            records[i],
+            tf.nest.map_structure(lambda leaf: leaf[i], batch.fields),
             tree.map_structure(lambda leaf: leaf[span], batch.steps),
             numbers[span],
-            [*ends[ends[:, 0] == index, 1], *odd],
+            [*extremes[extremes[:, 0] == index, 1], *odd],
         )
 
 
-def _chosen(records: np.ndarray, name: str) -> List[int]:
-  """Returns which records stand for a column of all of them."""
-  if name == 'odd':  # the first episode that shows each
+def _choose_representatives(records: np.ndarray, name: str) -> List[int]:
+  """Returns the indices of records that represent a column of all records."""
+  if name == 'odd':  # The first episode of each kind.
     return [odd.argmax() for odd in records['odd'].T if odd.any()]
-  some = np.flatnonzero(records['num_steps'])
-  return some[excerpts_lib.spread(records[name][some])].tolist()
+  nonempty = np.flatnonzero(records['num_steps'])
+  return nonempty[spread(records[name][nonempty])].tolist()
 
 
-def _joined(blocks: List[accumulation_lib.Rows]) -> accumulation_lib.Rows:
+def _concatenate(blocks: List[accumulation_lib.Rows]) -> accumulation_lib.Rows:
   return accumulation_lib.Rows(*map(np.concatenate, zip(*blocks)))
 
 
-def _spec_of(episode_spec: Any) -> Dict[str, Any]:
-  """Returns the spec of an episode, whose steps are a step's fields to read."""
-  steps = steps_lib.steps_spec(episode_spec)
+def _make_spec(episode_spec: Any) -> Dict[str, Any]:
+  """Returns the spec of an episode, with the read fields of a step as steps."""
+  steps = steps_lib.get_steps_spec(episode_spec)
 
   def is_read(field, leaf):
     return isinstance(leaf, tf.TensorSpec) and (
         steps.stacked
         or field in steps_lib.get_rlds_step_features()
-        or steps_lib.has_one_shape(leaf)
+        or steps_lib.has_static_shape(leaf)
     )
 
   step = {
@@ -306,3 +365,165 @@ def _spec_of(episode_spec: Any) -> Dict[str, Any]:
       if all(is_read(field, leaf) for leaf in tf.nest.flatten(part))
   }
   return {**episode_spec, rlds.STEPS: step}
+
+
+def compute_limits(leaves: Any, bounds: Mapping[str, Bounds]) -> np.ndarray:
+  """Returns the minimum and maximum of each number, float64 `[2, D]`.
+
+  They include a tolerance for rounding.
+
+  Args:
+    leaves: the keys and the specs of fields with columns.
+    bounds: the bounds of fields, by name. By default floats of an action are
+      bounded by -1 and 1.
+
+  Raises:
+    ValueError: if a field does not exist or has another shape.
+  """
+  fields = {paths.name_of(keys): (keys, spec) for keys, spec in leaves}
+  for name in bounds.keys() - fields:
+    raise ValueError(
+        f'{name} cannot have bounds. The fields that can are {list(fields)}.'
+    )
+  ends = [np.zeros([2, 0])]
+  for name, (keys, spec) in fields.items():
+    is_unit = keys[0] == rlds.ACTION and spec.dtype.is_floating
+    end = 1.0 if is_unit else np.inf
+    bound = bounds.get(name, Bounds(-end, end, ''))
+    try:
+      pair = [np.broadcast_to(n, spec.shape) for n in (bound.low, bound.high)]
+    except ValueError as e:
+      raise ValueError(
+          f'The bounds of {name} must have its shape {spec.shape}, but they are'
+          f' {bound.low} and {bound.high}.'
+      ) from e
+    ends.append(np.reshape(pair, [2, spec.shape.num_elements()]))
+  low, high = np.concatenate(ends, 1, dtype=np.float64)
+  low -= _TOLERANCE * np.maximum(np.abs(low), 1)
+  return np.stack([low, high + _TOLERANCE * np.maximum(np.abs(high), 1)])
+
+
+class Excerpts:
+  """Makes excerpts of episodes with a given spec.
+
+  Attributes:
+    images: the keys, in a step, of all images.
+    instruction: the keys, in an episode, of a text with its task, or empty.
+  """
+
+  def __init__(self, spec: Dict[str, Any], with_frames: bool = True):
+    """Takes the spec of an episode, with the spec of a step as its steps."""
+    self.images = [
+        keys
+        for keys, leaf in tree.flatten_with_path(spec[rlds.STEPS])
+        if is_image(leaf)
+    ]
+    self._shown = self.images[:_MAX_IMAGES] if with_frames else []
+    texts = [
+        keys
+        for keys, leaf in tree.flatten_with_path(spec)
+        if any(word in str(keys[-1]) for word in _INSTRUCTIONS)
+        and leaf == tf.TensorSpec([], tf.string)
+    ]
+    # Prefers fields of steps.
+    is_of_episode = lambda keys: keys[0] != rlds.STEPS
+    self.instruction: paths.KeyPath = min(texts, key=is_of_episode, default=())
+
+  def make(
+      self,
+      record: np.void,
+      fields: Dict[str, Any],
+      steps: Dict[str, Any],
+      numbers: np.ndarray,
+      shown: List[int],
+  ) -> Dict[str, Any]:
+    """Makes the excerpt of an episode.
+
+    Args:
+      record: its row in `Reading.episodes`.
+      fields: its fields except for `steps`.
+      steps: its steps, `[T, ...]`.
+      numbers: its numbers, float64 `[T, D]`.
+      shown: steps to include.
+
+    Returns:
+      An entry of `Description.episodes`, whose `curves` are the numbers of its
+      steps, float64 `[S, D]`.
+    """
+    frames = _spread_steps(len(numbers), _MAX_FRAMES)
+    curve = _spread_steps(len(numbers), _MAX_STEPS)
+    rows = np.unique([*curve, *frames, *shown]).astype(np.int64)
+    texts = np.array([b''])
+    if self.instruction:
+      texts = paths.get({**fields, rlds.STEPS: steps}, self.instruction)
+    return {
+        'episode': int(record['index']),
+        'num_steps': len(numbers),
+        'num_transitions': int(record['num_transitions']),
+        'instruction': b''.join(np.ravel(texts)[:1]).decode(errors='replace'),
+        'return': float(record['return']),
+        'is_terminal': bool(record['is_terminal']),
+        'reasons': [],
+        'steps': rows,
+        'curves': numbers[rows],
+        'frame_steps': frames.tolist() if self._shown else [],
+        'frames': {
+            paths.name_of(keys): [*map(to_jpeg, paths.get(steps, keys)[frames])]
+            for keys in self._shown
+        },
+    }
+
+
+def is_image(spec: Any) -> bool:
+  """Returns whether a leaf of a step with this spec is a decoded image."""
+  return (
+      spec.dtype in (tf.uint8, tf.uint16)
+      and spec.shape.rank == 3
+      and spec.shape[-1] in (1, 3, 4)
+  )
+
+
+def _spread_steps(length: int, count: int) -> np.ndarray:
+  """Returns at most `count` steps of `length`, including the last one."""
+  count = min(length, count)
+  return np.arange(count) * (length - 1) // max(count - 1, 1)
+
+
+def spread(numbers: np.ndarray) -> np.ndarray:
+  """Returns the indices of numbers that represent all `numbers` `[N]`.
+
+  They include the three smallest and the three largest finite numbers, and a
+  number of each nonempty interval that is as wide as the range divided by
+  `NUM_BARS`. This remains true if numbers are added to the chosen ones, and
+  these are chosen from again.
+  """
+  order = np.argsort(numbers, kind='stable')
+  order = order[np.isfinite(numbers[order])]
+  if not order.size:
+    return order
+  ranked = numbers[order]
+  width = (ranked[-1] - ranked[0]) / NUM_BARS or 1.0
+  cells = np.floor((ranked - ranked[0]) / width)
+  # An interval contains the first or the last number of a cell.
+  chosen = np.diff(cells, prepend=-1) != 0
+  chosen |= np.diff(cells, append=-1) != 0
+  chosen[:NUM_EXTREMES] = chosen[-NUM_EXTREMES:] = True
+  return order[chosen]
+
+
+def to_jpeg(image: np.ndarray) -> str:
+  """Downscales an image `[H, W, C]`, and encodes it as JPEG in base64."""
+  is_deep = image.dtype == np.uint16
+  image = image.astype(np.float32)
+  if is_deep:
+    image = image / max(image.max(), 1) * 255
+  height, width, channels = image.shape
+  scale = _MAX_SIDE / max(height, width)
+  if scale < 1:
+    small = [max(int(side * scale), 1) for side in (height, width)]
+    image = tf.image.resize(image, small, 'area').numpy()
+  image = np.clip(np.round(image), 0, 255).astype(np.uint8)
+  # JPEG has no alpha channel.
+  image = np.repeat(image, 3, 2) if channels == 1 else image[..., :3]
+  jpeg = tf.io.encode_jpeg(image, quality=_JPEG_QUALITY).numpy()
+  return base64.b64encode(jpeg).decode()

@@ -1,9 +1,8 @@
-"""A description for people: as text, as a page, and for TensorBoard.
+"""Views of a description: text, an HTML page, and TensorBoard summaries.
 
 Text and page show the same rows. `page.html` is the template of the page, and
-`page.js` draws the plots in it with Vega-Lite, which the page holds whole.
-Jinja2 and vl-convert-python, which brings Vega-Lite, are imported when a page
-is made.
+`page.js` draws its plots with Vega-Lite, which is embedded. Jinja2 and
+vl-convert-python, which provides Vega-Lite, are imported when a page is made.
 """
 
 import base64
@@ -17,7 +16,7 @@ import tree
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs.descriptions import description as description_lib
 
-_MAX_COLUMNS = 12  # of a field, in the text
+_MAX_COLUMNS = 12  # Of a field, in the text.
 _NUMBERS = ('mean', 'std', 'min', '0.05', '0.5', '0.95', 'max', 'not_finite')
 HEADS = ('', *_NUMBERS[:-1], 'NaN, inf')
 
@@ -33,32 +32,33 @@ def to_text(description: description_lib.Description) -> str:
   lines += count_lines(description)
   for table in description.tables:
     head, *rows = table_rows(table)
-    lines += ['', ': '.join(head), *(f'  {key:<18} {one}' for key, one in rows)]
+    lines += ['', ': '.join(head)]
+    lines += [f'  {key:<18} {value}' for key, value in rows]
   if description.fields:
-    lines += ['', 'Fields', *_aligned(field_rows(description))]
+    lines += ['', 'Fields', *_align(field_rows(description))]
     parts = statistics_rows(description, _MAX_COLUMNS)
     rows = [[*HEADS], *(row for _, part in parts for row in part)]
-    lines += ['', 'Statistics', *_aligned(rows), '', 'What is odd']
-    lines += [f'  {one}' for one in messages(description)]
+    lines += ['', 'Statistics', *_align(rows), '', 'What is odd']
+    lines += [f'  {message}' for message in list_messages(description)]
   return '\n'.join(lines)
 
 
-def messages(description: description_lib.Description) -> List[str]:
-  """Returns a sentence for each thing that is odd, or says that none is."""
-  found = [one['message'] for one in description.oddities]
-  return found or ['Nothing was found.']
+def list_messages(description: description_lib.Description) -> List[str]:
+  """Returns a sentence for each finding, or one if nothing was found."""
+  messages = [finding['message'] for finding in description.oddities]
+  return messages or ['Nothing was found.']
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-  """Yields the rows of a table, the first column to the left."""
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+  """Yields the rows of a table, with the first column left-aligned."""
   widths = [max(map(len, column)) for column in zip(*rows)]
-  for first, *rest in rows:
-    cells = [f'{cell:>{width}}' for cell, width in zip(rest, widths[1:])]
+  for first, *values in rows:
+    cells = [f'{cell:>{width}}' for cell, width in zip(values, widths[1:])]
     yield f'  {first:<{widths[0]}}  {"  ".join(cells)}'.rstrip()
 
 
 def number(value: Optional[float]) -> str:
-  """Returns a number as it is shown everywhere: with four digits, or whole."""
+  """Formats a number as an integer, or with four digits."""
   if value is None:
     return '-'
   if isinstance(value, int):
@@ -77,7 +77,7 @@ def _size(num_bytes: int) -> str:
 
 
 def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
-  """Returns labels, and what the data set says of itself."""
+  """Returns labels and values of the metadata of a data set."""
   names = ('description', 'version', 'format', 'homepage', 'folder')
   rows = [(name, about.get(name)) for name in names]
   for split in about.get('splits', ()):
@@ -92,7 +92,7 @@ def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
 
 
 def count_lines(description: description_lib.Description) -> List[str]:
-  """Says how many episodes were read, and whether these are all."""
+  """Returns lines with the numbers of read episodes and steps."""
   counts = description.counts
   if not counts:
     return []
@@ -103,7 +103,7 @@ def count_lines(description: description_lib.Description) -> List[str]:
       read = f'{number(counts["episodes"])} of {available}'
     read = f'a sample of {read}; all that follows is about the sample'
   steps, transitions = (
-      checks.counted(counts[f'{one}s'], one) for one in ('step', 'transition')
+      checks.counted(counts[f'{n}s'], n) for n in ('step', 'transition')
   )
   return [
       read,
@@ -111,6 +111,10 @@ def count_lines(description: description_lib.Description) -> List[str]:
       f' {number(counts["terminal"])}, truncated:'
       f' {number(counts["truncated"])}, without steps:'
       f' {number(counts["empty"])}',
+      *(
+          f'steps removed by {name}: {number(count)}'
+          for name, count in description.removed_steps.items()
+      ),
   ]
 
 
@@ -138,13 +142,13 @@ def field_rows(description: description_lib.Description) -> List[List[str]]:
 
 
 def statistics_rows(
-    description: description_lib.Description, most: int
+    description: description_lib.Description, max_columns: int
 ) -> Iterator[Tuple[str, List[List[str]]]]:
   """Yields the name and the rows of returns and lengths, and of each field.
 
   Args:
     description: the description.
-    most: how many numbers of a field have a row.
+    max_columns: the maximum number of rows of a field.
   """
   yield '', [
       ['returns', *_numbers(description.returns)],
@@ -154,10 +158,10 @@ def statistics_rows(
     columns, name = field['columns'], field['path'].removeprefix('steps/')
     rows = [
         [f'{name}[{i}]' if len(columns) > 1 else name, *_numbers(column)]
-        for i, column in enumerate(columns[:most])
+        for i, column in enumerate(columns[:max_columns])
     ]
-    if len(columns) > most:
-      rows.append([f'{name}: {len(columns) - most} more', *([''] * 8)])
+    if len(columns) > max_columns:
+      rows.append([f'{name}: {len(columns) - max_columns} more', *([''] * 8)])
     if rows:
       yield name, rows
 
@@ -167,7 +171,7 @@ def _numbers(column: Dict[str, Any]) -> List[str]:
   return [number(numbers.get(name)) for name in _NUMBERS]
 
 
-def import_libraries() -> List[Any]:
+def import_page_libraries() -> List[Any]:
   """Returns the packages `jinja2` and `vl_convert`.
 
   Raises:
@@ -187,20 +191,20 @@ def to_html(*descriptions: description_lib.Description) -> str:
   """Returns the page of a description, or of several side by side.
 
   Raises:
-    ModuleNotFoundError: if a package that makes pages is not installed.
+    ModuleNotFoundError: if Jinja2 or vl-convert-python is not installed.
   """
-  jinja2, vl_convert = import_libraries()
+  jinja2, vl_convert = import_page_libraries()
   loader = jinja2.FileSystemLoader(os.path.dirname(__file__))
   environment = jinja2.Environment(
       loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
   )
-  plain = [one.to_json(frames=True) for one in descriptions]
-  # The text of an element `script` must not end it.
+  data = ', '.join(d.to_json(frames=True) for d in descriptions)
+  # The text of an element `script` must not contain its end tag.
   return environment.get_template('page.html').render(
       views=globals(),
       counted=checks.counted,
       descriptions=descriptions,
-      data=f'[{", ".join(plain)}]'.replace('<', r'\u003c'),
+      data=f'[{data}]'.replace('<', r'\u003c'),
       library=vl_convert.javascript_bundle().replace('</script', r'<\/script'),
   )
 
@@ -210,20 +214,20 @@ def write_summaries(
 ) -> None:
   """Writes a description for TensorBoard.
 
-  Counts and statistics become scalars, at step 0; the returns along the data
-  set are scalars whose step is the episode. Histograms have the bins of the
-  description. Oddities and the whole description are text; the frames of each
-  episode are one image summary.
+  Counts and statistics are scalars at step 0. Returns along the data set are
+  scalars whose step is the episode. Histograms have the bins of the
+  description. Findings and the description are text. The frames of each episode
+  are an image summary.
 
   Args:
     description: the description.
-    directory: the directory, which is made, or gets one more file.
+    directory: the directory, which may exist.
   """
   writer = tf.summary.create_file_writer(directory)
   with writer.as_default(step=0):
     tf.summary.text('description', f'```\n{to_text(description)}\n```')
-    odd = [f'- {one}' for one in messages(description)]
-    tf.summary.text('what is odd', '\n'.join(odd))
+    findings = [f'- {message}' for message in list_messages(description)]
+    tf.summary.text('what is odd', '\n'.join(findings))
     numbers = {
         'counts': description.counts,
         'returns': description.returns,
@@ -233,16 +237,18 @@ def write_summaries(
     for keys, value in tree.flatten_with_path(numbers):
       if value is not None and keys[-2] not in ('min_at', 'max_at'):
         tf.summary.scalar('/'.join(map(str, keys)), value)
-    # `tf.summary.histogram` would make other bins of the numbers.
+    # `tf.summary.histogram` would choose other bins.
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = 'histograms'
-    for name, one in description.histograms.items():
-      if one['counts']:
-        bins = tf.stack([one['edges'][:-1], one['edges'][1:], one['counts']], 1)
+    for name, histogram in description.histograms.items():
+      edges, counts = histogram['edges'], histogram['counts']
+      if counts:
+        bins = tf.stack([edges[:-1], edges[1:], counts], 1)
         bins = tf.cast(bins, tf.float64)
         tf.summary.write(f'histograms/{name}', bins, metadata=metadata)
-    for one in description.order:
-      tf.summary.scalar('returns along the data set', one['mean'], one['first'])
+    for part in description.order:
+      name = 'returns along the data set'
+      tf.summary.scalar(name, part['mean'], part['first'])
     for episode in description.episodes:
       for field, images in episode['frames'].items():
         for step, image in zip(episode['frame_steps'], images):

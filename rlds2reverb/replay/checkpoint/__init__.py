@@ -1,5 +1,1 @@
-"""Writes, merges, reads and serves Reverb checkpoints.
-
-A server of a trainer that starts from a checkpoint is ready as soon as it has
-read it.
-"""
+"""Writes, merges, reads and serves Reverb checkpoints."""

@@ -12,17 +12,18 @@ import tensorflow as tf
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb.datasets import files
-from rlds2reverb.episodes import private
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import layout as layout_lib
+from rlds2reverb.replay import priorities as priorities_lib
 from rlds2reverb.replay import protos
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.checkpoint import records as records_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 
-# All items, sampled uniformly, the oldest removed first, with a `MinSize` of 1.
+# Samples uniformly, removes the oldest item first, with a `MinSize` of 1.
 _DEFAULT_TABLE = f"""
     sampler_options {{ uniform: true }}
     remover_options {{ fifo: true is_deterministic: true }}
@@ -52,17 +53,17 @@ def write_reverb_checkpoint(
       replay_buffer = rlds2reverb.open_replay_buffer(
           None, reverb_server=server)
 
-  The memory that this takes does not grow with the data.
+  Memory use does not grow with the data.
 
   Args:
     rlds_data: the data, as in `write_rlds_to_reverb`.
     directory: where the checkpoint goes: a path, or a URL that TensorFlow can
       write to. The directory must not exist, or be empty.
-    tables: which items go into which table.
-    reverb_tables: the settings and signatures of the tables, as of
-      `create_reverb_table`, for those that should not have the defaults: all
-      items, sampled uniformly, a `MinSize` of 1, and the signature of the data.
-    options: how the data is converted, and what the keys of items depend on.
+    tables: the items of each table.
+    reverb_tables: tables, for example of `create_reverb_table`, whose settings
+      and signatures replace the defaults: a `max_size` of the number of items,
+      uniform sampling, a `MinSize` of 1, and the signature of the data.
+    options: how the data is converted, and the identity of the items.
 
   Returns:
     The number of items of each table, by the name of the table.
@@ -70,12 +71,12 @@ def write_reverb_checkpoint(
   Raises:
     BlockingIOError: if another process is writing to `directory`.
     FileExistsError: if `directory` is not empty.
-    OSError: if the checkpoint cannot be written. Nothing of it is left then.
-    ValueError: if a table is described twice or no items go into it, if its
-      signature does not fit the data, if it is too small, or if an argument or
-      the data is not valid.
-    InvalidArgumentError: if an episode is invalid. Nothing of the checkpoint is
-      left then.
+    OSError: if the checkpoint cannot be written. Nothing of it remains then.
+    ValueError: if `reverb_tables` has a table twice or a table without items,
+      if its signature does not fit the data, if it is too small, or if an
+      argument or the data is not valid.
+    InvalidArgumentError: if an episode is invalid. Nothing of the checkpoint
+      remains then.
   """
   directory = files.expand(directory)
   source = frames_lib.make_frame_source(rlds_data, tables, options)
@@ -96,49 +97,47 @@ def write_checkpoint(
   """Writes the items of a `FrameSource`; see `write_reverb_checkpoint`.
 
   Args:
-    source: the frames, and which items to make of them.
+    source: the frames, and the items to create from them.
     directory: where the checkpoint goes.
-    reverb_tables: the tables that should not have the defaults.
+    reverb_tables: tables whose settings replace the defaults.
     inserted_at: the date of the first item; see `layout.Layout`.
-    replace: whether what is in `directory` is replaced.
+    replace: whether to replace an existing checkpoint.
 
   Returns:
     The number of items of each table, by its name.
   """
-  layout = layout_lib.Layout(source, inserted_at)
-  described = _describe_tables(layout.num_items, reverb_tables, source.spec)
+  tables: Dict[str, Optional[reverb.Table]] = {
+      table.table_name: None for table in source.tables
+  }
+  ranges = {}
+  for table in reverb_tables:
+    if table.name in ranges:
+      raise ValueError(f'reverb_tables has table {table.name!r} twice.')
+    if table.name not in tables:
+      raise ValueError(
+          f'reverb_tables has table {table.name!r}, which gets no items. The'
+          f' tables with items are {list(tables)}.'
+      )
+    specs.check_signature(table.info.signature, source.spec)
+    tables[table.name] = table
+    ranges[table.name] = priorities_lib.PriorityRange.of_table(table.info)
+  layout = layout_lib.Layout(source, inserted_at, priority_ranges=ranges)
   with records_lib.new_checkpoint(directory, replace=replace) as path:
-    write = lambda file: records_lib.RecordFile(os.path.join(path, file))
-    with write(records_lib.CHUNKS) as chunks, write(records_lib.ITEMS) as items:
+    open_file = lambda name: records_lib.RecordFile(os.path.join(path, name))
+    with (
+        open_file(records_lib.CHUNKS) as chunks,
+        open_file(records_lib.ITEMS) as items,
+    ):
       for batch in layout.batches():
         chunks.write(batch.chunks)
         items.write(batch.items)
-    with write(records_lib.TABLES) as file:
-      for name, table in described.items():
-        count = layout.num_items[name]
-        record = table_checkpoint(name, table, count, source.spec)
+    with open_file(records_lib.TABLES) as file:
+      for name, table in tables.items():
+        record = table_checkpoint(
+            name, table, layout.num_items[name], source.spec
+        )
         file.write([record.SerializeToString()])
   return layout.num_items
-
-
-def _describe_tables(names, described, spec):
-  """Returns the table that describes each of `names`, or None.
-
-  Raises:
-    ValueError: if a table is described twice, is not one of `names`, or has a
-      signature that does not fit frames of the spec.
-  """
-  tables = {table.name: table for table in described}
-  if len(tables) != len(described):
-    raise ValueError('reverb_tables describes a table twice.')
-  for name, table in tables.items():
-    if name not in names:
-      raise ValueError(
-          f'reverb_tables describes table {name!r}, which no items go into. The'
-          f' tables with items are {list(names)}.'
-      )
-    specs.check_signature(table.info.signature, spec)
-  return {name: tables.get(name) for name in names}
 
 
 def table_checkpoint(
@@ -148,10 +147,9 @@ def table_checkpoint(
 
   Args:
     name: the name of the table.
-    table: its settings; None for those that a table has by default, which need
-      no Reverb.
-    num_items: how many items it holds.
-    spec: the spec of a frame, a `Trajectory`.
+    table: its settings; None for the defaults, which do not need Reverb.
+    num_items: the number of its items.
+    spec: the spec of a frame, a `Trajectory`. Only used for the defaults.
 
   Raises:
     ValueError: if the table is too small.
@@ -161,12 +159,12 @@ def table_checkpoint(
   else:
     info = text_format.Parse(_DEFAULT_TABLE, protos.TableInfo())
     info.max_size = max(num_items, 1)
-    signature = private.encode_structure(tensor_spec.add_outer_dim(spec))
+    signature = tf_private.encode_structure(tensor_spec.add_outer_dim(spec))
     info.signature.CopyFrom(signature)
   if num_items > info.max_size:
     raise ValueError(
         f'Table {name!r} is too small: its max_size is {info.max_size}, and the'
-        f' data makes {num_items} items. Raise max_size.'
+        f' data has {num_items} items. Increase max_size.'
     )
   limits = ('samples_per_insert', 'min_diff', 'max_diff', 'min_size_to_sample')
   return protos.PriorityTableCheckpoint(

@@ -1,21 +1,25 @@
 """A TF-Agents replay buffer for an agent's own experience."""
 
-from typing import Any, Optional, Union
+from typing import Any, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import local_buffer
 from rlds2reverb.replay.local import ring
-from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
+from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import options as options_lib
+
+_STEP_TYPES = (ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST)
 
 
 class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
@@ -28,9 +32,18 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
   The oldest frames make room for the newest. All frames are part of a
   `tf.train.Checkpoint`. See `LocalReplayBuffer` for what batches are.
 
+  Parallel environments, such as a `ParallelPyEnvironment`, are appended as to a
+  `TFUniformReplayBuffer`, one frame of each environment at a time:
+
+      replay_buffer = AppendableReplayBuffer(
+          policy.trajectory_spec, 100_000, batch_size=environment.batch_size)
+
+  Each environment has its own segment, so no item mixes environments.
+
   Attributes:
     store: the frames.
     num_items: the number of items that can be drawn.
+    batch_size: the number of environments.
   """
 
   @options_lib.takes_options
@@ -40,6 +53,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       capacity: int,
       windows: windows_lib.Windows = windows_lib.Windows(2),
       *,
+      batch_size: int = 1,
       sampler: Optional[samplers.Sampler] = None,
       seed: int = 0,
       options: Optional[options_lib.ConversionOptions] = None,
@@ -47,11 +61,15 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
     """Creates the replay buffer.
 
     Args:
-      data: the spec of a frame, for a replay buffer that is empty; or an RLDS
-        data set, whose frames are there from the start.
-      capacity: the largest number of frames.
-      windows: which windows of frames are items: whole ones, with the end
-        `"drop"` or `"cross"`.
+      data: the spec of a frame, for an empty replay buffer; or an RLDS data
+        set, whose frames are appended first.
+      capacity: the largest number of frames. Each environment keeps its last
+        `capacity // batch_size` frames.
+      windows: the windows of frames that are items, with the end `"drop"` or
+        `"cross"`.
+      batch_size: the number of environments `E`: `add_batch` takes frames
+        `[E, ...]`, one of each environment. Recorded episodes are dealt out in
+        their order, each to the environment with the fewest frames so far.
       sampler: `Uniform()`, which is the default, or `Prioritized()`. A new item
         has the highest priority so far, and the first ones have 1.
       seed: a number from 0 up; the same one gives the same batches.
@@ -63,20 +81,20 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       InvalidArgumentError: if an episode is invalid.
     """
     checks.check_positive('capacity', capacity)
+    checks.check_positive('batch_size', batch_size)
     sampler = sampler or samplers.Uniform()
-    if not isinstance(sampler, (samplers.Uniform, prioritized.Prioritized)):
+    if not isinstance(sampler, (samplers.Uniform, sum_tree.Prioritized)):
       raise ValueError(
-          f'{sampler} is for episodes that are all there before, and these'
-          ' change. Use Uniform() or Prioritized().'
+          f'{sampler} needs items that do not change. Use Uniform() or'
+          ' Prioritized() with an AppendableReplayBuffer.'
       )
     items = items_lib.TableItems('items', windows)
     recorded = None
     if isinstance(data, tf.data.Dataset):
       if isinstance(data.element_spec, trajectory.Trajectory):
         raise ValueError(
-            'Sequences do not say which episode they are of, so no frames can'
-            ' be appended to them. Give the RLDS data set that they were made'
-            ' from.'
+            'No frames can be appended to sequences, because their episodes are'
+            ' unknown. Pass the RLDS data set from which they were made.'
         )
       recorded = loading.load_frames(data, items, options=options)
       data = recorded.spec
@@ -84,31 +102,94 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       raise ValueError(
           f'data must be a data set, or the spec of a frame, but is {data!r}.'
       )
-    frames = ring.FrameRing(data, windows, capacity)
-    if isinstance(sampler, prioritized.Prioritized):
-      sampler.attach(frames, np.zeros(capacity))
+    self.batch_size = batch_size
+    self._leaf_specs = [
+        (name, leaf.dtype, (batch_size, *leaf.shape))
+        for name, leaf in paths.leaves(data).items()
+    ]
+    frames = ring.FrameRing(data, windows, capacity // batch_size, batch_size)
+    if isinstance(sampler, sum_tree.Prioritized):
+      sampler.attach(frames, np.zeros(frames.num_slots))
       frames.listener = sampler
     if recorded is not None:
       frames.load(recorded.rows)
-    super().__init__(frames, frames, capacity, sampler, samplers.Process(seed))
+    super().__init__(
+        frames, frames, frames.num_slots, sampler, samplers.Process(seed)
+    )
+
+  def add_batch(self, items: Any) -> Any:
+    """Appends a frame of each environment.
+
+    Args:
+      items: a `Trajectory` `[E, ...]` of arrays or tensors; `E` is
+        `batch_size`.
+
+    Returns:
+      The operation that appends it, in a graph.
+
+    Raises:
+      ValueError: if the number of environments, a shape or a dtype is another,
+        or if a step type is not FIRST, MID or LAST; or an InvalidArgumentError
+        in a graph that does not know it before it runs. Nothing is appended
+        then.
+    """
+    return super().add_batch(items)
 
   def _add_batch(self, items):
-    checked = tf.nest.map_structure(_check_frame, items, self.data_spec)
-    leaves = tf.nest.flatten(checked)
-    return dataset.call(self._items, 'append', leaves)
+    tf.nest.assert_same_structure(items, self.data_spec)
+    leaves = []
+    for leaf, expected in zip(tf.nest.flatten(items), self._leaf_specs):
+      leaf = leaf if tf.is_tensor(leaf) else np.asarray(leaf)
+      _check_leaf(leaf, *expected)
+      leaves.append(leaf)
+    return dataset.call(self, '_append', leaves)
+
+  def _append(self, *leaves):
+    # In a graph the number of environments may be known only when it runs.
+    for leaf, expected in zip(leaves, self._leaf_specs):
+      if leaf.shape != expected[2]:
+        _check_leaf(leaf, *expected)
+    step_type = leaves[self._items.step_type_column]
+    [invalid] = np.nonzero(~np.isin(step_type, _STEP_TYPES))
+    if len(invalid):
+      raise ValueError(
+          f'The step type of environment {invalid[0]} is'
+          f' {step_type[invalid[0]]}.'
+          ' It must be 0 (FIRST), 1 (MID) or 2 (LAST).'
+      )
+    self._items.append(*leaves)
+
+  def _gather_all(self):
+    counts = self._items.frame_counts()
+    if np.ptp(counts):
+      raise ValueError(
+          'gather_all needs the same number of frames of each environment, but'
+          f' environment {counts.argmin()} has {counts.min()} and environment'
+          f' {counts.argmax()} has {counts.max()}: recorded episodes were dealt'
+          ' out to them. Use as_dataset(single_deterministic_pass=True).'
+      )
+    return super()._gather_all()
 
   def _clear(self):
     self._items.clear()
 
 
-def _check_frame(leaf: Any, spec: tf.TensorSpec) -> Any:
-  """Returns a leaf of frames `[1, ...]`, or raises a ValueError."""
-  if not tf.is_tensor(leaf):
-    leaf = np.asarray(leaf)
-  dtype, shape = tf.as_dtype(leaf.dtype), tf.TensorShape(leaf.shape)
-  if dtype != spec.dtype or not shape.is_compatible_with([1, *spec.shape]):
-    raise ValueError(
-        f'Frames are appended one by one, [1, ...], of {spec}, but this leaf is'
-        f' {dtype.name} {shape}.'
+def _check_leaf(
+    leaf: Any, name: str, dtype: tf.DType, expected: Tuple[int, ...]
+) -> None:
+  """Raises a ValueError unless a leaf of frames has its dtype and shape."""
+  shape = tf.TensorShape(leaf.shape)
+  if leaf.dtype == dtype and shape.is_compatible_with(expected):
+    return
+  message = (
+      'Frames are appended one by one, one of each of'
+      f' {checks.counted(expected[0], "environment")}: {name} must be'
+      f' {dtype.name} {list(expected)}, but is'
+      f' {tf.as_dtype(leaf.dtype).name} {shape}.'
+  )
+  if shape.rank and shape[1:].is_compatible_with(expected[1:]):
+    message += (
+        f' For {checks.counted(shape[0], "environment")}, make the replay'
+        f' buffer with batch_size={shape[0]}.'
     )
-  return leaf
+  raise ValueError(message)

@@ -1,36 +1,34 @@
-"""Batches of frames, with what Reverb says of its samples, in NumPy.
-
-Small batches that come one after the other are drawn and read together.
-"""
+"""Batches of frames with Reverb's `SampleInfo`, in NumPy."""
 
 import contextlib
 import copy
-import functools
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
+from etils import epy
 import numpy as np
 import tensorflow as tf
 import tree
 
 from rlds2reverb.replay import reverb
-from rlds2reverb.replay.local import loading
 from rlds2reverb.store import batches as batches_lib
-from rlds2reverb.store import memory
 from rlds2reverb.store import samplers
 
-_GROUP_BYTES = 4 << 20
-_MAX_GROUP = 16
-_FEW_FRAMES = 8
-# The types of the fields of Reverb's `SampleInfo`.
-_INFO_DTYPES = [
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+
+# The dtypes of the fields of Reverb's `SampleInfo`.
+_INFO_DTYPES = tuple(
     np.dtype(name)
     for name in ('uint64', 'float64', 'int64', 'float64', 'int32')
-]
+)
 _NO_LOCK = contextlib.nullcontext()
+# The maximum size of a group of batches.
+_GROUP_BYTES = 4 << 20
+_MAX_GROUP = 16
 
 
 class FrameBatches(batches_lib.Batches):
-  """The batches of one stream: `batches[i]` is number `i`.
+  """The batches of one stream: `batches[i]` is batch number `i`.
 
   A batch is a pair of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`
   of NumPy arrays. It depends on the seed, the stream and its number alone,
@@ -42,8 +40,8 @@ class FrameBatches(batches_lib.Batches):
 
   Attributes:
     element_spec: the spec of a batch; without `B` for single items.
-    group_size: how many batches are drawn and read together at most.
     in_advance: whether batches may be drawn before they are asked for.
+    group_size: the number of batches that a graph reads at once.
   """
 
   def __init__(
@@ -60,21 +58,21 @@ class FrameBatches(batches_lib.Batches):
     Args:
       store: the frames, a `FrameStore` or a `FrameRing`.
       items: the items, an `ItemIndex` or a `FrameRing`.
-      sampler: which items make a batch.
+      sampler: chooses the items of a batch.
       process: the process that draws.
       batch_size: the number of items of a batch; None for single items.
-      identity: what differs for other batches.
+      identity: a value that differs for other batches.
     """
     self._store, self._items, self._sampler = store, items, sampler
     self._process, self._batch_size = process, batch_size
     self._identity = identity
-    self._boundary = loading.boundary_of(store.rows.layout)
     self.in_advance = not (sampler.is_synchronous or items.changes)
+    self.group_size = 1
     # Episodes of different lengths have no common array.
     if self.in_advance and items.length is not None:
       size = store.rows.layout.frame_bytes * (batch_size or 1) * items.length
-      count = min(_MAX_GROUP, _GROUP_BYTES // max(size, 1))
-      self.group_size = max(count, 1)
+      self.group_size = max(min(_MAX_GROUP, _GROUP_BYTES // max(size, 1)), 1)
+    self._ones = np.ones(self.group_size * (batch_size or 1))
     lead = [items.length]
     if batch_size is not None:
       lead.insert(0, sampler.batch_size(items, process, batch_size))
@@ -87,6 +85,9 @@ class FrameBatches(batches_lib.Batches):
             *[tf.TensorSpec(lead, dtype) for dtype in _INFO_DTYPES]
         ),
     )
+    # The place of each leaf among the leaves of a batch.
+    numbers = range(len(store.rows.layout.columns))
+    self._fields = tf.nest.pack_sequence_as(store.spec, numbers)
     self._bind(0, 0)
 
   def of_stream(self, data_set: int, stream: int) -> 'FrameBatches':
@@ -96,60 +97,82 @@ class FrameBatches(batches_lib.Batches):
     return other
 
   def identity(self) -> str:
-    return f'{self._identity} {self._process.stream[1]} {self._batch_size}'
+    return f'{self._identity} {self._stream} {self._batch_size}'
 
-  def read(self, first: int, count: int) -> List[Any]:
-    """Returns some batches; see `Batches`.
+  def read(self, number: int) -> Any:
+    """Returns a batch by its number, or None after the last batch.
 
     Raises:
       SamplingError: if nothing can be drawn.
     """
-    return list(map(self._pack, zip(*self.read_leaves(first, count))))
+    leaves = self.read_leaves(number)
+    return None if leaves is None else self.pack(leaves)
 
-  def read_leaves(self, first: int, count: int) -> List[np.ndarray]:
-    """Returns the leaves of some batches, unshared arrays `[k, B, L, ...]`."""
-    # Frames that are appended meanwhile must not overwrite those that are read.
-    with self._items.lock if self._items.changes else _NO_LOCK:
-      items, *drawn = self._draw(first, count, self._batch_size or 1)
-      if not items.size:
-        return []  # It is the end of the pass.
-      leaves, _ = self._items.read(
-          self._store.rows, items.ravel(), self._boundary
-      )
-      size = self._items.num_items
-    leaves = self._store.rows.with_strings(leaves)
-    probability, priority = drawn
-    if priority is None:
-      known = self._items.priorities
-      priority = 1.0 if known is None else known[items]
-    lead = items.shape[: 1 if self._batch_size is None else 2]
-    length = leaves[0].shape[1]
-    info = _info_layout(*lead, length).new_arrays()
-    for leaf, value in zip(info, (items, probability, size, priority, 0)):
-      if not np.ndim(value) or length > _FEW_FRAMES:
-        leaf[...] = value if not np.ndim(value) else value.reshape([*lead, 1])
-        continue
-      for frame in range(length):
-        leaf[..., frame] = value.reshape(lead)  # Faster than broadcasting.
-    return [leaf.reshape([*lead, *leaf.shape[1:]]) for leaf in leaves] + info
-
-  def _bind(self, *stream):
-    self._process = self._process._replace(stream=stream)
-    self._draw = self._sampler.bind(self._items, self._process)
-
-  def _pack(self, leaves: Any) -> Any:
-    frames, info = self.element_spec
-    values = iter(leaves)
-    # Most fields are one leaf, for which a nest would take too long.
+  def pack(self, leaves: Sequence[Any]) -> Any:
+    """Returns the leaves of a batch as a `Trajectory` and a `SampleInfo`."""
+    # Most fields are one leaf, and packing a nest takes longer.
     fields = [
-        tree.map_structure(lambda _: next(values), field)
-        if isinstance(field, (tuple, list, dict))
-        else next(values)
-        for field in frames
+        leaves[field]
+        if isinstance(field, int)
+        else field and tree.map_structure(leaves.__getitem__, field)
+        for field in self._fields
     ]
-    return type(frames)(*fields), type(info)(*values)
+    frames, info = self.element_spec
+    return type(frames)(*fields), type(info)(*leaves[-len(_INFO_DTYPES) :])
 
+  def read_leaves(
+      self, first: int, count: Optional[int] = None
+  ) -> Optional[List[np.ndarray]]:
+    """Reads a batch, or a group of batches of one size.
 
-@functools.lru_cache(8)
-def _info_layout(*shape: int) -> memory.ArrayLayout:
-  return memory.ArrayLayout([(shape, dtype) for dtype in _INFO_DTYPES])
+    Args:
+      first: the number of the first batch.
+      count: the maximum number of batches of a group; None for one batch.
+
+    Returns:
+      The leaves of the batches, new arrays `[k, B, L, ...]`, or `[k, L, ...]`
+      for single items; None after the last batch.
+
+    Raises:
+      SamplingError: if nothing can be drawn.
+    """
+    batch_size, draws, shape = self._batch_size or 1, [], []
+    # Appended frames must not overwrite rows while they are read.
+    with self._items.lock if self._items.changes else _NO_LOCK:
+      items, probability, priority = self._draw(first, batch_size)
+      if not len(items):
+        return None
+      if self._batch_size is not None:
+        shape = [len(items)]
+      if count is not None:
+        draws = [(items, probability, priority)]
+        for number in range(first + 1, first + count):
+          draw = self._draw(number, batch_size)
+          if len(draw.items) != len(items):
+            break
+          draws.append(draw)
+        items, probability, priorities = map(list, zip(*draws))
+        items, probability = np.concatenate(items), np.concatenate(probability)
+        priority = None if priorities[0] is None else np.concatenate(priorities)
+        shape = [len(draws), *shape]
+      leaves = self._items.read(self._store.rows, items, shape, _INFO_DTYPES)
+      num_items = self._items.num_items
+    if priority is None:
+      priorities = self._items.priorities
+      priority = self._ones if priorities is None else priorities[items]
+    info = [leaf.reshape(-1) for leaf in leaves[-len(_INFO_DTYPES) :]]
+    self._fill_sample_info(
+        len(info[0]) // len(items),
+        items,
+        probability,
+        priority,
+        num_items,
+        *info,
+    )
+    return self._store.rows.with_strings(leaves)
+
+  def _bind(self, data_set, stream):
+    self._stream = stream
+    self._process = self._process._replace(stream=(data_set, stream))
+    self._draw = self._sampler.bind(self._items, self._process)
+    self._fill_sample_info = kernels.fill_sample_info

@@ -1,113 +1,304 @@
-"""Batches as a `tf.data.Dataset`:
+"""Batches as a `tf.data.Dataset`.
 
-runs of iterators | groups of batches, read by NumPy | batches, counted
+iterator ids | groups of batches, read by NumPy | batches, counted
 
 A data set has streams of batches, which differ in their random numbers. An
-iterator takes the first stream that no other iterator has, goes on where that
-one stands, and gives it back when it ends:
+iterator takes the first stream that no other iterator owns, resumes at the
+position of the stream, and returns the stream when it ends:
 
     for batch in dataset.take(3)       stream 0, batches 0, 1, 2
     for batch in dataset.take(2)       stream 0, batches 3, 4
     zip(dataset, dataset)              streams 0 and 1 at the same time
+
+Eager iterators read batches without a graph. A graph reads small batches in
+groups, because a call of Python from a graph takes longer than reading a batch.
 """
 
 import itertools
+import json
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
-import weakref
 
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import graphs
+from rlds2reverb.episodes import pipelines
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.store import items as store_items
+from rlds2reverb.store import json_files
 
 
 class Streams:
-  """The batches of a data set, and how many were handed out of each stream.
+  """The batches of a data set, and the position of each stream.
 
   Attributes:
     batches: the batches of any stream.
     number: the number of the data set.
   """
 
-  def __init__(self, batches: batches_lib.FrameBatches, goes_on: bool = True):
+  def __init__(self, batches: batches_lib.FrameBatches, resumes: bool = True):
     """Creates the streams.
 
     Args:
       batches: the batches of any stream.
-      goes_on: whether an iterator goes on where another one has ended, rather
+      resumes: whether an iterator begins at the position of its stream, rather
         than at the start.
     """
     self.batches, self.number = batches, 0
-    self._goes_on, self._lock = goes_on, threading.Lock()
+    self._resumes, self._lock = resumes, threading.Lock()
     self._is_taken: List[bool] = []
-    # The batches of each iterator, its stream, and the number of the next one.
-    self._runs: Dict[int, List[Any]] = {}
-    self._new_numbers = itertools.count()
-    # Operations in graphs count here, because they cannot count in Python.
+    # For each iterator by its id: its batches, its stream, and the number of
+    # the next batch to read.
+    self._iterators: Dict[int, List[Any]] = {}
+    self._new_ids = itertools.count()
+    # The position of each stream. Operations in graphs count here, because they
+    # cannot count in Python.
     with tf.init_scope(), tf.device('cpu'):
       self._counts = tf.lookup.experimental.MutableHashTable(
           tf.int64, tf.int64, 0, experimental_is_anonymous=True
       )
+    # Positions that eager iterators have reached since.
+    self._eager_counts: Dict[int, int] = {}
 
   def restore(self, positions: Sequence[int]) -> None:
     """Sets the positions of all streams, and forgets existing iterators."""
     with self._lock, tf.init_scope(), tf.device('cpu'):
       self._is_taken = [False] * len(positions)
+      self._eager_counts = {}
       self._counts.remove(self._counts.export()[0])
       self._counts.insert(
           np.arange(len(positions)), np.array(positions, np.int64)
       )
 
-  def new_run(self) -> Iterator[np.int64]:
-    """Yields the number of a new iterator, which has a stream until it ends."""
+  def new_iterator(self) -> Iterator[np.int64]:
+    """Yields a new iterator id. The iterator owns a stream until it ends."""
     with self._lock:
-      taken, run = self._is_taken, next(self._new_numbers)
-      stream = (taken + [False]).index(False)
-      taken[stream : stream + 1] = [True]
-      begin = self.positions()[stream] if self._goes_on else 0
+      is_taken, number = self._is_taken, next(self._new_ids)
+      stream = (is_taken + [False]).index(False)
+      is_taken[stream : stream + 1] = [True]
+      begin = self.positions()[stream] if self._resumes else 0
       batches = self.batches.of_stream(self.number, stream)
-      self._runs[run] = [batches, stream, begin]
+      self._iterators[number] = [batches, stream, begin]
     try:
-      yield np.int64(run)
+      yield np.int64(number)
     finally:
-      taken[stream] = False
-      del self._runs[run]
+      is_taken[stream] = False
+      del self._iterators[number]
 
-  def read(self, number: int) -> List[np.ndarray]:
+  def read_group(self, number: int) -> List[np.ndarray]:
     """Reads the next group of batches of an iterator.
 
     Args:
-      number: the number of the iterator.
+      number: the id of the iterator.
 
     Returns:
-      The number of the stream, and how many of its batches have been handed out
-      with each batch, int64 `[k]`; and the leaves of the batches `[k, ...]`.
-      Where groups are of one batch, they have no axis `k`.
+      The stream, and its position after each batch, int64 `[k]`; and the leaves
+      of the batches `[k, ...]`. Groups of one batch have no axis `k`.
 
     Raises:
       StopIteration: at the end of the data set.
     """
-    run = self._runs[int(number)]
-    batches, stream, first = run
+    iterator = self._iterators[int(number)]
+    batches, stream, first = iterator
     leaves = batches.read_leaves(first, batches.group_size)
-    if not leaves:
+    if leaves is None:
       raise StopIteration
-    run[2] += len(leaves[-1])
-    positions = np.arange(first, run[2]) + 1
+    iterator[2] += len(leaves[0])
+    positions = np.arange(first, iterator[2]) + 1
     group = [np.full_like(positions, stream), positions, *leaves]
     return group if batches.group_size > 1 else [leaf[0] for leaf in group]
 
   def count(self, stream: tf.Tensor, position: tf.Tensor) -> None:
-    """Notes in a graph how many batches of a stream have been handed out."""
+    """Sets the position of a stream, in a graph."""
     self._counts.insert(stream, position)
+
+  def iterate(self) -> '_NumpyIterator':
+    """Returns an iterator over batches of NumPy arrays."""
+    return _NumpyIterator(self)
 
   def positions(self) -> List[int]:
     """Returns the position of each stream."""
     with tf.init_scope(), tf.device('cpu'):
+      for stream in list(self._eager_counts):
+        self._counts.insert(stream, self._eager_counts.pop(stream))
       numbers = np.arange(len(self._is_taken))
       return self._counts.lookup(numbers).numpy().tolist()
+
+
+class SamplingState(tf.train.experimental.PythonState):
+  """The positions of the data sets of a replay buffer, for a checkpoint.
+
+  Attributes:
+    identity: values that determine the batches, by name.
+    iterators: the iterators of `get_next`; a restored position drops them.
+  """
+
+  def __init__(self, identity: Dict[str, Any]):
+    self.identity = identity
+    self.iterators: Dict[Any, Any] = {}
+    self._data_sets: List[Streams] = []
+    # The positions of all data sets, also of data sets that are made later.
+    self._restored: List[List[int]] = []
+
+  def add(self, streams: Streams) -> None:
+    """Adds a data set and sets its number."""
+    streams.number = len(self._data_sets)
+    for positions in self._restored[streams.number :][:1]:
+      streams.restore(positions)
+    self._data_sets.append(streams)
+
+  def restore(self, positions: List[List[int]]) -> None:
+    """Sets the positions of all data sets, also of later ones."""
+    self._restored = positions
+    self.iterators.clear()
+    for streams, places in zip(self._data_sets, positions):
+      streams.restore(places)
+
+  def seek(self, number: int) -> None:
+    """Continues all existing data sets, or the first one, at a batch."""
+    self.restore([[number]] * max(len(self._positions()), 1))
+
+  def serialize(self) -> str:
+    """Returns the number of batches of each stream of each data set."""
+    return json.dumps({**self.identity, 'positions': self._positions()})
+
+  def deserialize(self, value: str) -> None:
+    """Restores the result of `serialize`.
+
+    Raises:
+      ValueError: if the position is of other batches, or damaged.
+    """
+    try:
+      saved = json_files.loads(value)
+      if not isinstance(saved, dict) or 'positions' not in saved:
+        raise ValueError('it has no positions')
+    except ValueError as e:
+      raise ValueError(
+          f'The sampling position in the checkpoint is damaged: {e}.'
+      ) from e
+    different = [
+        f'{name} {saved.get(name)!r} (here {value!r})'
+        for name, value in self.identity.items()
+        if saved.get(name) != value
+    ]
+    if different:
+      raise ValueError(
+          'The checkpoint is of a replay buffer that draws other batches, with'
+          f' {", ".join(different)}. Use the same arguments, or remove the'
+          ' replay buffer from the checkpoint to sample from the start.'
+      )
+    self.restore(saved['positions'])
+
+  def _positions(self) -> List[List[int]]:
+    positions = [streams.positions() for streams in self._data_sets]
+    return positions + self._restored[len(positions) :]
+
+
+class SavedBytes(tf.train.experimental.PythonState):
+  """Saves an object without TensorFlow in a checkpoint."""
+
+  def __init__(self, saved: Any):
+    """Takes an object with the methods `serialize` and `deserialize`."""
+    self._saved = saved
+
+  def serialize(self) -> bytes:
+    return self._saved.serialize()
+
+  def deserialize(self, value: bytes) -> None:
+    self._saved.deserialize(value)
+
+
+class _NumpyIterator:
+  """An iterator over batches of NumPy arrays."""
+
+  def __init__(self, streams: Streams):
+    self._streams = streams
+    self._ids: Any = streams.new_iterator()
+    self._state: Any = None
+
+  def __iter__(self):
+    return self
+
+  def __next__(self) -> Any:
+    leaves = self.next_leaves()
+    return self._streams.batches.pack(leaves)
+
+  def next_leaves(self) -> List[np.ndarray]:
+    """Returns the leaves of the next batch."""
+    streams = self._streams
+    if self._state is None:
+      number = next(self._ids)
+      self._counts = streams._eager_counts  # pylint: disable=protected-access
+      self._state = streams._iterators[number]  # pylint: disable=protected-access
+    batches, stream, position = self._state
+    leaves = batches.read_leaves(position)
+    if leaves is None:
+      self.close()
+      raise StopIteration
+    self._state[2] = self._counts[stream] = position + 1
+    return leaves
+
+  def close(self) -> None:
+    """Ends the iterator, which returns its stream."""
+    self._ids.close()
+    self._state = None
+
+
+class _BatchDataset(tf_private.WrappedDataset):
+  """A data set of batches, whose eager iterators need no graph."""
+
+  def __init__(self, streams: Streams):
+    super().__init__(_graph_dataset(streams))
+    self._streams = streams
+
+  def __iter__(self):
+    return (
+        _EagerIterator(self) if tf.executing_eagerly() else super().__iter__()
+    )
+
+  def as_numpy_iterator(self):
+    if not tf.executing_eagerly():
+      return super().as_numpy_iterator()
+    return self._streams.iterate()
+
+
+class _EagerIterator(tf_private.PlainIterator):
+  """Reads batches by NumPy until a graph uses the iterator."""
+
+  def _create_iterator(self, dataset):
+    # TensorFlow's own iterator is created when a graph uses it.
+    self._dataset, self._graph_iterator = dataset, None
+    self._element_spec = dataset.element_spec
+    specs = tf.nest.flatten(self._element_spec)
+    self._flat_output_types = [spec.dtype for spec in specs]
+    self._flat_output_shapes = [spec.shape for spec in specs]
+    self._streams = dataset._streams  # pylint: disable=protected-access
+    self._batches = self._streams.iterate()
+    with tf.device('cpu'):
+      self._device = tf.convert_to_tensor(0).device
+
+  @property
+  def _iterator_resource(self):
+    if self._graph_iterator is None:
+      self._batches.close()
+      with tf.init_scope():
+        self._graph_iterator = tf_private.PlainIterator(self._dataset)
+    return self._graph_iterator._iterator_resource  # pylint: disable=protected-access
+
+  def _next_internal(self):
+    if self._graph_iterator is not None or not tf.executing_eagerly():
+      return super()._next_internal()
+    try:
+      leaves = self._batches.next_leaves()
+    except StopIteration as e:
+      raise tf.errors.OutOfRangeError(None, None, 'End of sequence') from e
+    except store_items.SamplingError as e:
+      # A graph raises the same error.
+      raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
+    return self._streams.batches.pack(
+        [tf_private.EagerTensor(leaf, self._device, None) for leaf in leaves]
+    )
 
 
 def make_dataset(
@@ -121,7 +312,19 @@ def make_dataset(
     sequence_fn: a function that is applied to the `Trajectory` `[L, ...]` of
       each item.
   """
-  batches, read = streams.batches, _weak_method(streams, 'read')
+  if sequence_fn is None:
+    return _BatchDataset(streams)
+  sequence_fn = item_fn = pipelines.as_user_code(sequence_fn)
+  if streams.batches.element_spec[1].key.shape.rank == 2:
+    sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
+  return _graph_dataset(streams).map(
+      lambda frames, info: (sequence_fn(frames), info)
+  )
+
+
+def _graph_dataset(streams: Streams) -> tf.data.Dataset:
+  """Returns the batches as a data set that graphs can read."""
+  batches, read = streams.batches, pipelines.weak_method(streams, 'read_group')
   lead = [None] if batches.group_size > 1 else []
   number = tf.TensorSpec([], tf.int64)
   specs = tuple(
@@ -129,11 +332,11 @@ def make_dataset(
       for leaf in (number, number, *tf.nest.flatten(batches.element_spec))
   )
 
-  def batches_of(run):
+  def read_batches(iterator):
     groups = _map_here(
         tf.data.Dataset.range(tf.int64.max),
         lambda index: tf.numpy_function(
-            read, [run], [leaf.dtype for leaf in specs]
+            read, [iterator], [leaf.dtype for leaf in specs]
         ),
         specs,
     )
@@ -148,22 +351,17 @@ def make_dataset(
     return leaves
 
   dataset = tf.data.Dataset.from_generator(
-      _weak_method(streams, 'new_run'), output_signature=number
-  ).flat_map(batches_of)
+      pipelines.weak_method(streams, 'new_iterator'), output_signature=number
+  ).flat_map(read_batches)
   options = tf.data.Options()
   options.deterministic = True
-  # A batch counts as taken when it is asked for, and not before.
+  # A batch counts when it is requested, and not before.
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
   dataset = _map_here(dataset, count, batches.element_spec)
   dataset = dataset.with_options(options)
   dataset.must_live = streams
-  if sequence_fn is None:
-    return dataset
-  sequence_fn = item_fn = graphs.as_user_code(sequence_fn)
-  if batches.element_spec[1].key.shape.rank == 2:
-    sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
-  return dataset.map(lambda frames, info: (sequence_fn(frames), info))
+  return dataset
 
 
 def _map_here(
@@ -201,30 +399,14 @@ def _map_here(
 def call(
     instance: Any, name: str, args: Sequence[Any], dtypes: Any = ()
 ) -> Any:
-  """Calls a method that takes arrays, at once or as an operation of a graph.
+  """Calls a method that takes arrays: eagerly, or as an operation of a graph.
 
   Args:
     instance: the owner of the method, which a graph does not keep alive.
     name: the name of the method.
     args: arrays, or tensors.
-    dtypes: the types of its results, or that of its result.
+    dtypes: the dtypes of the results, or the dtype of the result.
   """
   if tf.executing_eagerly():
     return getattr(instance, name)(*map(np.asarray, args))
-  return tf.numpy_function(_weak_method(instance, name), args, dtypes)
-
-
-def _weak_method(instance: Any, name: str) -> Callable[..., Any]:
-  """Returns a method that does not keep its instance alive.
-
-  TensorFlow never forgets a Python function that is in a graph.
-  """
-  reference = weakref.ref(instance)
-
-  def call_method(*args):
-    found = reference()
-    if found is None:
-      raise ValueError('The replay buffer is gone.')
-    return getattr(found, name)(*args)
-
-  return call_method
+  return tf.numpy_function(pipelines.weak_method(instance, name), args, dtypes)

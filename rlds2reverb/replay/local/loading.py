@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from google.protobuf import text_format
 import numpy as np
@@ -23,7 +23,6 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import priorities as priorities_lib
 from rlds2reverb.store import folders
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import layout as layout_lib
 from rlds2reverb.store import rows as rows_lib
 from rlds2reverb.trajectories import options as options_lib
 
@@ -36,7 +35,7 @@ _PRIORITY_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrameStore:
-  """Frames, each stored once, and which of them are items.
+  """Frames, each stored once, and the windows of frames that are items.
 
   Attributes:
     spec: the spec of a frame, a `Trajectory`.
@@ -65,13 +64,13 @@ class FrameStore:
 
   def all_rows(self) -> np.ndarray:
     """Returns the row of each frame, in the order of the data, int64 `[N]`."""
-    return windows_lib.ranges(*self.episodes[:2], 1)[1]
+    return windows_lib.expand_ranges(*self.episodes[:2], 1)[1]
 
   def top_episodes(self, count: int) -> 'FrameStore':
     """Returns the episodes with the highest undiscounted returns.
 
-    The frames are not copied. Of episodes with equal returns the first ones are
-    kept; those without an item are left out.
+    The frames are not copied. Of episodes with equal returns, the first
+    episodes are kept. Episodes without an item are dropped.
 
     Args:
       count: how many episodes.
@@ -96,32 +95,38 @@ class FrameStore:
       priorities = priorities[np.repeat(best, counts)]
     return dataclasses.replace(
         self,
-        episodes=store_items.Episodes(*[each[best] for each in self.episodes]),
+        episodes=store_items.Episodes(
+            *[array[best] for array in self.episodes]
+        ),
         priorities=priorities,
         fingerprint=f'{self.fingerprint} top {count}',
     )
 
 
-def layout_of(spec: Any) -> layout_lib.RowLayout:
+def layout_of(spec: Any) -> rows_lib.RowLayout:
   """Returns the layout of frames.
 
   Args:
-    spec: the spec of one, a `Trajectory`.
+    spec: the spec of a frame, a `Trajectory`.
 
   Raises:
     ValueError: if the shape of a field is not fixed.
   """
-  return layout_lib.RowLayout.of_spec(
+  return rows_lib.RowLayout.of_spec(
       spec,
-      'Pad it, or resize images (decode_images). Encoded images may stay as'
-      ' they are.',
+      'Pad it, or resize images (decode_images). Encoded images are stored'
+      ' unchanged.',
   )
 
 
-def boundary_of(layout: layout_lib.RowLayout) -> Any:
+def step_type_column(layout: rows_lib.RowLayout) -> int:
+  """Returns the number of the column of step types."""
+  return [column.name for column in layout.columns].index('step_type')
+
+
+def padding_of(layout: rows_lib.RowLayout) -> Dict[int, Any]:
   """Returns the values of a frame of padding that are not 0, by columns."""
-  names = [column.name for column in layout.columns]
-  return {names.index('step_type'): ts.StepType.LAST}
+  return {step_type_column(layout): ts.StepType.LAST}
 
 
 def load_frames(
@@ -135,9 +140,11 @@ def load_frames(
   Args:
     data: an RLDS data set; or a data set of sequences, see
       `frames.make_frame_source`.
-    items: which items there will be.
-    directory: a folder on the local disk that keeps the frames. If it holds
-      them already, they are not read again. By default they are in memory.
+    items: the windows of frames that are items.
+    directory: a folder on the local disk for the frames. If the folder has the
+      frames already, the data is not read again. If several processes need the
+      folder, one prepares the frames and the others wait. By default frames are
+      in memory.
     options: how the data is converted.
 
   Raises:
@@ -163,18 +170,25 @@ def load_frames(
   whole.recover_interrupted_write(directory)
   marker = folders.read_marker(directory)
   if marker is None:
-    with whole.new_folder(directory, [folders.MARKER]) as folder:
-      _write(source, folder, made_from)
-  elif made_from is None:
+    with whole.one_at_a_time(directory):
+      # Another process may have prepared them since.
+      marker = folders.read_marker(directory)
+      if marker is None:
+        with whole.new_folder(directory, [folders.MARKER]) as folder:
+          _write(source, folder, made_from)
+        return open_frames(directory)
+  if made_from is None:
     raise FileExistsError(
         f'{directory} holds frames of which it cannot be known whether they are'
         f' these: {problem}. Use them as they are: give the directory in place'
         ' of the data. Or remove it, or choose another directory.'
     )
-  elif marker['meta'].get('made_from') != made_from:
+  if marker['meta'].get('made_from') != made_from:
     raise FileExistsError(
         f'{directory} holds frames of other data or with other items, or of'
-        ' files that have changed. Remove it, or choose another directory.'
+        ' files that have changed or moved. Remove it, or choose another'
+        ' directory. To use the frames as they are, give the directory in place'
+        ' of the data.'
     )
   return open_frames(directory)
 
@@ -182,21 +196,66 @@ def load_frames(
 def open_frames(directory: files.PathLike) -> FrameStore:
   """Maps the files of a folder of prepared frames, once they are checked.
 
-  Each file is checked for its size and for the checksums of 32 MB: a small file
-  whole, a large one at its first and last MB and at others between them. That
-  takes about 15 ms a file if it is in the page cache, and otherwise as long as
-  32 reads of 1 MB. `open_rows(folder)` checks all of it.
+  Each file is checked for its size and for the checksums of 32 MB: all of a
+  small file; the first and last MB of a large file, and others between them.
+  That takes about 15 ms a file in the page cache, and otherwise as long as 32
+  reads of 1 MB. `check_prepared_frames` checks all bytes.
 
   Raises:
-    FileNotFoundError: if there is no such folder, or no frames in it.
-    OSError: if it is damaged, or of another version.
+    FileNotFoundError: if the folder does not exist or has no frames.
+    OSError: if the folder is damaged, or of another version.
   """
   folder = files.expand_local(directory, _FOLDER)
-  return _store(rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING))
+  rows = rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING)
+  with folders.naming_damage(folder):
+    store = _store(rows)
+    _check_episodes(store)
+    return store
+
+
+def check_prepared_frames(directory: files.PathLike) -> None:
+  """Reads a folder of prepared frames, and checks every byte.
+
+  Opening the folder checks all metadata, but only 32 MB of each large file.
+
+  Args:
+    directory: the folder on the local disk that `EpisodesReplayBuffer` or
+      `open_replay_buffer` has written, with `directory=`.
+
+  Raises:
+    FileNotFoundError: if the folder does not exist or has no frames.
+    OSError: if the folder is damaged, or of another version.
+  """
+  rows_lib.open_rows(files.expand_local(directory, _FOLDER), blocks=None)
+
+
+def _check_episodes(store: FrameStore) -> None:
+  """Raises a ValueError if items are not within the rows of a folder."""
+  episodes, windows = store.episodes, store.windows
+  first, num_rows, num_items = episodes[:3]
+  shapes = {np.shape(array) for array in episodes}
+  kinds = {array.dtype for array in episodes[:3]}
+  if len(shapes) != 1 or np.ndim(first) != 1 or kinds != {np.dtype(np.int64)}:
+    raise ValueError('the arrays of its episodes have other shapes or dtypes')
+  if (
+      (first < 0).any()
+      or (num_rows < 0).any()
+      or (num_rows > store.rows.num_rows - first).any()
+  ):
+    raise ValueError('its episodes are not within its rows')
+  stride = 1 if windows is None else windows.stride
+  if (num_items < 0).any() or (
+      (num_items - 1) > (num_rows - 1) // stride
+  ).any():
+    raise ValueError('its items are not within its episodes')
+  priorities = store.priorities
+  if priorities is not None and priorities.shape != (num_items.sum(),):
+    raise ValueError('it does not have one priority for each item')
 
 
 def _store(rows) -> FrameStore:
-  """Returns the frames that a written store has."""
+  """Returns the frames of a written store."""
+  rows.padding = padding_of(rows.layout)
   proto = text_format.Parse(rows.meta['spec'], struct_pb2.StructuredValue())
   windows = rows.meta['windows']
   return FrameStore(
@@ -271,7 +330,7 @@ def _priorities(items, episodes, spec, writer) -> np.ndarray:
   if not callable(items.priority):
     return np.full(index.num_items, float(items.priority))
   function = priorities_lib.batched(items.priority)
-  rows, boundary = writer.rows(), boundary_of(writer.layout)
+  rows = writer.rows(padding=padding_of(writer.layout))
   count = 1  # Episodes of different lengths have no common array.
   if index.length is not None:
     item_bytes = max(writer.layout.frame_bytes * index.length, 1)
@@ -279,7 +338,7 @@ def _priorities(items, episodes, spec, writer) -> np.ndarray:
   priorities = np.zeros(index.num_items)
   for begin in range(0, index.num_items, count):
     numbers = np.arange(begin, min(begin + count, index.num_items))
-    leaves, _ = index.read(rows, numbers, boundary)
+    leaves = index.read(rows, numbers)
     frames = tf.nest.pack_sequence_as(spec, rows.with_strings(leaves))
     priorities[numbers] = function(frames)
   priorities_lib.check(

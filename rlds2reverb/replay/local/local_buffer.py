@@ -7,23 +7,20 @@ import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.replay import importance
+from rlds2reverb.replay import base
 from rlds2reverb.replay.local import batches as batches_lib
 from rlds2reverb.replay.local import dataset
-from rlds2reverb.replay.local import sampling_state
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
+from rlds2reverb.store import sum_tree
 
 
-class LocalReplayBuffer(
-    importance.SampledReplayBuffer, replay_buffer.ReplayBuffer
-):
+class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
   """Samples items in the process that trains.
 
-  It takes the place of a `ReverbReplayBuffer` whose table was filled with the
-  same items, and is many times faster. Batches come in three ways, and are the
-  same in all of them:
+  It replaces a `ReverbReplayBuffer` whose table was filled with the same items,
+  and is many times faster. Batches come in three ways, and are the same in all
+  three:
 
       dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
       for frames, info in dataset:                       # tensors
@@ -31,7 +28,7 @@ class LocalReplayBuffer(
       frames, info = replay_buffer.get_next(256)         # one batch
 
   `frames` are a `Trajectory` `[256, 2, ...]`. Strings, such as encoded images,
-  stay as they are; `transforms.decode_images` decodes those of a batch.
+  are unchanged; `transforms.decode_images` decodes the images of a batch.
 
   The draws of an iterator are a pure function of the seed and of the number of
   batches so far, so a checkpoint resumes sampling with the very next batch:
@@ -39,20 +36,22 @@ class LocalReplayBuffer(
       checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
 
   Restore it before the first batch is taken. Two iterators draw independently.
-  An iterator that is made after another has ended goes on where that one
-  stopped. In a new process, the first iterator of the first data set goes on
-  where the first one of the old process stopped, and so on. A batch counts when
-  it comes out of the data set. Where something takes batches in advance, such
-  as `tf.distribute` or a `prefetch` of the trainer's own, call `seek` after the
-  restore.
+  An iterator that is made after another has ended continues at its position.
+  In a new process, the first iterator of the first data set continues at the
+  position of the first iterator in the old process, and so on. A batch counts
+  when it comes out of the data set. If batches are prefetched, for example by
+  `tf.distribute` or by the trainer, call `seek` after the restore.
 
-  Frames may be added, batches sampled and priorities updated by several
-  threads at once, each with an iterator of its own. All frames of a batch were
-  there together, and the update of an item that has gone is left out.
+  Several threads may add frames, sample batches and update priorities
+  concurrently, each with its own iterator. All frames of a batch existed at the
+  same time. Updates of items that no longer exist are ignored.
 
   Attributes:
     store: the frames.
+    batch_size: the number of environments that append frames, or 1.
   """
+
+  batch_size = 1
 
   def __init__(
       self,
@@ -71,7 +70,7 @@ class LocalReplayBuffer(
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, process)
-    self._position: sampling_state.SamplingState = sampling_state.SamplingState(
+    self._position: dataset.SamplingState = dataset.SamplingState(
         {
             'seed': int(process.seed),
             'worker': [process.rank, process.world_size],
@@ -80,8 +79,8 @@ class LocalReplayBuffer(
             'items': 0 if items.changes else items.num_items,
         }
     )
-    if isinstance(self._sampler, prioritized.Prioritized):
-      self._priorities = sampling_state.SavedBytes(self._sampler)
+    if isinstance(self._sampler, sum_tree.Prioritized):
+      self._priorities = dataset.SavedBytes(self._sampler)
 
   @property
   def num_items(self) -> int:
@@ -93,26 +92,26 @@ class LocalReplayBuffer(
   ) -> batches_lib.FrameBatches:
     """Returns batches of NumPy arrays by their numbers, without TensorFlow.
 
-    Those of stream 0 are the batches of the first data set's first iterator.
+    Stream 0 has the batches of the first data set's first iterator.
 
     Args:
       sample_batch_size: the number of items `B` of a batch; None for items.
-      stream: a number from 0 up; each stream has random draws of its own.
+      stream: a number from 0 up; each stream has independent random draws.
     """
     checks.check_not_negative('stream', stream)
     return self._batches(sample_batch_size, None).of_stream(0, stream)
 
   def seek(self, number: int) -> None:
-    """Lets iterators that are made from now on begin with a batch.
+    """Makes later iterators begin at a batch.
 
-    It is for trainers that take batches in advance, such as `tf.distribute`,
-    which count as seen in a checkpoint. After the restore:
+    For trainers that prefetch batches, such as `tf.distribute`: a checkpoint
+    counts prefetched batches as seen. After the restore:
 
         replay_buffer.seek(int(train_step) * batches_per_step)
 
     Args:
-      number: the number of the batch with which the first iterator of each data
-        set goes on.
+      number: the number of the batch at which the first iterator of each data
+        set continues.
     """
     checks.check_not_negative('number', number)
     self._position.seek(number)
@@ -167,8 +166,8 @@ class LocalReplayBuffer(
   def close(self) -> None:
     """Does nothing here: there is no server to stop."""
 
-  def _prioritized(self) -> prioritized.Prioritized:
-    if not isinstance(self._sampler, prioritized.Prioritized):
+  def _prioritized(self) -> sum_tree.Prioritized:
+    if not isinstance(self._sampler, sum_tree.Prioritized):
       raise ValueError(
           'Only a Prioritized sampler has priorities that change, and this one'
           f' is {self._sampler}. Make the replay buffer with'
@@ -182,17 +181,17 @@ class LocalReplayBuffer(
   ):
     batches = self._batches(sample_batch_size, num_steps)
     streams = dataset.Streams(batches)
-    made = dataset.make_dataset(streams, sequence_preprocess_fn)
-    # What is refused must not count as a data set, or later ones would draw
-    # other batches, and a checkpoint would resume those of another.
+    batch_dataset = dataset.make_dataset(streams, sequence_preprocess_fn)
+    # A data set that raised an error must not count: later data sets would draw
+    # other batches, and a checkpoint would restore another position.
     self._position.add(streams)
-    return made
+    return batch_dataset
 
   def _single_deterministic_pass_dataset(
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps, samplers.InOrder())
-    streams = dataset.Streams(batches, goes_on=False)
+    streams = dataset.Streams(batches, resumes=False)
     return dataset.make_dataset(streams, sequence_preprocess_fn)
 
   def _batches(
@@ -233,13 +232,17 @@ class LocalReplayBuffer(
     return self.store.num_frames
 
   def gather_all(self):
-    """Returns all frames, in the order of the data, `[1, N, ...]`."""
+    """Returns all frames, in the order of the data, `[1, N, ...]`.
+
+    Frames of an `AppendableReplayBuffer` are `[E, N, ...]`, by environment.
+    """
     return self._gather_all()
 
   def _gather_all(self):
     rows = self.store.rows
     with self._items.lock:
-      leaves = rows.with_strings(rows.take(self.store.all_rows()[np.newaxis]))
+      places = self.store.all_rows().reshape([self.batch_size, -1])
+      leaves = rows.with_strings(rows.take(places))
     return tf.nest.pack_sequence_as(
         self.data_spec, [tf.convert_to_tensor(leaf) for leaf in leaves]
     )

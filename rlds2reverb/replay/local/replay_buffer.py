@@ -5,6 +5,7 @@ from typing import Optional, Tuple, Union
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
@@ -21,8 +22,8 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
       frames, info = next(iter(dataset))  # Trajectory [256, 2, ...]
 
   Every frame is stored once, in memory or, with `directory`, in files that are
-  mapped into memory and read as they are used. See `LocalReplayBuffer` for what
-  batches are and how they go on after a restart.
+  mapped into memory and read lazily. See `LocalReplayBuffer` for batches and
+  for checkpoints.
 
   Attributes:
     store: the frames, which other replay buffers can share.
@@ -47,22 +48,23 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
     Args:
       rlds_data: an RLDS data set; a data set of sequences, `Trajectory`s
         `[L, ...]`, each of which is an item; the folder of frames that were
-        prepared with `directory`; or the `store` of another replay buffer,
-        whole or `store.top_episodes(10)` alone.
-      windows: which windows of frames are items, or None for items that are
-        whole episodes. This and `priority` are those of `TableItems`. They are
-        ignored if the frames are stored already.
+        prepared with `directory`; or the `store` of another replay buffer, or
+        its `store.top_episodes(10)`.
+      windows: the windows of frames that are items, or None for one item per
+        episode. `windows` and `priority` are arguments of `TableItems`. Both
+        are ignored if the frames are stored already.
       priority: the priority of every item, or a function of its `Trajectory`.
-      sampler: which items make a batch. The default is `Uniform()`.
+      sampler: draws the items of a batch. The default is `Uniform()`.
       seed: a number from 0 up; the same one gives the same batches.
-      process: `(rank, world_size)`: which process this is, and how many train
-        on the same data. Each has random draws of its own; without replacement,
-        each draws its share of an epoch.
-      directory: a folder on the local disk that keeps the frames, so that they
-        need not fit into memory, and are not converted again the next time. A
-        folder that holds frames of other data is refused.
-      options: how the data is converted. Their report stays empty where the
-        frames are in `directory` already.
+      process: `(rank, world_size)` of this process among the processes that
+        train on the same data. Each has independent random draws; without
+        replacement, each draws its share of an epoch.
+      directory: a folder on the local disk for the frames, so that they need
+        not fit into memory, and are converted only once. A folder with frames
+        of other data is an error. If several processes need the folder, one
+        prepares the frames and the others wait.
+      options: how the data is converted. The report stays empty if the frames
+        are in `directory` already.
 
     Raises:
       ValueError: if no item fits into any episode, if a field has no fixed
@@ -75,11 +77,17 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
     if isinstance(rlds_data, loading.FrameStore):
       store = rlds_data
     elif isinstance(rlds_data, tf.data.Dataset):
-      store = loading.load_frames(rlds_data, items, directory, options)
+      with tf_private.name_damaged_files(rlds_data):
+        store = loading.load_frames(rlds_data, items, directory, options)
     else:
       store = loading.open_frames(rlds_data)
-    own = samplers.Process(seed, (0, 0), *process)
-    super().__init__(store.make_items(), store, store.num_frames, sampler, own)
+    super().__init__(
+        store.make_items(),
+        store,
+        store.num_frames,
+        sampler,
+        samplers.Process(seed, (0, 0), *process),
+    )
 
   def _add_batch(self, items):
     raise ValueError(

@@ -5,11 +5,16 @@ places, row `r` has place `r % C`.
 
     capacity of 4 frames, after frames 0 to 5    | 4  5  2  3 |
     items of 2 that can be drawn                   2-3  3-4  4-5
+
+Each of `E` parallel environments has its own segment, as in
+`TFUniformReplayBuffer`. Row `r` of all environments was appended in the same
+call, so items in the order of their starts are in the order of their age in
+all environments together.
 """
 
 import io
 import threading
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,14 +23,14 @@ from tf_agents.trajectories import time_step as ts
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
-from rlds2reverb.store import prioritized
 from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import sum_tree
 
-# The number of frames that are written at once.
+# The maximum number of frames of a write.
 _ROWS_AT_ONCE = 4096
 
 _REFUSED = {
-    end: 'Items of frames that are appended are whole: take "drop" or "cross".'
+    end: 'Items of appended frames are not padded: use "drop" or "cross".'
     for end in windows_lib.EndOfEpisode
     if windows_lib.Windows(1, end=end).pads_episodes
 }
@@ -34,33 +39,44 @@ _REFUSED = {
 class FrameRing(tf.train.experimental.PythonState):
   """The last frames of a stream, and their items, whose numbers grow.
 
-  It is what an `ItemIndex` and a `FrameStore` are. Its content becomes part of
-  a `tf.train.Checkpoint`. Several threads may append and sample: a reader of
-  frames holds the lock from the draw on.
+  It has the interfaces of `ItemIndex` and of `FrameStore`. Its content becomes
+  part of a `tf.train.Checkpoint`. Several threads may append and sample: a
+  reader of frames holds the lock from the draw on.
 
   Attributes:
     spec: the spec of a frame, a `Trajectory`.
     rows: the frames.
     windows: which windows of frames are items.
     length: the number of frames of an item.
+    batch_size: the number of environments `E`.
+    capacity: the largest number of frames of one environment.
     first: the number of the first item that can be drawn.
-    num_slots: how many items can be drawn at most.
+    num_slots: the maximum number of items.
     fingerprint: a value that differs for other settings.
-    listener: a `Prioritized` sampler, which is told of added and removed items;
-      or None.
-    lock: protects all of it.
+    step_type_column: the number of the column of step types.
+    listener: a `Prioritized` sampler, to which items are added and from which
+      items are removed; or None.
+    lock: protects all attributes.
   """
 
   changes = True
   priorities = None
 
-  def __init__(self, spec: Any, windows: windows_lib.Windows, capacity: int):
+  def __init__(
+      self,
+      spec: Any,
+      windows: windows_lib.Windows,
+      capacity: int,
+      batch_size: int = 1,
+  ):
     """Creates an empty ring.
 
     Args:
       spec: the spec of one frame, a `Trajectory`.
       windows: which windows of frames are items.
-      capacity: the largest number of frames whose items can be drawn.
+      capacity: the largest number of frames of each environment whose items can
+        be drawn.
+      batch_size: the number of environments `E`.
 
     Raises:
       ValueError: if frames have strings, or items are whole episodes, padded,
@@ -74,25 +90,39 @@ class FrameRing(tf.train.experimental.PythonState):
       )
     windows_lib.check_windows(windows, _REFUSED)
     if windows.length > capacity:
+      of = (
+          f' of each of the {batch_size} environments' if batch_size > 1 else ''
+      )
       raise ValueError(
           f'The windows of items must have a length of at most {capacity}, the'
-          f' capacity, but it is {windows.length}.'
+          f' capacity{of}, but it is {windows.length}.'
       )
     self.spec, self.windows, self.length = spec, windows, windows.length
-    self.capacity = self.num_slots = capacity
-    self.listener: Optional[prioritized.Prioritized] = None
+    self.capacity, self.batch_size = capacity, batch_size
+    self.num_slots = capacity * batch_size
+    self.listener: Optional[sum_tree.Prioritized] = None
     self.lock = threading.RLock()
-    self.fingerprint = identity_lib.fingerprint(repr(spec), capacity, windows)
-    # The first rows are repeated at the end, so that every item is contiguous.
+    segments = [batch_size] if batch_size > 1 else []
+    self.fingerprint = identity_lib.fingerprint(
+        repr(spec), capacity, windows, *segments
+    )
+    # The first rows of each segment are repeated at its end, so that every item
+    # is contiguous.
+    self._segment = capacity + windows.length - 1
     self._groups = [
-        np.zeros([capacity + windows.length - 1, size], np.uint8)
+        np.zeros([batch_size * self._segment, size], np.uint8)
         for size in layout.row_bytes
     ]
     self.rows = rows_lib.RowStore(layout, self._groups)
-    # The row at which each item starts.
-    self._starts = np.zeros(capacity, np.int64)
-    # The first and the next row, and the first one of the last episode.
-    self._begin = self._end = self._origin = 0
+    self.step_type_column = loading.step_type_column(layout)
+    # The row at which each item starts, and its environment.
+    self._starts = np.zeros(self.num_slots, np.int64)
+    self._environments = np.zeros(self.num_slots, np.int64)
+    # The next row, of all environments; the first row of each one, and the
+    # first row of its last episode.
+    self._end = 0
+    self._begin = np.zeros(batch_size, np.int64)
+    self._origin = np.zeros(batch_size, np.int64)
     # The first item that can be drawn, and the next one.
     self.first = self._next = 0
 
@@ -103,116 +133,207 @@ class FrameRing(tf.train.experimental.PythonState):
 
   @property
   def num_frames(self) -> int:
-    """The number of frames."""
-    return min(self._end - self._begin, self.capacity)
+    """The number of frames of all environments."""
+    return int(self.frame_counts().sum())
+
+  def frame_counts(self) -> np.ndarray:
+    """Returns the number of frames of each environment, int64 `[E]`."""
+    return np.minimum(self._end - self._begin, self.capacity)
 
   def all_rows(self) -> np.ndarray:
-    """Returns the place of each frame, int64 `[N]`."""
-    return np.arange(self._end - self.num_frames, self._end) % self.capacity
+    """Returns the place of each frame, by environment, int64 `[N]`."""
+    counts = self.frame_counts()
+    environment, rows = windows_lib.expand_ranges(self._end - counts, counts, 1)
+    return self._places(environment, rows)
 
   def read(
-      self, rows: rows_lib.RowStore, items: np.ndarray, boundary: Any
-  ) -> Tuple[List[np.ndarray], None]:
+      self,
+      rows: rows_lib.RowStore,
+      items: np.ndarray,
+      batch_shape: Optional[Sequence[int]] = None,
+      extra: Tuple[np.dtype, ...] = (),
+  ) -> List[np.ndarray]:
     """Reads items; see `ItemIndex`."""
-    del boundary  # All rows are those of the data.
-    starts = self._starts[items % self.capacity] % self.capacity
-    return rows.read(starts, self.length), None
+    slots = items % self.num_slots
+    starts = self._places(self._environments[slots], self._starts[slots])
+    shape = (
+        *([len(items)] if batch_shape is None else batch_shape),
+        self.length,
+    )
+    return rows.gather(starts, self.length, shape=shape, extra=extra)
 
   def load(self, rows: rows_lib.RowStore) -> None:
-    """Appends recorded frames."""
-    for begin in range(0, rows.num_rows, _ROWS_AT_ONCE):
-      end = min(begin + _ROWS_AT_ONCE, rows.num_rows)
-      self.append(*rows.take(np.arange(begin, end)))
+    """Appends recorded episodes to an empty ring.
+
+    Each episode goes to the environment with the fewest frames so far. Each
+    segment ends with the same row, and begins where its frames do.
+    """
+    numbers = np.arange(rows.num_rows)
+    [step_type] = rows.take(numbers, [self.step_type_column])
+    is_last = step_type == ts.StepType.LAST
+    segments: List[List[np.ndarray]] = [[] for _ in range(self.batch_size)]
+    counts = np.zeros(self.batch_size, np.int64)
+    for episode in np.split(numbers, np.flatnonzero(is_last) + 1):
+      environment = counts.argmin()
+      segments[environment].append(episode)
+      counts[environment] += len(episode)
+    frames = [np.concatenate([numbers[:0], *parts]) for parts in segments]
+    self._begin = counts.max() - counts
+    self._origin = self._begin.copy()
+    # The environments that have frames change where a segment begins.
+    edges = np.unique([*self._begin, counts.max()]).tolist()
+    for begin, end in zip(edges, edges[1:]):
+      environments = np.flatnonzero(self._begin <= begin)
+      size = max(_ROWS_AT_ONCE // len(environments), 1)
+      for row in range(begin, end, size):
+        places = np.arange(row, min(row + size, end))
+        batch = [frames[e][places - self._begin[e]] for e in environments]
+        self._append(environments, rows.take(np.stack(batch, 1).ravel()))
 
   def append(self, *leaves: np.ndarray) -> None:
-    """Appends consecutive frames, given their leaves, arrays `[B, ...]`.
+    """Appends consecutive frames of all environments.
 
     Their items have the highest priority that any item has had so far. An
-    episode ends with a frame whose step type is LAST.
+    episode ends with a frame whose step type is LAST, and before one whose step
+    type is FIRST.
+
+    Args:
+      *leaves: the leaves of `T` frames of each environment, arrays
+        `[T * E, ...]`, in which the first frames of all come first.
     """
-    [column] = loading.boundary_of(self.rows.layout)
-    step_type, groups = leaves[column], self.rows.layout.encode(leaves)
-    count = len(step_type)
-    splits, is_end = np.array([0, count]), np.array([False])
-    if not self.windows.crosses_episodes:
-      ends = np.flatnonzero(step_type == ts.StepType.LAST) + 1
-      splits = np.unique([0, *ends, count])
-      is_end = np.isin(splits[1:], ends)
+    self._append(np.arange(self.batch_size), leaves)
+
+  def _append(
+      self, environments: np.ndarray, leaves: Sequence[np.ndarray]
+  ) -> None:
+    """Appends consecutive frames of some environments; see `append`."""
+    width = len(environments)
+    # [E, T]
+    step_type = leaves[self.step_type_column].reshape([-1, width]).T
+    groups = [
+        group.reshape([-1, width, group.shape[1]])
+        for group in self.rows.layout.encode(leaves)
+    ]
+    count = step_type.shape[1]
+    is_first = step_type == ts.StepType.FIRST
+    is_last = step_type == ts.StepType.LAST
+    if self.windows.crosses_episodes:
+      is_first, is_last = np.zeros([2, width, count], bool)
     with self.lock:
-      splits += self._end
-      origins = np.array([self._origin, *splits[1:-1]])
+      # The parts of episodes, by environment and in their order.
+      begins = is_first.copy()
+      begins[:, 1:] |= is_last[:, :-1]
+      begins[:, 0] = True
+      part, begin = np.nonzero(begins)
+      end = np.append(begin[1:], count)
+      end[end == 0] = count  # The next part is of the next environment.
+      is_open = (begin == 0) & ~is_first[part, begin]
+      origins = np.where(
+          is_open, self._origin[environments[part]], self._end + begin
+      )
       windows = self.windows.find(
-          splits[1:] - origins, splits[:-1] - origins, is_end
+          self._end + end - origins, self._end + begin - origins
       )
       starts = origins[windows.episode] + windows.start
-      self._origin = int(splits[-1] if is_end[-1] else origins[-1])
+      # The oldest items come first, whose environments come in their order.
+      order = np.argsort(starts, kind='stable')
+      starts, owners = starts[order], environments[part][windows.episode[order]]
+      self._origin[environments[part]] = origins  # The last part's remains.
+      self._origin[environments[is_last[:, -1]]] = self._end + count
       self._remove_before(self._end + count - self.capacity)
       left_out = max(count - self.capacity, 0)
       self._end += left_out
-      self._write([rows[left_out:] for rows in groups])
+      self._write(environments, [rows[left_out:] for rows in groups])
       # Items that would begin before the frames that are kept do not exist.
-      starts = starts[starts >= max(self._end - self.capacity, self._begin)]
-      items = self._next + np.arange(len(starts))
-      self._starts[items % self.capacity] = starts
+      is_kept = starts >= self._end - self.capacity
+      items = self._next + np.arange(np.count_nonzero(is_kept))
+      self._starts[items % self.num_slots] = starts[is_kept]
+      self._environments[items % self.num_slots] = owners[is_kept]
       if self.listener is not None and len(items):
-        self.listener.add(items)
+        self.listener.add(self._next, self._next + len(items))
       self._next += len(items)
 
   def clear(self) -> None:
     """Removes all frames."""
     with self.lock:
       self._remove_before(self._end)
-      self._begin = self._origin = self._end
+      self._begin[:] = self._origin[:] = self._end
 
   def serialize(self) -> bytes:
     """Returns the content, for a checkpoint."""
     file = io.BytesIO()
     with self.lock:
       rows = self.all_rows()
-      slots = np.arange(self.first, self._next) % self.capacity
+      slots = np.arange(self.first, self._next) % self.num_slots
       np.savez(
           file,
           *[group[rows] for group in self._groups],
           place=[self.capacity, self.first, self._end],
-          spans=self._starts[np.newaxis, slots],
+          counts=self.frame_counts(),
+          spans=np.stack([self._starts[slots], self._environments[slots]]),
       )
     return file.getvalue()
 
   def deserialize(self, value: bytes) -> None:
-    """Restores what `serialize` returned.
+    """Restores the result of `serialize`.
 
     An unfinished episode stays unfinished: the next frame begins a new one.
+
+    Raises:
+      ValueError: if the capacity or the number of environments is another one.
     """
     with np.load(io.BytesIO(value)) as saved:
       capacity, first, end = saved['place'].tolist()
-      if capacity != self.capacity:
-        raise ValueError(
-            'The checkpoint is of a replay buffer with a capacity of'
-            f' {capacity} frames, but this one has {self.capacity}.'
-        )
       groups = [saved[f'arr_{i}'] for i in range(len(self._groups))]
-      starts = saved['spans'][0]
+      counts, [starts, owners] = saved['counts'], saved['spans']
+    if len(counts) != self.batch_size:
+      raise ValueError(
+          'The checkpoint is of a replay buffer with'
+          f' batch_size={len(counts)}, but this one has {self.batch_size}'
+          f' environments. Make it with batch_size={len(counts)}.'
+      )
+    if capacity != self.capacity:
+      of = ' for each environment' if self.batch_size > 1 else ''
+      raise ValueError(
+          'The checkpoint is of a replay buffer with a capacity of'
+          f' {capacity} frames{of}, but this one has {self.capacity}.'
+      )
     with self.lock:
-      self._begin = self._end = end - len(groups[0])
-      self._write(groups)
-      self._origin = end
+      self._begin, self._end = end - counts, end
+      places = self._places(*windows_lib.expand_ranges(self._begin, counts, 1))
+      self._fill(places, groups)
+      self._origin[:] = end
       self.first, self._next = first, first + len(starts)
-      self._starts[np.arange(first, self._next) % capacity] = starts
+      slots = np.arange(first, self._next) % self.num_slots
+      self._starts[slots], self._environments[slots] = starts, owners
 
-  def _write(self, groups) -> None:
-    rows = np.arange(self._end, self._end + len(groups[0])) % self.capacity
-    first = np.flatnonzero(rows < self.length - 1)
+  def _places(self, environments: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns where rows of environments are in `rows`."""
+    return environments * self._segment + rows % self.capacity
+
+  def _write(self, environments, groups) -> None:
+    """Writes frames `[T, E, row_bytes]` after the last ones."""
+    count = len(groups[0])
+    rows = np.arange(self._end, self._end + count)
+    places = self._places(environments, rows[:, np.newaxis]).ravel()
+    self._fill(
+        places, [group.reshape([-1, group.shape[2]]) for group in groups]
+    )
+    self._end += count
+
+  def _fill(self, places, groups) -> None:
+    """Writes rows to places, and to their repetitions."""
+    first = np.flatnonzero(places % self._segment < self.length - 1)
     for group, new in zip(self._groups, groups):
-      group[rows] = new
-      group[rows[first] + self.capacity] = new[first]
-    self._end += len(groups[0])
+      group[places] = new
+      group[places[first] + self.capacity] = new[first]
 
   def _remove_before(self, row: int) -> None:
     """Removes the items that start before a row."""
     # Items are in the order of their starts, so the oldest go first.
     first = self.first
-    while first < self._next and self._starts[first % self.capacity] < row:
+    while first < self._next and self._starts[first % self.num_slots] < row:
       first += 1
     if self.listener is not None and first > self.first:
-      self.listener.set(np.arange(self.first, first), 0.0)
+      self.listener.remove(self.first, first)
     self.first = first

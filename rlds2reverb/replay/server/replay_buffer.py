@@ -9,27 +9,25 @@ import weakref
 import tensorflow as tf
 from tf_agents.replay_buffers import reverb_replay_buffer
 
-from rlds2reverb.episodes import graphs
-from rlds2reverb.replay import importance
+from rlds2reverb.episodes import pipelines
+from rlds2reverb.replay import base
 from rlds2reverb.replay import reverb
 from rlds2reverb.replay.server import priority_updates
 from rlds2reverb.replay.server import sampling
-from rlds2reverb.replay.server import table_kinds
 from rlds2reverb.replay.server import tables as tables_lib
 
 
 class ServerReplayBuffer(
-    importance.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
+    base.SampledReplayBuffer, reverb_replay_buffer.ReverbReplayBuffer
 ):
-  """Samples a table of a Reverb server, and raises an error if nothing comes.
+  """A TF-Agents `ReverbReplayBuffer` with timeouts and priority updates.
 
-  It is a `ReverbReplayBuffer` of TF-Agents that also has the methods of an
-  `EpisodesReplayBuffer`: `get_next`, `update_priorities`, `importance_weights`,
-  `num_items` and `close`.
+  It also has the methods of an `EpisodesReplayBuffer`: `get_next`,
+  `update_priorities`, `importance_weights`, `num_items` and `close`.
 
-  Its data sets are those of `sample_reverb_servers`: they raise an error where
-  a server has not answered, or its table has given nothing, for `timeout`
-  seconds. If the server comes back before, sampling goes on.
+  Its data sets are made by `sample_reverb_servers`: they raise an error if the
+  server has not answered, or its table has given no item, for `timeout`
+  seconds. If the server is restarted within that time, sampling resumes.
   """
 
   def __init__(
@@ -41,21 +39,22 @@ class ServerReplayBuffer(
       timeout: float = tables_lib.SECONDS_TO_ANSWER,
       owns_server: bool = False,
   ):
-    """Asks the server for the table, whose signature is the spec of a frame.
+    """Creates the replay buffer with the spec of the table's signature.
 
     Args:
-      server: the server: its address, `host:port`, a client of it, or itself.
-      table_name: the name of the table. Its signature must be one of
-        `Trajectory`s.
-      sequence_length: the number of frames of an item, or None if it varies, or
-        if the `num_steps` of `as_dataset` says it.
+      server: the server: its address, `host:port`, a client of it, or the
+        server itself.
+      table_name: the name of the table. Its signature must be a `Trajectory`.
+      sequence_length: the number of frames of an item, or None if it varies or
+        is passed to `as_dataset` as `num_steps`.
       timeout: how many seconds the server may be silent, or its table empty.
-      owns_server: whether the server stops with this replay buffer.
+      owns_server: whether to stop the server when the replay buffer is closed
+        or deleted.
 
     Raises:
-      ConnectionError: if there is no answer from the server.
-      ValueError: if there is no such table, it has another signature, or
-        `timeout` is not positive.
+      ConnectionError: if the server does not answer.
+      ValueError: if the server has no such table, the table has another
+        signature, or `timeout` is not positive.
     """
     self._timeout = timeout
     address = tables_lib.address_of(server)
@@ -63,18 +62,18 @@ class ServerReplayBuffer(
     super().__init__(
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype, leaf.name),
-            table_kinds.trajectory_signature(table_name, info.signature),
+            tables_lib.to_trajectory_signature(table_name, info.signature),
         ),
         table_name,
         sequence_length,
         server_address=address,
     )
-    # Nothing else holds a server that was started here. So the server ends with
-    # the replay buffer, while Reverb's modules are still there.
+    # Keeps a server alive that `open_replay_buffer` started. It must stop while
+    # Reverb's modules are still loaded.
     self._local_server = server if isinstance(server, reverb.Server) else None
     self._finalizer = weakref.finalize(self, _stop, server, owns_server)
-    # A cache and no dictionary: TensorFlow would save a dictionary in a
-    # checkpoint.
+    # A cache instead of a dictionary, which TensorFlow would track for its
+    # checkpoints.
     self._iterator = functools.lru_cache(maxsize=None)(
         lambda batch_size, num_steps: iter(
             self._as_dataset(batch_size, num_steps, None, None)
@@ -83,7 +82,7 @@ class ServerReplayBuffer(
 
   @property
   def num_items(self) -> int:
-    """The number of items that can be drawn."""
+    """The number of items in the table."""
     return self.get_table_info().current_size
 
   def get_table_info(self) -> Any:
@@ -97,10 +96,10 @@ class ServerReplayBuffer(
     return tables_lib.table_infos(address, [name], self._timeout)[name]
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
-    """Updates the priorities of items that were sampled.
+    """Updates the priorities of sampled items.
 
-    It works eagerly and in a `tf.function`. A batch that was fetched before may
-    still come. Items that are not in the table any more are left out.
+    It works eagerly and in a `tf.function`. It has no effect on batches that
+    were already prefetched. Items that were removed are ignored.
 
     Args:
       keys: the `key` of the `SampleInfo` of a batch, uint64 `[B, L]` or `[B]`.
@@ -109,8 +108,8 @@ class ServerReplayBuffer(
     Raises:
       ValueError: if the table does not sample or remove by priorities, or if
         there is not one priority for each key.
-      InvalidArgumentError: if a priority is negative, NaN or infinite. Nothing
-        is changed then.
+      InvalidArgumentError: if a priority is negative, NaN or infinite. No
+        priority is changed then.
       ConnectionError: if the server does not answer; in a graph, an
         UnknownError.
     """
@@ -125,12 +124,12 @@ class ServerReplayBuffer(
     if normalization == 'table':
       raise ValueError(
           'normalization="table" needs the smallest priority of the table,'
-          ' which a Reverb server does not tell. Use "batch".'
+          ' which a Reverb server does not report. Use "batch".'
       )
     return {}
 
   def close(self) -> None:
-    """Stops the server, if it is this replay buffer's own."""
+    """Stops the server if this replay buffer owns it."""
     self._local_server = None
     self._finalizer()
 
@@ -148,11 +147,11 @@ class ServerReplayBuffer(
       sequence_preprocess_fn,
       num_parallel_calls,
   ):
-    del num_parallel_calls  # One stream samples as fast as the server can.
+    del num_parallel_calls  # One stream already saturates the server.
     length = self._sequence_length
     if length and num_steps and num_steps != length:
       raise ValueError(
-          f'num_steps is {num_steps}, but the items have {length}. Make the'
+          f'num_steps is {num_steps}, but the items have {length}. Create the'
           f' replay buffer with Windows({num_steps}).'
       )
     dataset = sampling.sample_reverb_servers(
@@ -162,10 +161,10 @@ class ServerReplayBuffer(
         sample_batch_size if sequence_preprocess_fn is None else None,
         timeout=self._timeout,
     )
-    # A server of its own lives as long as its data sets.
+    # A server that this replay buffer owns lives as long as its data sets.
     dataset.replay_buffer = self
     if sequence_preprocess_fn is not None:
-      preprocess = graphs.as_user_code(sequence_preprocess_fn)
+      preprocess = pipelines.as_user_code(sequence_preprocess_fn)
       dataset = dataset.map(lambda frames, info: (preprocess(frames), info))
       if sample_batch_size is not None:
         dataset = dataset.batch(sample_batch_size, drop_remainder=True)

@@ -13,8 +13,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import describing
 from rlds2reverb.jobs.descriptions import description as description_lib
-from rlds2reverb.jobs.descriptions import excerpts
-from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import reading
 from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.statistics import compute
 from tests import golden
@@ -148,6 +147,35 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         [row[0] for row in rows], [f'{position}[0]', f'{position}: 2 more']
     )
 
+  @parameterized.parameters(
+      ('next_observation', np.float32([1, 2, 3, 11, 12, 0])),
+      ('next_observation', np.float32([1, 2, 3, 11, 12, 13])),
+      ('timeouts', [0, 0, 1, 0, 1, 0]),
+      ('truncated', [False, False, True, False, False, True]),
+      ('episode_starts', [1, 0, 0, 1, 0, 0]),
+      ('traj_id', [4, 4, 4, 7, 7, 0]),
+      ('timestamp', [0.0, 0.1, 0.2, 0.0, 0.1, 0.0]),
+  )
+  def test_joined_trajectories(self, name, values):
+    observation = np.float32([0, 1, 2, 10, 11, 12])
+    good = golden.make_episode([1] * 6, terminal=False)
+    good |= {'observation': observation, name: np.asarray(values)}
+    joined, fine = dict(good), dict(good)
+    fine['observation'] = np.arange(6, dtype=np.float32)
+    fine[name] = {
+        'next_observation': np.float32([1, 2, 3, 4, 5, 0]),
+        'traj_id': np.full(6, 3),
+        'timestamp': np.float64([0, 0.1, 0.2, 0.3, 0.4, 0]),
+    }.get(name, np.array([0, 0, 0, 0, 1, 0], np.asarray(values).dtype))
+    if name == 'episode_starts':
+      fine[name] = np.array([1, 0, 0, 0, 0, 1])
+    fine[name] = fine[name].astype(joined[name].dtype)
+    found = _oddities(_describe([fine, joined, fine]))
+    one = found.get(('joined', None))
+    self.assertIsNotNone(one, found)
+    self.assertEqual((one['num_episodes'], one['episode']), (1, 1))
+    self.assertEqual(one['step'], 2)
+
   def test_actions_that_are_clipped(self):
     rng = np.random.default_rng(0)
     free = rng.uniform(-1, 1, 300)
@@ -188,10 +216,10 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     episodes = odd_data.clean(5)
     for episode in episodes:
       action = 10 * episode['action']
-      episode['action'] = {name: action for name in ('near', 'far', 'free')}
+      episode['action'] = dict.fromkeys(('near', 'far', 'free'), action)
     highest = max(one['action']['far'][:-1, 1].max() for one in episodes)
     bounds = {
-        ('action', name): metadata.Bounds(-10, np.array([10, high]), 'me')
+        ('action', name): reading.Bounds(-10, np.array([10, high]), 'me')
         for name, high in (('near', highest - 1e-7), ('far', highest - 0.1))
     }
     found = _oddities(_describe(episodes, bounds=bounds))
@@ -203,11 +231,11 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         ('observation', 0, 'observation cannot have bounds'),
         ('action/far', [0, 0, 0], r'must have its shape \(2,\), but they are'),
     ):
-      bounds = {name: metadata.Bounds(low, 1, 'me')}
+      bounds = {name: reading.Bounds(low, 1, 'me')}
       with self.assertRaisesRegex(ValueError, message):
         _describe(episodes, bounds=bounds)
     for name, ends in ('CartPole-v1', (0, 1)), ('Pendulum-v1', (-2, 2)):
-      (found,) = metadata.bounds_of_environment(name).items()
+      (found,) = describing.get_environment_bounds(name).items()
       source = f'the environment {name}'
       self.assertEqual(found[0], 'action')
       self.assertEqual(
@@ -222,7 +250,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       episode['action'] = np.zeros(lengths[index] + 1, int)
       episode['action'][:2] = [2, 4]
     names = ['noop', 'fire', 'up', 'left', 'right']
-    bounds = {'action': metadata.Bounds(0, 4, 'me', names)}
+    bounds = {'action': reading.Bounds(0, 4, 'me', names)}
     found = _describe(episodes, bounds=bounds).histograms
     self.assertEqual([*found], ['lengths', 'returns', 'action', 'reward'])
     self.assertEqual(found['lengths']['edges'][0], min(lengths) - 0.5)
@@ -247,12 +275,12 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     kept = np.zeros(0)
     for block in np.array_split(numbers, 40):
       kept = np.append(kept, block)
-      kept = np.sort(kept[excerpts.spread(kept)])
+      kept = np.sort(kept[reading.spread(kept)])
     finite = np.sort(numbers[np.isfinite(numbers)])
-    self.assertLessEqual(len(kept), 2 * excerpts.NUM_BARS + 8)
+    self.assertLessEqual(len(kept), 2 * reading.NUM_BARS + 8)
     self.assertAllEqual(kept[:3], finite[:3])
     self.assertAllEqual(kept[-3:], finite[-3:])
-    edges = np.linspace(finite[0], finite[-1], excerpts.NUM_BARS + 1)
+    edges = np.linspace(finite[0], finite[-1], reading.NUM_BARS + 1)
     self.assertAllEqual(
         np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
     )
@@ -297,10 +325,49 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
           # Depth is scaled to the greatest of each image.
           (image[..., :1].astype(np.uint16) * 100, 255 if colour else 0),
       ):
-        jpeg = base64.b64decode(excerpts.to_jpeg(kind))
+        jpeg = base64.b64decode(reading.to_jpeg(kind))
         decoded = tf.io.decode_jpeg(jpeg).numpy()
         self.assertEqual(decoded.shape, (128, 85, 3))
         self.assertAllClose(decoded, np.full_like(decoded, shown), atol=2)
+
+  @parameterized.product(
+      color=[(0, 0, 0), (90, 90, 90), (10, 200, 30)],
+      encode=[None, tf.io.encode_png, tf.io.encode_jpeg],
+  )
+  def test_cameras_of_a_single_color(self, color, encode):
+    def images(*numbers):
+      frames = np.full([len(numbers), 16, 12, 3], color, np.uint8)
+      for frame, number in zip(frames, numbers):
+        frame[3:9, 4:8] += np.uint8(number)
+      if encode is None:
+        return frames
+      return np.array([encode(frame).numpy() for frame in frames], object)
+
+    episodes = odd_data.clean(3)
+    for index, episode in enumerate(episodes):
+      count = len(episode['reward'])
+      zeros = [0] * count
+      # Two episodes of one camera are plain; another one is frozen.
+      episode['observation'].update(
+          plain=images(*zeros),
+          partly=images(*(zeros if index else range(0, 40 * count, 40))),
+          frozen=images(*([40] * count)),
+          live=images(*range(0, 40 * count, 40)),
+          text=np.array([b'open drawer'] * count, object),
+      )
+    found = _oddities(_describe(episodes))
+    name = 'black' if not any(color) else r'\(\d+, \d+, \d+\)'
+    for field, pattern, count, episode in (
+        ('plain', f'every frame of .* is a single color: {name}', 3, 0),
+        ('partly', f'every frame of .* is a single color: {name}', 2, 1),
+        ('frozen', 'all frames of .* are the same image', 3, None),
+    ):
+      one = found.pop(('constant', f'observation/{field}'))
+      self.assertRegex(one['message'], f'^In {count} of 3 episodes, {pattern}')
+      self.assertEqual((one['num_episodes'], one['episode']), (count, episode))
+    left = [field for kind, field in found if kind == 'constant']
+    self.assertNotIn('observation/live', left)
+    self.assertNotIn('observation/text', left)
 
   def _check_summaries(self, found, episode):
     """Checks what TensorBoard is given, of one episode with frames."""
@@ -338,7 +405,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     episode = odd_data.make(0)
     episode['action'] = episode['action'][:4]
     with self.assertRaisesRegex(
-        tf.errors.InvalidArgumentError, r'every step. Found\] \[action:\] \[4\]'
+        tf.errors.InvalidArgumentError,
+        r'number of steps. Found\] \[action:\] \[4\]',
     ):
       _describe([episode])
     for value, expected in (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlds2reverb.jobs import describing
-from rlds2reverb.jobs.descriptions import metadata
+from rlds2reverb.jobs.descriptions import reading
 from rlds2reverb.jobs.descriptions import views
 from tests import golden
 from tests.jobs.descriptions import browser
@@ -102,9 +102,9 @@ class PageTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     try:
-      views.import_libraries()
+      views.import_page_libraries()
     except ModuleNotFoundError as e:
-      raise unittest.SkipTest(str(e))
+      raise unittest.SkipTest(str(e)) from e
     cls.description = _describe(
         [*odd_data.EPISODES, *odd_data.clean(8)], f'<odd> & {_HOSTILE}'
     )
@@ -273,7 +273,7 @@ class PageTest(absltest.TestCase):
   @pytest.mark.long
   @_in_browser
   def test_two_side_by_side(self):
-    bounds = metadata.Bounds(0, 1, 'me', ['left', 'right'])
+    bounds = reading.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
     for name, lengths, rewards in (
         ('before', (8, 80), np.ones),

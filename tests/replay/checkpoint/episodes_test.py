@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.episodes import data_sets
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import episodes
@@ -58,7 +58,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       path = self.write(expected, table, **settings)
       self.check_same(_read(path), expected)
     found = episodes.read_checkpoint_episodes(path, testing.TABLE)
-    (batch,) = data_sets.batches_of(found).as_numpy_iterator()
+    (batch,) = episode_dataset.batches_of(found).as_numpy_iterator()
     self.assertAllEqual(batch.row_splits, [0, 2, 3, 6, 11, 12, 13, 17])
 
   def test_what_servers_and_merging_write(self):
@@ -89,12 +89,21 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
         [[0, 1], [4, 5]],
     )
 
-  def test_what_cannot_be_read(self):
+  def test_unreadable_checkpoints(self):
     path = self.write(checkpoints.episodes([5]))
     with self.assertRaisesRegex(ValueError, "no table 'no', only"):
       episodes.read_checkpoint_episodes(path, 'no')
-    with self.assertRaisesRegex(FileNotFoundError, 'not a whole'):
+    with self.assertRaisesRegex(FileNotFoundError, 'not a complete'):
       episodes.read_checkpoint_episodes(self.new(), 'no')
+    tables = [
+        table.replace(b'next_step_type', b'next_step_tYpe')
+        for batch in records.read_records(path, records.TABLES)
+        for table in batch
+    ]
+    other = self.write(checkpoints.episodes([5]))
+    checkpoints.rewrite(other, 'tables.tfrecord', tables)
+    with self.assertRaisesRegex(ValueError, f'{other} is not of trajectories'):
+      _read(other)
     checkpoints.rewrite(path, 'items.tfrecord', [b'no item'])
     with self.assertRaises((records.CheckpointError, tf.errors.OpError)):
       _read(path)

@@ -1,18 +1,30 @@
-"""Tests of what checkpoints merge to, and which do not merge."""
+"""Tests of merging, joining and splitting checkpoints."""
 
 import os
 
+import numpy as np
 import reverb
+from reverb.cc import schema_pb2
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay import frames
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import merge
-from rlds2reverb.trajectories import rules as rules_lib
+from rlds2reverb.replay.checkpoint import records
+from rlds2reverb.replay.checkpoint import serve
+from rlds2reverb.replay.checkpoint import write
+from rlds2reverb.trajectories import options as options_lib
 from tests import golden
 from tests import testing
 from tests.replay.checkpoint import checkpoints
 
 _OPTIONS = {'identity': 'data', 'one_episode_chunks': True}
+_JOINED_EPISODES = checkpoints.episodes([5, 3, 4, 1, 6])
+_JOINED_TABLES = [
+    checkpoints.PAIRS,
+    items.TableItems(checkpoints.OTHER, windows_lib.Windows(3)),
+]
 
 
 class MergeTest(checkpoints.CheckpointTestCase):
@@ -53,7 +65,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     # Nothing but a checkpoint is replaced.
     folder = self.create_tempdir()
     folder.create_file('mine')
-    with self.assertRaisesRegex(FileNotFoundError, 'not a whole Reverb'):
+    with self.assertRaisesRegex(FileNotFoundError, 'not a complete Reverb'):
       merge.merge_reverb_checkpoints(paths, folder.full_path, overwrite=True)
 
   def test_other_data(self):
@@ -69,7 +81,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         ([write(chunk_length=8)], 'or with another chunk_length'),
         (
             [self.write(checkpoints.episodes([1, 9])[1:], **_OPTIONS)],
-            'under an identity of its own, or with an episode_id',
+            'under its own identity, or with an episode_id',
         ),
         (
             [write(tables=items.TableItems(checkpoints.OTHER))],
@@ -81,10 +93,141 @@ class MergeTest(checkpoints.CheckpointTestCase):
         merge.merge_reverb_checkpoints(others and [pairs, *others], merged)
       self.assertEmpty(os.listdir(os.path.dirname(merged)))
     # Frames that differ have other keys, also under one identity.
-    rules = rules_lib.ConversionRules(terminal_discount='transition')
+    rules = options_lib.ConversionRules(terminal_discount='transition')
     for other in (write(rules=rules), self.write(episodes, identity='other')):
       counts = merge.merge_reverb_checkpoints([pairs, other], self.new())
       self.assertEqual(counts, {testing.TABLE: 16})
+
+  def test_split_checkpoints_hold_all_items_in_their_order(self):
+    episodes = checkpoints.episodes([9, 5, 40])
+    tables = [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER, None)]
+    # A chunk of 7 frames has items of both parts.
+    whole = self.write(
+        episodes,
+        tables,
+        [checkpoints.once(reverb.selectors.Fifo)]
+        + [checkpoints.once(reverb.selectors.Fifo, checkpoints.OTHER)],
+        chunk_length=7,
+    )
+    pairs = testing.pairs(episodes)
+    for source in whole, self.serve(whole).checkpoint():
+      parts = [self.new(), self.new()]
+      counts = merge.split_reverb_checkpoint(source, parts)
+      self.assertEqual([each[testing.TABLE] for each in counts], [26, 25])
+      self.assertEqual([each[checkpoints.OTHER] for each in counts], [2, 1])
+      found = [testing.take_rewards(self.serve(part)) for part in parts]
+      self.assertEqual(found, [pairs[:26], pairs[26:]])
+      for path in parts:
+        tables = serve.records_lib.read_tables(path)
+        self.assertEqual(tables[testing.TABLE].max_size, 50_000)
+    merged = self.new()
+    counts = merge.merge_reverb_checkpoints(parts, merged)
+    self.assertEqual(counts, {testing.TABLE: 51, checkpoints.OTHER: 3})
+    self.assertEqual(testing.take_rewards(self.serve(merged)), pairs)
+
+  def test_what_cannot_be_split(self):
+    path = self.write(checkpoints.episodes([3]))
+    target = self.new()
+    for targets in [], [target, target]:
+      with self.assertRaisesRegex(ValueError, 'one or more different paths'):
+        merge.split_reverb_checkpoint(path, targets)
+    with self.assertRaises(FileExistsError):
+      merge.split_reverb_checkpoint(path, [target, path])
+    self.assertFalse(os.path.exists(target))
+    # A part may be without items.
+    counts = merge.split_reverb_checkpoint(path, [self.new() for _ in range(3)])
+    self.assertEqual([each[testing.TABLE] for each in counts], [1, 1, 0])
+
+
+class JoinTest(checkpoints.CheckpointTestCase):
+
+  def write_part(self, begin, end, path=None):
+    source = frames.make_frame_source(
+        golden.batched(_JOINED_EPISODES[begin:end], batch_size=1),
+        _JOINED_TABLES,
+        options_lib.ConversionOptions(**_OPTIONS),
+    )._replace(first_episode=begin)
+    path = path or self.new(f'{begin}')
+    write.write_checkpoint(source, path, inserted_at=1000 * begin, replace=True)
+    return path
+
+  def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
+    # The second part holds an episode without items.
+    parts = [self.write_part(*part) for part in ((0, 3), (3, 4), (4, 5))]
+    joined = self.new()
+    merge.join_checkpoints(parts, joined)
+    written_together = self.write(_JOINED_EPISODES, _JOINED_TABLES, **_OPTIONS)
+    for file in checkpoints.FILES:
+      written, expected = (
+          checkpoints.records_of(path, file)
+          for path in (joined, written_together)
+      )
+      if file == records.ITEMS:
+        written, expected = (
+            sorted(
+                (item.table, item.key, str(item.flat_trajectory))
+                for item in map(schema_pb2.PrioritizedItem.FromString, each)
+            )
+            for each in (written, expected)
+        )
+        self.assertLen(written, 24)
+      if file == records.CHUNKS:
+        # That of the episode without items was written by the one writer.
+        self.assertContainsSubset(written, expected)
+      else:
+        self.assertEqual(written, expected, file)
+    self.assertEqual(testing.size(self.serve(joined)), 14)
+
+  def test_parts_that_are_replaced_or_damaged(self):
+    part = self.write_part(0, 5)
+    self.write_part(0, 1, part)
+    merge.join_checkpoints([part], self.new())
+    # Under the same keys as another part: what opens the checkpoint says so.
+    path = self.new()
+    merge.join_checkpoints([part, part], path)
+    with self.assertRaisesRegex(records.CheckpointError, 'a chunk twice'):
+      records.read_index(path)
+    for file in records.ITEMS, records.CHUNKS:
+      damaged = os.path.join(part, file)
+      with open(damaged, 'rb') as f:
+        content = f.read()
+      cut, changed = content[:-9], bytearray(content)
+      changed[len(content) // 2] ^= 4
+      for wrong in cut, changed, content[:5], b'':
+        with open(damaged, 'wb') as f:
+          f.write(wrong)
+        with self.assertRaisesRegex(
+            records.CheckpointError, f'{part} is damaged: {file} cannot be read'
+        ):
+          merge.join_checkpoints([part], self.new())
+      os.unlink(damaged)
+      with self.assertRaisesRegex(records.CheckpointError, 'No such file'):
+        merge.join_checkpoints([part], self.new())
+      with open(damaged, 'wb') as f:
+        f.write(content)
+
+  def test_files_of_any_size_are_joined_at_any_bit(self):
+    rng = np.random.default_rng(3)
+    for number in range(20):
+      folder = self.new()
+      os.makedirs(folder)
+      parts = []
+      for part in range(rng.integers(1, 6)):
+        contents = [
+            rng.bytes(rng.integers(0, 60)) * rng.integers(1, 4)
+            for _ in range(rng.choice([0, 1, 2, 20]))
+        ]
+        path = os.path.join(folder, f'{part}')
+        with records.RecordFile(path) as file:
+          file.write(contents)
+        parts.append((path, contents))
+      joined = os.path.join(folder, records.ITEMS)
+      merge.join_files([path for path, _ in parts], joined)
+      self.assertEqual(
+          checkpoints.records_of(folder, records.ITEMS),
+          sum([contents for _, contents in parts], []),
+          number,
+      )
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ class RecordsTest(checkpoints.CheckpointTestCase):
 
   def test_a_full_disk(self):
     with self.assertRaisesRegex(
-        OSError, '/dev/full could not be written, so nothing of its folder'
+        OSError, '/dev/full could not be written, so its folder'
     ):
       with records.RecordFile('/dev/full') as file:
         file.write([b'record'])
@@ -33,7 +33,7 @@ class RecordsTest(checkpoints.CheckpointTestCase):
     for is_there in False, True:
       with self.assertRaisesRegex(
           FileNotFoundError,
-          'is not a whole .* Its job, .*/bigger.job, has not ended: the same'
+          'is not a complete .* Its job, .*/bigger.job, has not ended: the same'
           ' command goes on with it.$',
       ):
         records.read_tables(missing)

@@ -4,8 +4,10 @@ import os
 import re
 import socket
 
+import reverb
 import tensorflow as tf
 
+from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from tests import testing
@@ -54,6 +56,56 @@ class ServeTest(checkpoints.CheckpointTestCase):
     os.truncate(os.path.join(written, 'items.tfrecord'), 0)
     with self.assertRaisesRegex(records.CheckpointError, re.escape(written)):
       serve.restore_reverb_server(path, checkpoint_root=root)
+
+
+class OtherSettingsTest(checkpoints.CheckpointTestCase):
+
+  def _table(self, name=testing.TABLE, max_size=500, **kwargs):
+    return reverb.Table(
+        name,
+        sampler=reverb.selectors.Prioritized(0.5),
+        remover=reverb.selectors.Lifo(),
+        max_size=max_size,
+        max_times_sampled=kwargs.pop('max_times_sampled', 1),
+        rate_limiter=reverb.rate_limiters.Queue(max_size),
+        **kwargs,
+    )
+
+  def test_tables_take_the_place_of_those_in_the_checkpoint(self):
+    episodes = checkpoints.episodes([9, 5])
+    path = self.write(
+        episodes, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER)]
+    )
+    root = self.new('root')
+    for _ in range(2):  # The second time from a checkpoint in the root.
+      server = serve.restore_reverb_server(
+          path, tables=[self._table()], checkpoint_root=root
+      )
+      self.addCleanup(server.stop)
+      client = server.localhost_client()
+      infos = client.server_info(timeout=10)
+      info, other = infos[testing.TABLE], infos[checkpoints.OTHER]
+      self.assertEqual((info.max_size, info.max_times_sampled), (500, 1))
+      self.assertEqual(info.sampler_options.prioritized.priority_exponent, 0.5)
+      self.assertTrue(info.remover_options.lifo)
+      self.assertEqual(info.rate_limiter_info.max_diff, 500)
+      self.assertEqual(info.current_size, 12)
+      self.assertIsNotNone(info.signature)
+      self.assertEqual((other.max_size, other.max_times_sampled), (12, 0))
+      self.assertTrue(other.sampler_options.uniform)
+      client.checkpoint()
+    # Each item comes once.
+    self.assertCountEqual(testing.take_rewards(client), testing.pairs(episodes))
+
+  def test_tables_that_do_not_fit(self):
+    path = self.write(checkpoints.episodes([9]))
+    for tables, message in (
+        ([self._table('tabel')], 'no table .*tabel'),
+        ([self._table()] * 2, 'a table twice'),
+        ([self._table(max_size=7)], 'max_size is 7, and the data has 8'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        serve.restore_reverb_server(path, tables=tables)
 
 
 if __name__ == '__main__':

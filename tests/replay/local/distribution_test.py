@@ -1,5 +1,6 @@
 """Tests of replay buffers whose batches go to several replicas."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,12 +36,11 @@ def _batches_of_workers(strategy, buffer):
 def _has_two_devices() -> bool:
   """Returns whether there are two devices, and makes them if it can."""
   [device] = tf.config.list_physical_devices('CPU')
-  try:
+  # Other tests may have used TensorFlow in this process.
+  with contextlib.suppress(RuntimeError):
     tf.config.set_logical_device_configuration(
         device, [tf.config.LogicalDeviceConfiguration()] * 2
     )
-  except RuntimeError:  # Other tests have used TensorFlow in this process.
-    pass
   return len(tf.config.list_logical_devices('CPU')) == 2
 
 

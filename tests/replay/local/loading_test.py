@@ -1,16 +1,20 @@
 """Tests of how the frames of a data set are stored."""
 
+from concurrent import futures
 import os
+import shutil
+from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import loading as episodes_lib
+from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
 from tests.replay.local import cuts
 
@@ -56,6 +60,14 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       ).priorities
       self.assertEqual(expected, found if found is None else found.tolist())
 
+  @parameterized.parameters(np.inf, np.nan, -1.0)
+  def test_priorities_that_cannot_be_drawn_by(self, wrong):
+    function = lambda frames: tf.where(frames.reward[0] == 20.0, wrong, 1.0)
+    data = golden.stacked(cuts.episodes_of([4]))
+    message = f"'items' returned {wrong} for the item that starts at frame"
+    with self.assertRaisesRegex(ValueError, message):
+      loading.load_frames(data, _items(priority=function))
+
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
@@ -66,7 +78,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     folder = self.folder()
     known, triples = _known_data(), _items(windows_lib.Windows(3))
     loading.load_frames(known, triples, folder)
-    other = rules_lib.ConversionRules(terminal_discount='transition')
+    other = options_lib.ConversionRules(terminal_discount='transition')
     for data, items, rules in (
         (_known_data(4), triples, None),
         (known, _items(windows_lib.Windows(3, 2, 'tile')), None),
@@ -77,6 +89,35 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(FileExistsError, 'other data or with other'):
         loading.load_frames(data, items, folder, options)
     self.assertEqual(loading.open_frames(folder).make_items().num_items, 9)
+
+  def test_several_prepare_the_same_frames_at_once(self):
+    folder, data, items = self.folder(), _known_data(), _items()
+    written, write = [], loading._write  # pylint: disable=protected-access
+    with mock.patch.object(
+        loading, '_write', lambda *args: written.append(1) or write(*args)
+    ):
+      with futures.ThreadPoolExecutor(3) as executor:
+        stores = executor.map(
+            lambda _: loading.load_frames(data, items, folder), range(3)
+        )
+        self.assertLen({store.fingerprint for store in stores}, 1)
+    self.assertLen(written, 1)
+    self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
+
+  def test_data_that_changed(self):
+    directory = os.path.join(self.create_tempdir().full_path, 'data')
+    saving.save_episodes(golden.stacked(cuts.episodes_of([5, 3])), directory)
+    folder = self.folder()
+    load = lambda: loading.load_frames(
+        episodes_lib.load_episodes(directory), _items(), folder
+    )
+    before = load().num_frames
+    self.assertEqual(load().num_frames, before)
+    grown = golden.stacked(cuts.episodes_of([5, 3, 4]))
+    shutil.rmtree(directory)
+    saving.save_episodes(grown, directory)
+    with self.assertRaisesRegex(FileExistsError, 'have changed or moved'):
+      load()
 
   def test_folders_that_are_refused(self):
     folder = self.folder()
@@ -91,6 +132,32 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(os.listdir(other.full_path), ['notes.txt'])
     with self.assertRaisesRegex(ValueError, 'local'):
       loading.load_frames(_known_data(), _items(), 'gs://bucket/frames')
+
+  def test_a_full_check_finds_what_opening_does_not_read(self):
+    folder = self.folder()
+    steps = dict(cuts.episodes_of([3])[0])
+    # 48 MB, of which opening reads 32.
+    steps['observation'] = np.zeros([3, 1 << 22], np.float32)
+    loading.load_frames(
+        tf.data.Dataset.from_tensors({'steps': steps}), _items(), folder
+    )
+    [path] = [
+        each.path
+        for each in os.scandir(folder)
+        if each.stat().st_size > 1 << 25
+    ]
+    loading.check_prepared_frames(folder)
+    num_blocks = os.path.getsize(path) >> 20
+    read = np.linspace(0, num_blocks - 1, 32).astype(int)
+    block = np.setdiff1d(np.arange(num_blocks), read)[0]
+    with open(path, 'r+b') as f:
+      f.seek(int(block) << 20)
+      f.write(b'x')
+    loading.open_frames(folder)
+    with self.assertRaisesRegex(OSError, f'checksum of MB {block} is wrong'):
+      loading.check_prepared_frames(folder)
+    with self.assertRaisesRegex(FileNotFoundError, 'holds no'):
+      loading.check_prepared_frames(os.path.dirname(folder))
 
   def test_an_error_leaves_nothing(self):
     episodes = cuts.episodes_of([4, 3])

@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import appendable
+from rlds2reverb.replay.local import dataset as dataset_lib
 from rlds2reverb.replay.local import replay_buffer
-from rlds2reverb.store import prioritized
 from rlds2reverb.store import samplers
-from rlds2reverb.store import weighted
+from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
 from tests.replay.local import cuts
@@ -26,7 +25,7 @@ _Appendable = appendable.AppendableReplayBuffer
 _SAMPLERS = {
     'uniform': samplers.Uniform,
     'without_replacement': samplers.WithoutReplacement,
-    'prioritized': prioritized.Prioritized,
+    'prioritized': sum_tree.Prioritized,
 }
 
 
@@ -77,9 +76,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         self, cuts.items_of_pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
     )
     for wrong in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
-      with self.assertRaisesRegex(ValueError, 'priority and nothing else'):
+      with self.assertRaisesRegex(ValueError, 'may only have a priority'):
         _Buffer(found, wrong)
-    with self.assertRaisesRegex(ValueError, 'no frames can be appended'):
+    with self.assertRaisesRegex(ValueError, 'No frames can be appended'):
       _Appendable(found, 20)
 
 
@@ -152,7 +151,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
     make(episode).write(path)
     for data, kwargs, name in (
         (episode, dict(seed=1), 'seed'),
-        (episode, dict(sampler=weighted.Weighted()), 'sampler'),
+        (episode, dict(sampler=samplers.Weighted()), 'sampler'),
         (episode, dict(process=(0, 2)), 'worker'),
         (other, {}, 'data'),
     ):
@@ -178,7 +177,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     found = []
     for _, info in buffer.as_dataset(batch_size).take(count):
       found.append(info.key[:, 0].numpy().tolist())
-      if isinstance(buffer._sampler, prioritized.Prioritized):  # pylint: disable=protected-access
+      if isinstance(buffer._sampler, sum_tree.Prioritized):  # pylint: disable=protected-access
         number = step + len(found)
         errors = (tf.cast(info.key[:, 0], tf.float32) * 7 + number) % 5 + 1
         buffer.update_priorities(info.key, errors)
@@ -224,6 +223,13 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
         [keys[n : n + 4] for keys, n in zip(expected, counts)],
     )
 
+  def test_a_damaged_position_in_a_checkpoint(self):
+    state = dataset_lib.SamplingState({})
+    deep = '[' * 5000 + ']' * 5000
+    for text in '{', '[]', '{}', deep, f'{{"positions": {deep}}}':
+      with self.assertRaisesRegex(ValueError, 'sampling position .* damaged'):
+        state.deserialize(text)
+
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
@@ -262,7 +268,7 @@ class UpdatesTest(tf.test.TestCase):
   def test_in_the_middle_of_sampling(self):
     buffer = _Buffer(
         golden.stacked(cuts.episodes_of([9])),
-        sampler=prioritized.Prioritized(alpha=1.0),
+        sampler=sum_tree.Prioritized(alpha=1.0),
     )
     keys = tf.cast(tf.range(8), tf.uint64)
     batches = iter(buffer.as_dataset(50))
@@ -283,7 +289,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
   def test_data(self):
     [broken, *episodes] = cuts.episodes_of([3, 3, 4, 2])
     broken['is_last'][:] = False
-    rules = rules_lib.ConversionRules(invalid_episodes='skip')
+    rules = options_lib.ConversionRules(invalid_episodes='skip')
     options = options_lib.ConversionOptions(rules)
     make_ring = lambda data, *args, **kw: _Appendable(data, 9, *args, **kw)
     data = golden.stacked(episodes)
@@ -307,7 +313,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
   def test_arguments(self):
     data = golden.stacked(cuts.episodes_of([3, 4]))
     cross = windows_lib.Windows(2, end='cross')
-    by_episode = weighted.Weighted(by='episode')
+    by_episode = samplers.Weighted(by='episode')
     for kwargs, message in (
         (dict(seed=-1), 'seed.*-1'),
         (dict(seed=1.5), 'seed.*1.5'),
@@ -354,7 +360,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_sampler_of_two_replay_buffers(self):
     store = _Buffer(golden.stacked(cuts.episodes_of([3, 4]))).store
-    sampler = prioritized.Prioritized()
+    sampler = sum_tree.Prioritized()
     _Buffer(store, sampler=sampler)
     with self.assertRaisesRegex(ValueError, 'one replay buffer'):
       _Buffer(store, sampler=sampler)

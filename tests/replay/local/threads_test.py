@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.replay.local import appendable
-from rlds2reverb.store import prioritized
+from rlds2reverb.store import sum_tree
 from tests.replay.local import cuts
 
 _CAPACITY = 500
@@ -43,7 +43,7 @@ class ThreadsTest(tf.test.TestCase):
     # Large frames take longer to write, and show whether they are whole.
     spec = cuts.frame_spec()._replace(action=tf.TensorSpec([400], tf.int64))
     buffer = appendable.AppendableReplayBuffer(
-        spec, _CAPACITY, sampler=prioritized.Prioritized()
+        spec, _CAPACITY, sampler=sum_tree.Prioritized()
     )
     count = [0]  # Of all frames that have begun to be added.
 
@@ -97,12 +97,12 @@ class ThreadsTest(tf.test.TestCase):
   def check_tree(self, buffer):
     """Checks that items that have gone have no weight, and others have one."""
     population, sampler = buffer._items, buffer._sampler  # pylint: disable=protected-access
-    priorities = sampler._priorities  # pylint: disable=protected-access
+    priorities = sampler._tree.priorities  # pylint: disable=protected-access
     slots = (population.first + np.arange(population.num_items)) % _CAPACITY
     self.assertTrue((priorities[slots] > 0).all())
     self.assertEqual(np.count_nonzero(priorities), len(slots))
     self.assertAllClose(
-        sampler._tree._top.sum(), (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
+        sampler._tree.total, (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
     )
 
 

@@ -15,7 +15,6 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from tests import golden
 from tests import testing
 
@@ -185,7 +184,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     episodes = [_episode(rng, length) for length in (3, 0, 5, 1)]
     episodes[0]['is_first'][0] = False
     settings = golden.stacked(episodes), (name,)
-    rules = rules_lib.ConversionRules(validation='tf_agents')
+    rules = options_lib.ConversionRules(validation='tf_agents')
     self.check_same(
         _pushed(*settings, 'bulk', _policy_info, rules),
         _pushed(*settings, 'observer', _policy_info, rules),

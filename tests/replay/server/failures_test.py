@@ -173,8 +173,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
           _insert(data, client)
         self.assertEqual(testing.size(client), max_size)
       sentence = (
-          f'{count} items were inserted beside the 0 it held, but its max_size'
-          f' is 10, so {count - 10} items'
+          f'{count} items were inserted in addition to the 0 that it held, but'
+          f' its max_size is 10, so {count - 10} items'
       )
       self.assertEqual(sentence in str(logs.output), max_size == 10)
 
@@ -191,7 +191,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
         str(raised.exception),
         'The server confirmed nothing for 2 seconds..*'
         f'Table {testing.TABLE!r} holds {size} items..*'
-        f'samples_per_insert=4 .* with {size} items inserted and 0 sampled',
+        f'samples_per_insert=4, .* {size} items inserted and 0 items sampled',
     )
 
   # Ctrl-C.
@@ -251,7 +251,15 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       (
           'priority',
           items.TableItems(_OTHER, priority=lambda x: 1900 - x.reward[0]),
-          "an item of table 'other_table' is -100.0: of the one that starts at",
+          "table 'other_table' returned -100.0 for the item that starts at",
+      ),
+      (
+          'infinite_priority',
+          items.TableItems(
+              _OTHER,
+              priority=lambda x: 1 / tf.abs(x.reward[0] - 2020),
+          ),
+          "table 'other_table' returned inf for the item that starts at",
       ),
       (
           'priority_function_that_fails',

@@ -5,18 +5,26 @@ import numpy as np
 import pytest
 import reverb
 import tensorflow as tf
+from tf_agents.replay_buffers import reverb_utils
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import priority_updates
+from rlds2reverb.replay.server import push
 from rlds2reverb.replay.server import sampling
-from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import specs
 from tests import testing
 from tests.replay.server import sampling_test
 
 _RUN = {False: lambda function: function, True: tf.function}
+
+# Exponents, and priorities of which Reverb's weights or their sum are infinite
+# or 0.
+_OUT_OF_RANGE = ((1.0, 1e308), (2.0, 1e200), (2.0, 1e-200), (0.5 + 1, 1e-250))
+# Those of which they are not.
+_IN_RANGE = ((1.0, 1e300), (1.0, 1e-300), (0.6, 1e-307), (0.0, 1e308))
 
 
 class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
@@ -63,7 +71,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     server.stop()
     with self.assertRaisesRegex(
         tf.errors.UnknownError if is_graph else ConnectionError,
-        f'server at localhost:{server.port} did not take new priorities',
+        f'server at localhost:{server.port} did not accept new priorities',
     ):
       update(info.key, tf.constant(rewards))
 
@@ -90,7 +98,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     spec = specs.create_trajectory_data_spec(sampling_test.make_data([0]))
     kinds = ('uniform', 'top_k')
     server = reverb.Server(
-        [table_kinds.create_reverb_table(kind, spec, 3, kind) for kind in kinds]
+        [tables.create_reverb_table(kind, spec, 3, kind) for kind in kinds]
     )
     self.addCleanup(server.stop)
     updater = priority_updates.PriorityUpdater(server, 'top_k')
@@ -105,6 +113,82 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         priority_updates.PriorityUpdater(servers, name)
+
+  def prioritized(self, exponent):
+    data = sampling_test.make_data([1, 2, 3])
+    table = tables.create_reverb_table(
+        testing.TABLE,
+        specs.create_trajectory_data_spec(data),
+        100,
+        'prioritized',
+        priority_exponent=exponent,
+    )
+    server = reverb.Server([table])
+    self.addCleanup(server.stop)
+
+    def write(priority):
+      table = items.TableItems(
+          testing.TABLE, windows_lib.Windows(1), priority=priority
+      )
+      return insert.write_rlds_to_reverb(data, server, table)
+
+    return server, write
+
+  @parameterized.parameters(*_OUT_OF_RANGE)
+  @pytest.mark.few(1)
+  def test_weights_that_overflow_or_vanish(self, exponent, priority):
+    server, write = self.prioritized(exponent)
+    message = rf'{testing.TABLE}.* samples by priority \*\* .* be 0 or in \['
+    for wrong in priority, lambda item: tf.constant(priority, tf.float64):
+      with self.assertRaisesRegex(ValueError, message):
+        write(wrong)
+    observer = reverb_utils.ReverbAddTrajectoryObserver(
+        reverb.Client(f'localhost:{server.port}'),
+        testing.TABLE,
+        sequence_length=1,
+        priority=priority,
+    )
+    self.addCleanup(observer.close)
+    for method in 'bulk', 'observer':
+      with self.assertRaisesRegex(ValueError, message):
+        push.push_rlds_to_reverb(
+            sampling_test.make_data([1, 2, 3]), observer, method=method
+        )
+    with self.assertRaisesRegex(ValueError, message):
+      priority_updates.PriorityUpdater(
+          server, testing.TABLE, initial_priority=priority
+      )
+    write(2.0)
+    updater = priority_updates.PriorityUpdater(server, testing.TABLE)
+    _, info = self.sample(server)
+    for update in map(_RUN.get, _RUN):
+      with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
+        update(updater.update_priorities)(info.key[:2], [3.0, priority])
+    self.assertEqual(updater.highest.numpy(), 1)
+    _, info = self.sample(server)
+    self.assertAllEqual(info.priority, np.full([200, 1], 2))
+
+  @parameterized.parameters(*_IN_RANGE)
+  def test_weights_that_a_float64_holds(self, exponent, priority):
+    server, write = self.prioritized(exponent)
+    write(lambda item: tf.cast(item.reward[0] > 1, tf.float64) * priority)
+    rewards, info = self.sample(server)
+    self.assertCountEqual(set(rewards.tolist()), {2, 3})
+    self.assertAllClose(info.probability, np.full([200, 1], 0.5))
+
+  @parameterized.parameters(*_OUT_OF_RANGE)
+  def test_weights_that_others_wrote(self, exponent, priority):
+    server, write = self.prioritized(exponent)
+    write(1.0)
+    _, info = self.sample(server)
+    first, *keys = set(info.key[:, 0].numpy().tolist())
+    updates = {first: 0.0, **dict.fromkeys(keys, priority)}
+    client = reverb.Client(f'localhost:{server.port}')
+    client.mutate_priorities(testing.TABLE, updates=updates)
+    with self.assertRaisesRegex(
+        tf.errors.InvalidArgumentError, 'too large or too small'
+    ):
+      self.sample(server)
 
 
 if __name__ == '__main__':

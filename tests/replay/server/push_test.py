@@ -12,7 +12,6 @@ from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.trajectories import rules as rules_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -21,8 +20,8 @@ _FAULTS = golden.INVALID_CASES
 _ADD = reverb_utils.ReverbAddTrajectoryObserver
 _EPISODES = reverb_utils.ReverbAddEpisodeObserver
 _SEQUENCES = reverb_utils.ReverbTrajectorySequenceObserver
-_SKIP = rules_lib.ConversionRules(invalid_episodes='skip')
-_STREAM = rules_lib.ConversionRules(validation='tf_agents')
+_SKIP = options_lib.ConversionRules(invalid_episodes='skip')
+_STREAM = options_lib.ConversionRules(validation='tf_agents')
 
 
 def _policy_info(current, following):
@@ -180,7 +179,7 @@ class OtherObserversTest(tf.test.TestCase):
     with self.assertRaises(tf.errors.InvalidArgumentError):
       push.push_rlds_to_reverb(bad, Recorder())
     self.assertEqual(calls, ['flush', False])
-    with self.assertRaisesRegex(ValueError, 'are trajectories already'):
+    with self.assertRaisesRegex(ValueError, 'already has trajectories'):
       push.push_rlds_to_reverb(
           conversion.convert_rlds_to_trajectories(data), Recorder()
       )
@@ -192,16 +191,16 @@ class OtherObserversTest(tf.test.TestCase):
     ):
       push.push_rlds_to_reverb(data, print)
 
-  def test_which_way_is_taken(self):
+  def test_choice_of_the_method(self):
     data = golden.stacked([golden.TRUNCATED])
     [frames] = _frames_of([golden.TRUNCATED])
     options = options_lib.ConversionOptions
     with _observed(data) as (client, observer):
       for observed, kwargs, message in (
-          (observer, {'options': options(identity='a')}, 'with the bulk way'),
-          (observer, {'options': options(episode_id='a')}, 'the bulk way'),
+          (observer, {'options': options(identity='a')}, 'written in bulk'),
+          (observer, {'options': options(episode_id='a')}, 'written in bulk'),
           (observer, {'method': 'fast'}, "must be one of 'auto'"),
-          (lambda frame: None, {'method': 'bulk'}, 'is not known'),
+          (lambda frame: None, {'method': 'bulk'}, 'are unknown'),
       ):
         with self.assertRaisesRegex(ValueError, message):
           push.push_rlds_to_reverb(

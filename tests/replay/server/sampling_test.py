@@ -16,7 +16,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
-from rlds2reverb.replay.server import table_kinds
+from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import specs
 from tests import golden
 from tests import testing
@@ -28,9 +28,8 @@ _TABLE = testing.TABLE
 _FREEING = """
 import sys
 from rlds2reverb.replay.server import sampling
-from rlds2reverb.replay.server import watching
 from tests import testing
-watching._TICK_MICROSECONDS = 1
+sampling._TICK_MICROSECONDS = 1
 dataset = sampling.sample_reverb_servers(sys.argv[1], testing.TABLE, 1, 4)
 for _ in range(10):
   iterator = iter(dataset)
@@ -51,7 +50,7 @@ def make_server(kind, rewards, port=None, *, length=1, priority=1.0):
   """Starts a server with a table of frames; returns it and its address."""
   data = make_data(rewards if len(rewards) else [0])
   spec = specs.create_trajectory_data_spec(data)
-  table = table_kinds.create_reverb_table(_TABLE, spec, 10_000, kind)
+  table = tables.create_reverb_table(_TABLE, spec, 10_000, kind)
   server = reverb.Server([table], port=port or None)
   address = f'localhost:{server.port}'
   if len(rewards):
@@ -88,7 +87,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
-            table_kinds.trajectory_signature(_TABLE, signature),
+            tables.to_trajectory_signature(_TABLE, signature),
         ),
         table_name=_TABLE,
         sequence_length=3,
@@ -213,7 +212,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     self.addCleanup(no_signature.stop)
     spec = specs.create_trajectory_data_spec(make_data([0]))
     spec = spec._replace(observation=tf.TensorSpec([5], tf.float32))
-    other = reverb.Server([table_kinds.create_reverb_table(_TABLE, spec, 5)])
+    other = reverb.Server([tables.create_reverb_table(_TABLE, spec, 5)])
     self.addCleanup(other.stop)
     gone = f'localhost:{other.port}'
     for args, message in (

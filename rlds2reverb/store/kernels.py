@@ -1,0 +1,451 @@
+"""Compiled loops of the sampling core.
+
+Each kernel is a plain loop that Numba compiles. `tests/store/kernels_test.py`
+has a NumPy function of the same name for each of them. Kernels write into
+arrays of the caller, allocate next to nothing, and release Python's lock.
+
+Importing this module imports Numba and compiles the kernels, or loads them from
+Numba's cache on disk. Modules that use kernels therefore import this module
+lazily.
+"""
+
+import time
+
+from absl import logging
+import numba
+import numpy as np
+
+# The size of a cache line, and of rows that stay in the processor's cache.
+_LINE_BYTES, _CACHED_BYTES = 64, 1 << 15
+
+# Kernels accept memory that is mapped read-only.
+_ITEMS = numba.types.Array(numba.int64, 1, 'C', readonly=True)
+_FLOATS = numba.types.Array(numba.float64, 1, 'C', readonly=True)
+_NEW_ITEMS, _NEW_FLOATS = numba.int64[::1], numba.float64[::1]
+
+
+def _kernel(*signatures):
+  """Compiles a function at import, with a cache on disk where possible."""
+
+  def compile_kernel(function):
+    try:
+      kernel = numba.njit([*signatures], cache=True, nogil=True)(function)
+    except RuntimeError:  # No cache folder is writable.
+      return numba.njit([*signatures], nogil=True)(function)
+    _cached.append(kernel)
+    return kernel
+
+  return compile_kernel
+
+
+_cached = []
+_start = time.perf_counter()
+
+
+@numba.njit(nogil=True)
+def _split_mix(seed, position):
+  """Returns a number in [0, 1) from the SplitMix64 stream of a seed."""
+  bits = seed + (position + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+  bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  bits ^= bits >> np.uint64(31)
+  return (bits >> np.uint64(11)) * 2.0**-53
+
+
+@_kernel(numba.void(numba.uint64, numba.uint64, _NEW_FLOATS))
+def draw_fractions(seed, first, fractions):
+  """Draws numbers in [0, 1) from the SplitMix64 stream of a seed.
+
+  Args:
+    seed: the start of the stream.
+    first: the position in the stream of the first number.
+    fractions: receives the numbers, float64 `[N]`.
+  """
+  for k in range(len(fractions)):
+    fractions[k] = _split_mix(seed, first + np.uint64(k))
+
+
+@_kernel(
+    numba.void(
+        numba.uint64, numba.uint64, numba.int64, numba.int64,
+        _NEW_ITEMS, _NEW_FLOATS,
+    )
+)  # fmt: skip
+def draw_uniform(seed, first, first_item, num_items, items, probability):
+  """Draws items with equal probability, with replacement.
+
+  Args:
+    seed: the start of a SplitMix64 stream.
+    first: the position in the stream of the first draw.
+    first_item: the number of the first item.
+    num_items: the number of items.
+    items: receives the numbers of the items, int64 `[N]`.
+    probability: receives the probability of each item, float64 `[N]`.
+  """
+  probability[:] = 1 / num_items
+  for k in range(len(items)):
+    # A product may be rounded up to `num_items` itself.
+    place = np.int64(_split_mix(seed, first + np.uint64(k)) * num_items)
+    items[k] = first_item + min(place, num_items - 1)
+
+
+@_kernel(numba.void(_ITEMS, numba.int64, numba.int64[:, ::1], _NEW_ITEMS))
+def permute(positions, count, tables, items):
+  """Finds the items at positions of a random order without replacement.
+
+  The order is a Feistel network on pairs `(row, column)` of numbers below
+  `count`, rounded up to a rectangle. An item outside of `count` is permuted
+  again, as in "Ciphers with Arbitrary Finite Domains" (Black and Rogaway,
+  2002).
+
+  Args:
+    positions: positions in the order, int64 `[N]`.
+    count: the number of items in the order.
+    tables: the random function of each round, int64 `[rounds, width]`. Even
+      rounds have numbers below the number of rows, odd rounds below the number
+      of columns, which is the width or one less.
+    items: receives the items, int64 `[N]`.
+  """
+  num_rows = tables.shape[1]
+  num_columns = (count + num_rows - 1) // num_rows
+  for k in range(len(positions)):
+    item = positions[k]
+    while True:
+      row, column = item // num_columns, item % num_columns
+      for number in range(len(tables)):
+        if number % 2 == 0:
+          row += tables[number, column]
+          if row >= num_rows:
+            row -= num_rows
+        else:
+          column += tables[number, row]
+          if column >= num_columns:
+            column -= num_columns
+      item = row * num_columns + column
+      if item < count:
+        break
+    items[k] = item
+
+
+@_kernel(
+    numba.void(
+        _ITEMS, _ITEMS, numba.int64, _ITEMS, _ITEMS, numba.int64, _ITEMS,
+        _ITEMS, _NEW_ITEMS, _NEW_ITEMS, _NEW_ITEMS,
+    )
+)  # fmt: skip
+def find_items(
+    first_item, guide, shift, offsets, latest, stride, ends, items,
+    episode, start, end,
+):  # fmt: skip
+  """Finds the rows of items, given the items' numbers.
+
+  Args:
+    first_item: the number of the first item of each episode, ascending, and at
+      the end the number of items; int64 `[E + 1]`.
+    guide: the episode of every `2**shift`-th item, and at the end the last
+      episode. A search needs only to look between two of them.
+    shift: the binary logarithm of the distance between these items.
+    offsets: for each episode, the row at which item 0 would start if it were an
+      item of the episode.
+    latest: for each episode, the last row at which an item may start.
+    stride: the number of rows between the starts of consecutive items.
+    ends: the row after the last row of each episode.
+    items: the numbers of the items, int64 `[N]`.
+    episode: receives the episode of each item, int64 `[N]`.
+    start: receives the first row of each item.
+    end: receives the row after the last row of the item's episode.
+  """
+  for k in range(len(items)):
+    # A binary search without branches, which the processor could not predict.
+    low = guide[items[k] >> shift]
+    count = guide[(items[k] >> shift) + 1] - low + 1
+    while count > 1:
+      half = count // 2
+      low += half * (first_item[low + half] <= items[k])
+      count -= half
+    episode[k] = low
+    start[k] = min(items[k] * stride + offsets[low], latest[low])
+    end[k] = ends[low]
+
+
+def _gather_signature(word):
+  words = numba.types.Array(word, 1, 'C', readonly=True)
+  return numba.void(
+      words, words, _ITEMS, _ITEMS, numba.int64, numba.boolean,
+      numba.int64[:, ::1], word[::1],
+  )  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def _copy_column(
+    rows, width, begin, size, starts, ends, length, gathered, place
+):
+  """Copies one column of windows of rows; see `gather`.
+
+  The column has `size` words from word `begin` of a row on, and goes to
+  `gathered` from word `place` on.
+  """
+  for k in range(len(starts)):
+    # Numba checks signed indices for negative ones, which is slower.
+    to = np.uint64(place + k * length * size)
+    word = np.uint64(starts[k] * width + begin)
+    for _ in range(min(length, ends[k] - starts[k])):
+      if size == 1:
+        gathered[to] = rows[word]
+      else:
+        for number in range(np.uint64(size)):
+          gathered[to + number] = rows[word + number]
+      to += np.uint64(size)
+      word += np.uint64(width)
+
+
+@_kernel(_gather_signature(numba.uint8), _gather_signature(numba.uint32))
+def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
+  """Gathers columns of windows of rows.
+
+  A word is an element of `rows`: 1 or 4 bytes.
+
+  Args:
+    rows: all rows, one after the other, `[num_rows * width]` words.
+    padding: the row of padding, `[width]` words.
+    starts: the first row of each window, int64 `[N]`.
+    ends: the row at which the padding of each window begins, int64 `[N]`.
+    length: the number of rows of a window.
+    repeats: whether windows repeat their last row in place of `padding`.
+    columns: of each column the first word in a row, the number of words, and
+      the first word in `gathered`; int64 `[C, 3]`.
+    gathered: receives the columns, each an array `[N, length, words]`.
+  """
+  width = len(padding)
+  window_bytes = length * width * rows.itemsize
+  # The rows of a few windows stay in the processor's cache for all columns.
+  step = max(_CACHED_BYTES // max(window_bytes, 1), 1)
+  for first in range(0, len(starts), step):
+    stop = min(first + step, len(starts))
+    # Reading one word of each cache line first overlaps the waits for memory.
+    # The sum keeps the compiler from removing these reads.
+    touched = 0
+    if window_bytes <= _CACHED_BYTES:
+      for k in range(first, stop):
+        end = min(starts[k] + length, ends[k]) * width
+        for word in range(starts[k] * width, end, _LINE_BYTES // rows.itemsize):
+          touched += rows[word]
+    if touched < 0:  # Never true.
+      return
+    for c in range(len(columns)):
+      begin, size, to = columns[c, 0], columns[c, 1], columns[c, 2]
+      _copy_column(
+          rows, width, begin, size, starts[first:stop], ends[first:stop],
+          length, gathered, to + first * length * size,
+      )  # fmt: skip
+  for k in range(len(starts)):
+    for row in range(ends[k] - starts[k], length):
+      last = (ends[k] - 1) * width
+      for c in range(len(columns)):
+        begin, size, to = columns[c, 0], columns[c, 1], columns[c, 2]
+        place = to + (k * length + row) * size
+        for word in range(size):
+          gathered[place + word] = (
+              rows[last + begin + word] if repeats else padding[begin + word]
+          )
+
+
+@numba.njit(nogil=True)
+def _weight(priority, alpha, scale):
+  return (priority / scale) ** alpha if priority > 0 else 0.0
+
+
+@numba.njit(nogil=True)
+def _update_node(sums, minima, priorities, node):
+  """Computes a node of a sum tree from its children."""
+  left = 2 * node
+  sums[node] = sums[left] + sums[left + 1]
+  if left < len(minima):
+    minima[node] = min(minima[left], minima[left + 1])
+    return
+  minimum = np.inf
+  for leaf in range(left, left + 2):
+    if sums[leaf] > 0:
+      minimum = min(minimum, priorities[leaf - len(minima)])
+  minima[node] = minimum
+
+
+@_kernel(
+    numba.float64(
+        _NEW_FLOATS, _NEW_FLOATS, _FLOATS, numba.float64, numba.float64
+    )
+)
+def build_tree(sums, minima, priorities, alpha, scale):
+  """Computes the weights of priorities, and their sums.
+
+  Node `k` has the children `2 * k` and `2 * k + 1`, and node 1 is the root:
+
+      root            1
+                  2       3
+      leaves    4   5   6   7
+
+  Args:
+    sums: receives the sum of the weights of the leaves of each node, float64
+      `[2 * M]`, where `M` is a power of two. The leaves are the last `M`
+      elements. It must hold zeros.
+    minima: receives the smallest priority with a weight above 0 of each inner
+      node, or infinity; float64 `[M]`.
+    priorities: the priorities, float64 `[S]`. The leaf of slot `k` is node
+      `M + k`.
+    alpha: the exponent of priorities.
+    scale: the divisor of priorities. A weight is `(priority / scale) ** alpha`,
+      or 0 for priority 0.
+
+  Returns:
+    The largest weight.
+  """
+  largest, half = 0.0, len(minima)
+  for slot in range(len(priorities)):
+    sums[half + slot] = _weight(priorities[slot], alpha, scale)
+    largest = max(largest, sums[half + slot])
+  for node in range(half - 1, 0, -1):
+    _update_node(sums, minima, priorities, node)
+  return largest
+
+
+@_kernel(
+    numba.void(
+        _FLOATS, _FLOATS, numba.uint64, numba.uint64,
+        _NEW_ITEMS, _NEW_FLOATS, _NEW_FLOATS,
+    )
+)  # fmt: skip
+def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
+  """Draws slots of a sum tree in proportion to their weights.
+
+  All draws go down one level together, so that they wait for memory together. A
+  weight of 0 is never drawn. The sum must be above 0.
+
+  Args:
+    sums: the tree; see `build_tree`.
+    priorities: the priority of each slot, float64 `[S]`.
+    seed: the start of a SplitMix64 stream.
+    first: the position in the stream of the first draw.
+    slots: receives the numbers of the slots, int64 `[N]`.
+    probability: receives the probability of each slot, float64 `[N]`.
+    priority: receives the priority of each slot, float64 `[N]`.
+  """
+  half = len(sums) // 2
+  rest = probability  # The sum to go in the subtree of each draw.
+  for k in range(len(slots)):
+    rest[k] = _split_mix(seed, first + np.uint64(k)) * sums[1]
+    slots[k] = 1
+  level = 1
+  while level < half:
+    for k in range(len(slots)):
+      # Numba checks signed indices for negative ones, which is slower.
+      left = np.uint64(2) * np.uint64(slots[k])
+      # There is no branch, which the processor could not predict. Rounding may
+      # leave a rest that is not below the sum of both children.
+      is_right = (rest[k] >= sums[left]) & (sums[left + np.uint64(1)] > 0)
+      rest[k] -= sums[left] * is_right
+      slots[k] = np.int64(left) + is_right
+    level *= 2
+  for k in range(len(slots)):
+    probability[k] = sums[slots[k]] / sums[1]
+    slots[k] -= half
+    priority[k] = priorities[slots[k]]
+
+
+@_kernel(
+    numba.float64(
+        _NEW_FLOATS, _NEW_FLOATS, _NEW_FLOATS, numba.float64, numba.float64,
+        numba.float64, _ITEMS, _FLOATS, numba.int64, numba.int64,
+    )
+)  # fmt: skip
+def update_tree(
+    sums, minima, priorities, alpha, scale, max_weight,
+    items, new_priorities, first_item, num_items,
+):  # fmt: skip
+  """Changes priorities of items, and their sum tree.
+
+  Of equal items, the last one counts.
+
+  Args:
+    sums: the tree; see `build_tree`.
+    minima: the minima of the tree.
+    priorities: the priority of each slot, float64 `[S]`. Item `i` has the slot
+      `i % S`.
+    alpha: the exponent of priorities.
+    scale: the divisor of priorities.
+    max_weight: the maximum weight.
+    items: the numbers of the items, int64 `[N]`.
+    new_priorities: the new priority of each item, float64 `[N]`.
+    first_item: the first item that may be changed.
+    num_items: the number of items that may be changed.
+
+  Returns:
+    The highest new priority; or -1 if an item, a priority or a weight is out of
+    range. Nothing is changed then.
+  """
+  highest = 0.0
+  weights = np.empty(len(items))
+  for k in range(len(items)):
+    new = new_priorities[k]
+    if not 0 <= new < np.inf or not 0 <= items[k] - first_item < num_items:
+      return -1.0
+    highest = max(highest, new)
+    weights[k] = _weight(new, alpha, scale)
+    if weights[k] > max_weight:
+      return -1.0
+  nodes = np.empty(len(items), np.int64)
+  for k in range(len(items)):
+    slot = items[k] % len(priorities)
+    priorities[slot] = new_priorities[k]
+    nodes[k] = len(minima) + slot
+    sums[nodes[k]] = weights[k]
+  # Sums are computed again, so that rounding errors do not accumulate.
+  level = len(minima)
+  while level > len(items):
+    for k in range(len(items)):
+      nodes[k] //= 2
+      _update_node(sums, minima, priorities, nodes[k])
+    level //= 2
+  # Higher levels have fewer nodes than there are items.
+  for node in range(level - 1, 0, -1):
+    _update_node(sums, minima, priorities, node)
+  return highest
+
+
+@_kernel(
+    numba.void(
+        numba.int64, _ITEMS, _FLOATS, _FLOATS, numba.int64,
+        numba.uint64[::1], _NEW_FLOATS, _NEW_ITEMS, _NEW_FLOATS,
+        numba.int32[::1],
+    )
+)  # fmt: skip
+def fill_sample_info(
+    length, items, probabilities, priorities, num_items,
+    key, probability, table_size, priority, times_sampled,
+):  # fmt: skip
+  """Fills the fields of Reverb's `SampleInfo`, equal for all rows of an item.
+
+  Args:
+    length: the number of rows of an item.
+    items: the numbers of the items, int64 `[N]`.
+    probabilities: the probability of each item, float64 `[N]`.
+    priorities: the priority of each item, float64 `[N]`.
+    num_items: the number of items that can be drawn.
+    key: receives the numbers of the items, uint64 `[N * length]`.
+    probability: receives the probabilities, float64 `[N * length]`.
+    table_size: receives `num_items`, int64 `[N * length]`.
+    priority: receives the priorities, float64 `[N * length]`.
+    times_sampled: receives zeros, int32 `[N * length]`.
+  """
+  for k in range(len(items)):
+    for place in range(k * length, (k + 1) * length):
+      key[place] = items[k]
+      probability[place] = probabilities[k]
+      table_size[place] = num_items
+      priority[place] = priorities[k]
+      times_sampled[place] = 0
+
+
+# How long compiling or loading the kernels took.
+seconds = time.perf_counter() - _start
+if not _cached or any(kernel.stats.cache_misses for kernel in _cached):
+  logging.info('The sampling kernels were compiled in %.1f s.', seconds)

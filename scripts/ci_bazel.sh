@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Analyzes all targets with Bazel, runs three tests and the main job.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+trap 'bazel shutdown' EXIT
+bazel build --nobuild //...
+# pytest runs all test files. Three show that they run under Bazel as well.
+bazel test //tests:imports_test //tests:windows/draws_test \
+  //tests:replay/sequences_test
+# Relative paths start at the folder of the user.
+work=$(mktemp -d -p scripts)
+(
+  cd "$work"
+  bazel run //scripts:record_episodes -- --num_episodes=2 --directory=cartpole
+  bazel run //scripts:convert -- --dataset=cartpole --checkpoint_dir=checkpoint
+)
+test -f "$work/cartpole/features.json"
+test -n "$(find "$work/checkpoint" -name DONE)"
+rm -r "$work"

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the source distribution and the wheel in dist/, installs the wheel into an
+# empty environment, and runs the quickstart from there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+unset PYTHONDONTWRITEBYTECODE
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"${PYTHON:-python3.11}" -m venv "$work/build"
+"$work/build/bin/python" -m pip install --quiet --disable-pip-version-check build
+rm -rf dist
+"$work/build/bin/python" -m build --outdir dist .
+wheel=$(echo "$PWD"/dist/rlds2reverb-*.whl)
+
+"${PYTHON:-python3.11}" -m venv "$work/user"
+# The tested versions; without them pip resolves setup.py's ranges.
+"$work/user/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --constraint <(sed 's/^tensorflow-cpu==/tensorflow==/' requirements/tests.txt) \
+  "$wheel"
+(
+  cd "$work"
+  TF_CPP_MIN_LOG_LEVEL=2 "$work/user/bin/python" -m \
+    rlds2reverb.scripts.quickstart "$@"
+)
