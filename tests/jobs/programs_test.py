@@ -319,6 +319,34 @@ with usage.quiet_stderr():
     self.assertStartsWith(done.stderr, 'terminate called: no thread\n')
     self.assertIn('has died while a library was started', done.stderr)
 
+  def test_only_useful_logs_are_printed(self):
+    # As `distributed.batched` logs when it meets a closed connection.
+    program = (
+        'import logging, sys\n'
+        'from absl import app\n'
+        'from rlds2reverb.jobs import usage\n'
+        'def main(_):\n'
+        '  usage.quiet_logs()\n'
+        '  dask = logging.getLogger("distributed")\n'
+        '  dask.setLevel(logging.INFO)\n'
+        '  dask.getChild("batched").info("Batched Comm Closed")\n'
+        '  dask.getChild("client").error("Failed to reconnect")\n'
+        '  logging.info("info")\n'
+        '  logging.warning("apitools not found")\n'
+        '  logging.warning("of use")\n'
+        'app.run(main)'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stderr.splitlines()
+    self.assertLen(lines, 1, done.stderr)
+    self.assertEndsWith(lines[0], '] of use')
+
 
 if __name__ == '__main__':
   absltest.main()
