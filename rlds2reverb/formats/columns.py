@@ -277,6 +277,14 @@ def row_spec(column: AnyColumn) -> tf.TensorSpec:
   return tf.TensorSpec(column.shape[1:], dtype)
 
 
+def has_spec(column: AnyColumn, spec: tf.TensorSpec) -> bool:
+  """Returns whether `row_spec` of a readable column is `spec`; fast if so."""
+  is_same = column.dtype == spec.dtype.as_numpy_dtype
+  return (is_same and column.shape[1:] == spec.shape) or row_spec(
+      column
+  ) == spec
+
+
 def read(
     column: AnyColumn, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
 ) -> np.ndarray:
@@ -327,10 +335,10 @@ def find_jumps(
   jumps = np.zeros(max(len(column) - 1, 0), bool)
   for begin in range(0, len(jumps), chunk):
     end = min(begin + chunk, len(jumps))
-    jumps[begin:end] = ~equal_rows(
-        read(after, slice(begin, end), spec),
-        read(column, slice(begin + 1, end + 1), spec),
-    )
+    following = read(after, slice(begin, end), spec)
+    observed = read(column, slice(begin + 1, end + 1), spec)
+    if not np.array_equal(following, observed):
+      jumps[begin:end] = ~equal_rows(following, observed)
   return jumps
 
 

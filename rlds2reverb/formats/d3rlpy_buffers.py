@@ -89,8 +89,11 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
 
 def _column(file: h5py.File, name: str) -> Any:
   """Returns a column, or a tuple of the columns of its parts."""
-  if name in file:
+  try:
     return file[name][()]
+  except KeyError:
+    if name in file:
+      raise  # It is damaged.
   parts = []
   while f'{name}_{len(parts)}' in file:
     parts.append(file[f'{name}_{len(parts)}'][()])

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import h5py
 from h5py import h5d
+from h5py import h5g
 from h5py import h5l
 
 from rlds2reverb.datasets import files
@@ -39,8 +40,7 @@ def names_in(path: str) -> List[str]:
   try:
     with h5py.File(path, 'r') as file:
       names = list(file)
-      _check_contents(file, os.path.getsize(path))
-      endless = _find_endless(file)
+      endless = _check_contents(file, os.path.getsize(path))
   except PermissionError:
     raise
   # Damage is an error of many classes in h5py.
@@ -57,14 +57,24 @@ def names_in(path: str) -> List[str]:
   return names
 
 
-def _check_contents(file: h5py.File, file_bytes: int) -> None:
-  """Raises a ValueError if a part is elsewhere, too large or has no text name.
+def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
+  """Visits all groups and data sets of a file, each once.
 
   Args:
     file: the file.
     file_bytes: its size.
+
+  Returns:
+    The description of a group that contains itself or is nested too deeply, or
+    None.
+
+  Raises:
+    ValueError: if a part is in another file, is too large, or has a name that
+      is not text.
   """
   folder = os.path.dirname(os.path.abspath(file.filename))
+  groups = _Groups(file)
+  soft_links: List[bytes] = []
 
   def find(target: str) -> str:
     # HDF5 looks in the folder of the file, then in the working directory.
@@ -72,38 +82,42 @@ def _check_contents(file: h5py.File, file_bytes: int) -> None:
     return near if os.path.exists(near) else target
 
   def check(name: bytes, link: h5l.LinkInfo) -> None:
-    where = f'{name.decode(errors="replace")} of {file.filename}'
+    place = lambda: f'{name.decode(errors="replace")} of {file.filename}'
     try:
       name.decode('utf-8')
     except UnicodeDecodeError as e:  # h5py has bytes in place of such names.
-      raise ValueError(f'{where} has a name that is not UTF-8.') from e
+      raise ValueError(f'{place()} has a name that is not UTF-8.') from e
     if link.type == h5l.TYPE_EXTERNAL:
       target = os.fsdecode(file.id.links.get_val(name)[0])
       limits.check_place(
-          f'{where} is a link into another file. It', find(target)
+          f'{place()} is a link into another file. It', find(target)
       )
     # A soft link holds a path. Its target is in this file, or behind an
     # external link, which is visited itself.
     if link.type != h5l.TYPE_HARD:
+      soft_links.append(name)
       return
     found = h5py.h5o.open(file.id, name)
+    if isinstance(found, h5g.GroupID):
+      groups.add(name, found)
     if not isinstance(found, h5d.DatasetID):
       return
     properties = found.get_create_plist()
     for index in range(properties.get_external_count()):
       limits.check_place(
-          f'{where} has its values in another file. It',
+          f'{place()} has its values in another file. It',
           os.fsdecode(properties.get_external(index)[0]),
       )
     if properties.get_layout() == h5d.VIRTUAL:
       for index in range(properties.get_virtual_count()):
         source = os.fsdecode(properties.get_virtual_filename(index))
         limits.check_place(
-            f'{where} is a virtual data set of parts of files. It',
+            f'{place()} is a virtual data set of parts of files. It',
             file.filename if source == '.' else find(source),
         )
     size = math.prod(found.shape or ()) * found.dtype.itemsize
-    limits.check_expanded(where, size, file_bytes)
+    if size > file_bytes:
+      limits.check_expanded(place(), size, file_bytes)
 
   def visit(name: bytes, link: h5l.LinkInfo) -> Optional[ValueError]:
     try:
@@ -116,48 +130,55 @@ def _check_contents(file: h5py.File, file_bytes: int) -> None:
   error = file.id.links.visit(visit, info=True)
   if error is not None:
     raise error
-
-
-def _find_endless(file: h5py.File) -> Optional[str]:
-  """Returns which group contains itself or is too deep, or None.
-
-  Call it after `_check_contents`, because it follows links into other files.
-  """
-  addresses = {b'': _address(file.id)}
-  names = {addresses[b'']: '/'}
-  # The groups in each group, a group as often as links lead to it.
-  children: Dict[Any, List[Any]] = {addresses[b'']: []}
-
-  def visit(name: bytes, unused_link: h5l.LinkInfo) -> None:
+  # Now that all links into other files are allowed.
+  for name in soft_links:
     try:
       found = h5py.h5o.open(file.id, name)
     except (KeyError, OSError, RuntimeError):
-      return  # A soft link that leads nowhere.
-    if isinstance(found, h5py.h5g.GroupID):
-      address = addresses[name] = _address(found)
-      names.setdefault(address, name.decode(errors='replace'))
-      children.setdefault(address, [])
-      children[addresses[name.rpartition(b'/')[0]]].append(address)
-
-  file.id.links.visit(visit, info=True)
-  levels, num_paths = {}, {}
-  try:
-    order = list(graphlib.TopologicalSorter(children).static_order())
-  except graphlib.CycleError as e:
-    return f'a group that contains itself, {names[e.args[1][0]]}'
-  for group in order:
-    levels[group] = 1 + max((levels[c] for c in children[group]), default=0)
-    num_paths[group] = 1 + sum(num_paths[c] for c in children[group])
-    if levels[group] > _MOST_LEVELS:
-      return f'groups of more than {_MOST_LEVELS} levels in {names[group][:80]}'
-    if num_paths[group] > _MOST_PATHS_PER_GROUP * len(children):
-      return (
-          f'links in {names[group][:80]} that repeat the same groups too often'
-      )
-  return None
+      continue  # A link that leads nowhere.
+    if isinstance(found, h5g.GroupID):
+      groups.add(name, found)
+  return groups.find_endless()
 
 
-def _address(group: Any) -> Tuple[int, int]:
-  """Returns the number of the file of a group, and its place there."""
-  info = h5py.h5o.get_info(group)
-  return info.fileno, info.addr
+class _Groups:
+  """The groups of a file, with the links between them."""
+
+  def __init__(self, file: h5py.File):
+    root = self._get_address(file.id)
+    self._addresses = {b'': root}
+    self._names = {root: '/'}
+    # The groups in each group, a group as often as links lead to it.
+    self._children: Dict[Any, List[Any]] = {root: []}
+
+  def add(self, name: bytes, group: h5g.GroupID) -> None:
+    """Adds the group that a link leads to."""
+    address = self._addresses[name] = self._get_address(group)
+    self._names.setdefault(address, name.decode(errors='replace'))
+    self._children.setdefault(address, [])
+    parent = self._addresses[name.rpartition(b'/')[0]]
+    self._children[parent].append(address)
+
+  def find_endless(self) -> Optional[str]:
+    """Returns which group contains itself or is nested too deeply, or None."""
+    levels: Dict[Any, int] = {}
+    num_paths: Dict[Any, int] = {}
+    try:
+      order = list(graphlib.TopologicalSorter(self._children).static_order())
+    except graphlib.CycleError as e:
+      return f'a group that contains itself, {self._names[e.args[1][0]]}'
+    for group in order:
+      name = self._names[group][:80]
+      children = self._children[group]
+      levels[group] = 1 + max((levels[child] for child in children), default=0)
+      num_paths[group] = 1 + sum(num_paths[child] for child in children)
+      if levels[group] > _MOST_LEVELS:
+        return f'groups of more than {_MOST_LEVELS} levels in {name}'
+      if num_paths[group] > _MOST_PATHS_PER_GROUP * len(self._children):
+        return f'links in {name} that repeat the same groups too often'
+    return None
+
+  def _get_address(self, group: Any) -> Tuple[int, int]:
+    """Returns the number of the file of a group, and its address there."""
+    info = h5py.h5o.get_info(group)
+    return info.fileno, info.addr

@@ -625,7 +625,7 @@ def _check(
         f'{where} has {len(column)} rows, but an episode of {most} steps has'
         f' {counts[0]} or {most} of each field.'
     )
-  if len(column) and columns_lib.row_spec(column) != spec:
+  if len(column) and not columns_lib.has_spec(column, spec):
     raise ValueError(
         f'The rows of {where} are {column.dtype} {column.shape[1:]}, but those'
         f' of {like} are {spec.dtype.name} {spec.shape}.'

@@ -407,7 +407,7 @@ def quiet_stderr(noise: str = '', *, is_watched: bool = True) -> Iterator[None]:
 
 
 def _is_useful(record) -> bool:
-  # Dask's loggers have levels of their own. Its engine reports lost connections.
+  # Dask's loggers have their own levels. Its engine reports lost connections.
   if record.name.partition('.')[0] == 'distributed':
     return False
   return not any(text in str(record.msg) for text in _USELESS_MESSAGES)
