@@ -213,6 +213,13 @@ def find_rlds_builder(
         f'{builder.data_path} has no splits: {versions.INFO_FILE} must have'
         " their names and shardLengths, such as of 'train'."
     )
+  try:
+    builder.info.splits[split]
+  except ValueError as e:
+    raise ValueError(
+        f'Cannot read the split {split!r} of {builder.data_path}, which has the'
+        f' splits {sorted(builder.info.splits)}: {e}'
+    ) from e
   if rlds.STEPS not in builder.info.features:
     raise ValueError(
         f'{name_or_directory} is not an RLDS data set: its features are'

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
@@ -130,6 +131,27 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     episodes = loading.load_episodes('written', data_dir=data_dir)
     self.assertEqual([int(e['episode_id']) for e in episodes], [*range(7)])
 
+  def test_records_that_are_not_strings(self):
+    directory = self.create_tempdir().full_path
+    steps = {'pair': tfds.features.Sequence(np.int64, length=2)}
+    tfds_files.write(
+        directory,
+        {'steps': tfds.features.Dataset(steps)},
+        [{'steps': [{'pair': [1, 2]}]}],
+    )
+    adapters = tfds.core.file_adapters
+    parquet = tfds.ReadConfig(file_format=adapters.FileFormat.PARQUET)
+    numbers = mock.patch.object(
+        adapters.ParquetFileAdapter,
+        'make_tf_data',
+        return_value=tf.data.Dataset.range(1),
+    )
+    with (
+        numbers,
+        self.assertRaisesRegex(ValueError, 'written/1.0.0 .*does not read'),
+    ):
+      loading.load_episodes(directory, read_config=parquet)
+
   @parameterized.parameters(
       ('no_such_data_set', 'no_such_data_set is neither'),
       ('/no/such/directory', 'no file or folder /no/such/directory'),
@@ -146,7 +168,8 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       loading.load_episodes(directory)
     several = r"one split.*'train\+test'"
     for split, num_shards, shard_index, message in (
-        ('test', 1, 0, 'Unknown split'),
+        ('test', 1, 0, f"{self._directory}.*splits .'train'.*Unknown split"),
+        ('train[:x]', 1, 0, f'split .train.:x.. of {self._directory}'),
         (['train'], 1, 0, several),
         (('train', 'train'), 1, 0, several),
         (None, 1, 0, several),
