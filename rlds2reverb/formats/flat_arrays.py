@@ -193,7 +193,8 @@ def _episodes(
     with open_source() as source:
       yield flat_layout.named_columns(columns_lib.leaves(source), options)
 
-  with open_columns() as columns:
+  with open_source() as source:
+    columns = columns_lib.leaves(source)
     layout = flat_layout.find_layout(columns, options, lacking)
   return to_dataset(open_columns, layout, file)
 

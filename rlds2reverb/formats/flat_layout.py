@@ -183,7 +183,7 @@ def named_columns(
 
 
 def find_layout(
-    columns: Dict[str, columns_lib.AnyColumn],
+    columns: Mapping[str, columns_lib.AnyColumn],
     options: FlatOptions = FlatOptions(),
     may_lack: Collection[str] = (),
     files: Files = Files((), ()),
@@ -191,7 +191,7 @@ def find_layout(
   """Finds the columns of the fields, and the episodes.
 
   Args:
-    columns: the columns by their names; see `named_columns`.
+    columns: the columns by their names in the data; see `named_columns`.
     options: the options of the reader.
     may_lack: the columns `rewards` and `terminals`, where they may be missing.
     files: the files of the rows, if some cannot be read.
@@ -202,6 +202,8 @@ def find_layout(
       rows; if nothing says where episodes end; or if the rows of an episode are
       apart, and no step column orders them.
   """
+  names_in_data = sorted(columns)
+  columns = named_columns(columns, options)
   names = {
       field + one[len(name) :]: one
       for field, name in columns_lib.NAMES.items()
@@ -216,7 +218,7 @@ def find_layout(
   there = {*columns, *(one.split('/')[0] for one in names.values()), *may_lack}
   missing = [one for one in _REQUIRED if one not in there]
   if missing:
-    raise ValueError(_missing(missing, columns))
+    raise ValueError(_missing(missing, columns, names_in_data))
   [action, *_] = columns_lib.below(rlds.ACTION, names)
   counted = _TERMINALS if _TERMINALS in columns else names[action]
   num_rows = int(np.prod(columns[counted].shape[:1]))
@@ -461,15 +463,17 @@ def _ends(terminals, timeouts, starts) -> np.ndarray:
   return terminals | timeouts | np.append(starts[1:], True)
 
 
-def _missing(missing: List[str], columns: Iterable[str]) -> str:
-  """Returns the sentences that say that columns are missing."""
-  name, names = missing[0], sorted(columns)
+def _missing(
+    missing: List[str], columns: Iterable[str], names: List[str]
+) -> str:
+  """Returns an error message that lists missing columns and `names`."""
+  name = missing[0]
   text = (
       f'There is no column {", ".join(missing)}.'
       f'{checks.did_you_mean(name, names)} The columns are {names}. If it has'
       f' another name, give that: column_names={{{name!r}: ...}}.'
   )
-  if name == _TERMINALS and _TIMEOUTS not in names:
+  if name == _TERMINALS and _TIMEOUTS not in columns:
     return f'{text} {_NO_ENDS}'
   return text + f' If there is none: column_names={{{name!r}: None}}.' * (
       name in OPTIONAL

@@ -102,7 +102,12 @@ def load_parquet(
   for column in filter(None, (episode_column, step_column)):
     checks.check_known(path, 'column', column, types)
   named = flat_layout.named_columns(types, options)
-  columns_lib.check_has(path, _REQUIRED, named, _ADVICE)
+  missing = [name for name in _REQUIRED if name not in named]
+  if missing:
+    raise ValueError(
+        f'{path} has no {" and no ".join(missing)}, but {sorted(types)}.'
+        f'{_ADVICE}'
+    )
   if _are_steps(named, options):
     return _load_steps(paths, footers, damaged, options)
   return _load_episodes(paths, footers, options)
@@ -152,24 +157,24 @@ def _load_steps(
       if given is None
   ]
 
+  names = {  # `arrow.open_columns` has removed the unused columns.
+      name: given
+      for name, given in (options.column_names or {}).items()
+      if given is not None or name in flat_layout.USED
+  }
+  options = options._replace(column_names=names)
+
   @contextlib.contextmanager
   def open_columns():
     with arrow.open_columns(footers, unused) as columns:
-      # What is left out is not there.
-      names = {
-          name: given
-          for name, given in (options.column_names or {}).items()
-          if given is not None or name in flat_layout.USED
-      }
-      found = options._replace(column_names=names)
-      yield flat_layout.named_columns(columns, found)
+      yield flat_layout.named_columns(columns, options)
 
   # The flags and ids of all rows tell where episodes end. A file in which they
   # cannot be read is left out, and is a fault.
   while True:
     try:
       missing, places = _find_places(paths, footers, damaged)
-      with open_columns() as columns:
+      with arrow.open_columns(footers, unused) as columns:
         layout = flat_layout.find_layout(
             columns, options, flat_layout.OPTIONAL, places
         )

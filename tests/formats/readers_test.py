@@ -9,6 +9,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import h5py
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 import rlds2reverb
 from rlds2reverb import datasets
@@ -118,6 +120,26 @@ class ReadersTest(parameterized.TestCase):
       self.assertLen(list(formats.load(path, column_names=names)), 2)
       with self.assertRaisesRegex(ValueError, 'There is no column .*act'):
         formats.load(path)
+
+  def test_an_error_lists_the_names_in_the_file(self):
+    columns = {
+        'obs': np.zeros([4, 3], np.float32),
+        'act': np.zeros([4, 2], np.float32),
+        'terminated': [False, True, False, False],
+    }
+    names = r"\['act', 'obs', 'terminated'\]"
+    folder = self.create_tempdir().full_path
+    with h5py.File(f'{folder}/run.h5', 'w') as file:
+      file.update(columns)
+    table = {name: list(column) for name, column in columns.items()}
+    parquet.write_table(pa.table(table), f'{folder}/run.parquet')
+    for source, message in (
+        (columns, f'no column actions, rewards. .*The columns are {names}'),
+        (f'{folder}/run.h5', f'no column actions, rewards. .*are {names}'),
+        (f'{folder}/run.parquet', f'has no actions, but {names}'),
+    ):
+      with self.assertRaisesRegex(ValueError, message):
+        formats.load(source)
 
   def test_a_missing_file(self):
     for options in (
