@@ -25,7 +25,7 @@ with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.episodes import checks
   from rlds2reverb.fields import configs
   from rlds2reverb.jobs import sources as sources_lib
-  from rlds2reverb.random_access import opening
+  from rlds2reverb.random_access import index as index_lib
 
 flags_lib.define_single_source_flags()
 flags.DEFINE_string(
@@ -61,11 +61,11 @@ def main():
   usage.require('dataset', 'index_dir')
   data = flags_lib.user_data_set(FLAGS.dataset)
   config = flags_lib.user_config(FLAGS.config)
-  source = opening.IndexedData(
+  source = index_lib.IndexedData(
       data, config, FLAGS.split, options=_options(data)
   )
   folder = files.user_path(FLAGS.index_dir)
-  index = opening.open_index(folder, source, FLAGS.num_workers)
+  index = index_lib.open_index(folder, source, FLAGS.num_workers)
   print(
       f'{checks.counted(len(index.lengths), "episode")},'
       f' {checks.counted(index.num_rows, "step")}:'

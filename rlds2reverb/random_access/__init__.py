@@ -1,13 +1,13 @@
 """Reads steps of RLDS files in any order, in PyTorch, JAX or TensorFlow.
 
-`build_index` walks the files of a TFDS data set once. The index is small: it
-has the numbers of every step, and the place of each image. From then on any
-step can be read at once, even without TensorFlow.
+`build_index` reads the files of a TFDS data set once. The index is small: it
+holds the numeric fields of every step, and the location of each image. From
+then on any step can be read directly, even without TensorFlow.
 """
 
 from etils import epy
 
-# The modules that read need no TensorFlow.
+# Opening and reading an index needs no TensorFlow.
 with epy.lazy_api_imports(globals()):
   from rlds2reverb.arrays.augmentation import Augmentation
   from rlds2reverb.arrays.normalization import Normalize
@@ -16,6 +16,6 @@ with epy.lazy_api_imports(globals()):
   from rlds2reverb.random_access.chunks import ActionChunks
   from rlds2reverb.random_access.images import ImageFormat
   from rlds2reverb.random_access.index import Index
+  from rlds2reverb.random_access.index import IndexedData
   from rlds2reverb.random_access.items import Items
-  from rlds2reverb.random_access.opening import IndexedData
   from rlds2reverb.random_access.opening import open_batches

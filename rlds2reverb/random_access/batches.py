@@ -1,4 +1,4 @@
-"""Batches of items, each a function of the seed and of its number."""
+"""Batches of random items, each a function of the seed and its number."""
 
 import functools
 import hashlib
@@ -11,7 +11,6 @@ import tree
 from rlds2reverb.arrays import augmentation
 from rlds2reverb.episodes import checks
 from rlds2reverb.random_access import items as items_lib
-from rlds2reverb.random_access import mixed_items
 from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import samplers
 
@@ -22,7 +21,7 @@ class Batches(batches_lib.Batches):
   """Batches of random items, an endless sequence: `batches[i]` is number `i`.
 
   A batch depends on the data, the seed and its number alone. So the number of
-  the next batch is enough to go on training, with any number of threads or
+  the next batch is enough to resume training, with any number of threads or
   processes, in PyTorch, JAX or TensorFlow.
 
       batches = Batches({'bridge': bridge, 'kuka': kuka}, 64, seed=1)
@@ -31,9 +30,9 @@ class Batches(batches_lib.Batches):
       loader = torch.utils.data.DataLoader(
           batches, batch_size=None, sampler=range(step, 10**6), num_workers=4)
 
-  Where several processes train together, all draw the same batches, and each
-  reads its share of every one. A run may go on with another number of
-  processes: nothing is seen twice or left out.
+  If several processes train together, all draw the same batches, and each reads
+  its share of every batch. A run may resume with another number of processes:
+  no item is repeated or skipped.
 
       items of batch 0     7 2 9 4 1 3 8 0
       process 0 of 2       7   9   1   8
@@ -64,24 +63,24 @@ class Batches(batches_lib.Batches):
     Args:
       items: `Items`; or a dict from names of data sets to the `Items` of each.
       batch_size: the number of items of a batch, of all processes together.
-      replacement: whether every item is as likely as any other, each time. Else
-        every item comes once an epoch, in a new random order every epoch.
-      weights: by the names of the data sets, how likely each of them is to be
-        drawn, in proportion. In place of a number, an array has the weight of
-        each item, as `Items.episode_weights` gives it; their sum is the weight
-        of the data set. For single `Items` it is such an array. By default all
-        are equal. Without replacement they are a mask: items of weight 0 are
-        left out of epochs, and all other weights must be equal.
-      drop_last: whether the last items of an epoch are left out where they do
-        not make a whole batch. Else that batch has fewer items: JAX compiles a
-        train step again for it, and some processes may have none.
-      seed: an integer from 0 up; the same one gives the same batches.
-      process: which process this is, and of how many, such as `(rank,
-        world_size)` or `(jax.process_index(), jax.process_count())`.
-      augment: by the paths of decoded images, how they are changed at random,
-        all frames of an item alike. The changes of item `k` of batch `i` are
-        those of `transforms.augment_images` with the seed `(seed, i *
-        batch_size + k)`, plus `n` for the n-th path, from 0.
+      replacement: whether items are drawn with replacement. Otherwise every
+        item is drawn once an epoch, in a new random order every epoch.
+      weights: the weights of data sets, by their names. An array instead of a
+        number has the weight of each item, as from `Items.episode_weights`; its
+        sum is the weight of the data set. For single `Items` it is such an
+        array. By default all items are equally likely. Without replacement
+        weights are a mask: items of weight 0 are skipped, and all other weights
+        must be equal.
+      drop_last: whether to drop the last items of an epoch if they do not fill
+        a batch. Otherwise that batch has fewer items: JAX compiles a train step
+        again for it, and some processes may have none.
+      seed: an integer from 0 up; the same seed gives the same batches.
+      process: the number of this process and the number of processes, such as
+        `(rank, world_size)` or `(jax.process_index(), jax.process_count())`.
+      augment: the random changes of decoded images, by their paths, equal for
+        all frames of an item. Item `k` of batch `i` is changed as by
+        `transforms.augment_images` with the seed `(seed, i * batch_size + k)`,
+        plus `n` for the n-th path, from 0.
 
     Raises:
       ValueError: if an argument is not valid, or there are too few items.
@@ -90,9 +89,9 @@ class Batches(batches_lib.Batches):
     checks.check_not_negative('seed', seed)
     for number in process:
       checks.check_not_negative('Each number of process', number)
-    if not isinstance(items, mixed_items.MixedItems):
+    if not isinstance(items, items_lib.MixedItems):
       items = items if isinstance(items, Mapping) else {'': items}
-      items = mixed_items.MixedItems(items)
+      items = items_lib.MixedItems(items)
     self.items, self.batch_size, self._seed = items, batch_size, seed
     self._rank, self._count = process
     if not 0 <= self._rank < self._count or batch_size % self._count:
@@ -102,7 +101,7 @@ class Batches(batches_lib.Batches):
           f' {batch_size}.'
       )
     if not items.num_items:
-      raise ValueError('There are no items: no episode is so long.')
+      raise ValueError('There are no items: every episode is too short.')
     if weights is not None and not isinstance(weights, Mapping):
       weights = {'': weights}
     self._order = samplers.WithoutReplacement(drop_last)
@@ -135,12 +134,12 @@ class Batches(batches_lib.Batches):
       checks.check_choice('The path of a decoded image', name, images)
 
   def __len__(self) -> int:
-    """The largest length of a sequence: there is no end."""
+    """The maximum length of a sequence: the batches are endless."""
     return sys.maxsize
 
   @property
   def batches_per_epoch(self) -> int:
-    """The number of batches that have every item once, or all of a mask."""
+    """The number of batches of an epoch, with every item of a mask once."""
     return self._order.batches_per_epoch(self._per_epoch, self.batch_size)
 
   def draw(self, number: int) -> np.ndarray:
@@ -151,8 +150,8 @@ class Batches(batches_lib.Batches):
   def as_dataset(self, start: int = 0, **kwargs: Any) -> Any:
     """Returns the batches from `start` on as a `tf.data.Dataset`.
 
-    A failed read raises an error, after which the iterator goes on with the
-    same batch.
+    A failed read raises an error. The iterator then resumes with the same
+    batch.
 
     Args:
       start: the number of the first batch.
@@ -167,8 +166,8 @@ class Batches(batches_lib.Batches):
     from rlds2reverb.episodes import pipelines
     from rlds2reverb.episodes import tf_private
 
-    self.iterate(start, **kwargs)  # Wrong arguments are refused now.
-    # A generator could not go on after an error.
+    self.iterate(start, **kwargs)  # Refuses invalid arguments now.
+    # A generator could not resume after an error.
     iterate = pipelines.weak_method(self, 'iterate')
     generate = functools.partial(iterate, start, **kwargs)
     signature = tree.map_structure(
@@ -194,14 +193,14 @@ class Batches(batches_lib.Batches):
   def read(self, number: int) -> Any:
     """Returns a batch, a nest of NumPy arrays `[B / processes, ...]`."""
     items = self.draw(number)
-    own = np.arange(self._rank, len(items), self._count)
-    batch = self.items.batch(items[own])
+    # The places in the batch of the items of this process.
+    places = np.arange(self._rank, len(items), self._count)
+    batch = self.items.batch(items[places])
     leaves = _leaves(batch) if self._augment else {}
-    places = (number * self.batch_size + own).tolist()
-    for nth, (name, how) in enumerate(self._augment.items()):
-      for images, place in zip(leaves[name], places):
-        seed = self._seed + nth, place + nth
-        images[...] = augmentation.augment(images, how, seed)
+    for nth, (name, change) in enumerate(self._augment.items()):
+      for images, place in zip(leaves[name], places.tolist()):
+        seed = self._seed + nth, number * self.batch_size + place + nth
+        images[...] = augmentation.augment(images, change, seed)
     return batch
 
   def __getstate__(self):

@@ -1,4 +1,4 @@
-"""Builds the index of a TFDS data set in place, or of a copy of any data."""
+"""Builds the index of a TFDS data set in place, or of a copy of other data."""
 
 import contextlib
 import os
@@ -28,24 +28,22 @@ from rlds2reverb.store import strings
 
 _IN_PLACE = (tf_private.TFRECORD, tf_private.ARRAY_RECORD)
 
-Prepare = Callable[[tf.data.Dataset], tf.data.Dataset]
 
-
-class _Data(NamedTuple):
-  """The source of an index.
+class _Episodes(NamedTuple):
+  """The episodes to index, and the files that they come from.
 
   Attributes:
-    episodes: the episodes.
-    folder: the folder of the files that have the images, in whose place the
-      episodes have references; '' if they have the images themselves.
-    facts: what is known of these files.
-    source: the path of the data set; '' if there is none.
+    dataset: the episodes.
+    source: the path of the data set; '' if unknown.
+    data_dir: the folder of the files with the images, which are replaced by
+      references in the episodes; '' if the episodes have the images themselves.
+    facts: the facts of these files.
   """
 
-  episodes: tf.data.Dataset
-  folder: str = ''
+  dataset: tf.data.Dataset
+  source: str
+  data_dir: str = ''
   facts: List[strings.FileFacts] = []
-  source: str = ''
 
 
 def build_index(
@@ -53,36 +51,36 @@ def build_index(
     folder: files_lib.PathLike,
     split: str = 'train',
     *,
-    prepare: Optional[Prepare] = None,
+    prepare: Optional[Callable[[tf.data.Dataset], tf.data.Dataset]] = None,
     num_processes: int = 1,
 ) -> index_lib.Index:
-  """Builds an index, by which steps of a data set can be read in any order.
+  """Builds an index, through which steps of a data set are read in any order.
 
   The images of a TFDS data set on disk are not copied: the index has 20 bytes
-  for each, which say where it is. All other fields of a step are in the index.
-  An image in an ArrayRecord file is read with the whole record of its episode,
-  which is decompressed; the last 64 MiB of records stay in memory.
+  for each, which locate it in its file. The index holds all other fields of a
+  step. To read an image in an ArrayRecord file, the record of its episode is
+  decompressed; the last 64 MiB of records stay in memory.
 
       index = build_index('/data/bridge', '/data/bridge_index', prepare=prepare)
 
-  Data that cannot be indexed in place is copied into the index, images and all:
-  other formats, and, with a warning that says why, files of TFDS that are
-  neither TFRecord nor ArrayRecord, or not on the local disk, and images that
-  `prepare` changes.
+  Data that cannot be indexed in place is copied into the index, with its
+  images: other formats, and, with a warning that gives the reason, files of
+  TFDS that are neither TFRecord nor ArrayRecord, or not on the local disk, and
+  images that `prepare` changes.
 
-  A building that was killed starts again from the beginning.
+  If the process is killed, the next call starts from the beginning.
 
   Args:
-    source: the directory or the name of a TFDS data set, as `load_episodes`
-      takes it, whose images stay encoded; the path of data of another format,
-      as `formats.load` takes it; or a data set of RLDS episodes.
+    source: the directory or the name of a TFDS data set, as in `load_episodes`,
+      whose images stay encoded; the path of data of another format, as in
+      `formats.load`; or a data set of RLDS episodes.
     folder: the folder of the index, which is new, on the local disk.
     split: the split of a TFDS data set.
-    prepare: a function from the data set of episodes to one of the episodes
-      that are indexed: `map_fields`, `transform_episodes` and so on. By default
-      they are indexed as they are.
-    num_processes: how many processes read files. With more than one, the
-      program must be importable: `if __name__ == '__main__':`.
+    prepare: a function from the data set of episodes to a data set of the
+      episodes that are indexed: `map_fields`, `transform_episodes` and so on.
+      By default the episodes are not changed.
+    num_processes: the number of processes that read files. With more than one,
+      the program must be importable: `if __name__ == '__main__':`.
 
   Returns:
     The index. Its episodes have the order of `load_episodes`.
@@ -95,70 +93,52 @@ def build_index(
     OSError: if a file is damaged.
     InvalidArgumentError: if an episode is invalid.
   """
-  path = '' if isinstance(source, tf.data.Dataset) else os.fspath(source)
-  return build(source, folder, split, prepare, num_processes, path)
+  data: Any = source
+  return build(
+      index_lib.IndexedData(data, split=split, prepare=prepare),
+      folder,
+      num_processes,
+  )
 
 
 def build(
-    source: Union[tf.data.Dataset, files_lib.PathLike],
-    folder: files_lib.PathLike,
-    split: str,
-    prepare: Optional[Prepare],
-    num_processes: int,
-    path: str,
+    data: index_lib.IndexedData, folder: files_lib.PathLike, num_processes: int
 ) -> index_lib.Index:
-  """Builds an index of a data set that was read from a path.
+  """Builds an index; see `build_index`.
 
   Args:
-    source: see `build_index`.
-    folder: see `build_index`.
-    split: see `build_index`.
-    prepare: see `build_index`.
-    num_processes: see `build_index`.
-    path: the path of the data set, or a name; '' if there is none. An index of
-      files that have changed is refused later.
-
-  Returns:
-    The index.
+    data: the data set. Its directory may also be a `tf.data.Dataset`.
+    folder: the folder of the index.
+    num_processes: the number of processes that read files.
   """
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
-  local = path and files_lib.expand(path)
-
+  source: Any = data.directory
   with whole.new_folder(folder, [folders.MARKER]) as unfinished:
     builder = None
     if isinstance(source, tf.data.Dataset):
-      data = _Data(source, source=local)
-    elif builder := _find_builder(source, split):
-      data = _in_place(builder, split, num_processes)
+      episodes = _Episodes(source, '')
+    elif not data.options and (builder := _find_builder(source, data.split)):
+      episodes = _load_in_place(builder, data.split, num_processes)
     else:
-      data = _Data(readers.load(source), source=local)
-    described = _describe(data.source, split, unfinished)
+      path = files_lib.expand(source)
+      episodes = _Episodes(readers.load(source, **data.options), path)
     try:
-      _write(data, prepare, unfinished, described)
+      _write(episodes, data, unfinished)
     except tf.errors.UnknownError as e:
       kind, _, reason = errors.message_of(e).partition(': ')
       if kind == OSError.__name__:
         raise OSError(reason) from e
       raise
     except (tf.errors.InvalidArgumentError, ValueError) as e:
-      # It may say that a reference is no image.
-      if not (data.folder and 'mage' in str(e) and 'ecod' in str(e)):
+      # The reason may be that a reference is no image.
+      if not (episodes.data_dir and 'mage' in str(e) and 'ecod' in str(e)):
         raise
-      _warn(source, f'prepare looks at its images: {e}')
-      for written in os.listdir(unfinished):
-        os.remove(os.path.join(unfinished, written))
-      _write(_copied(builder, split), prepare, unfinished, described)
+      _warn_of_copy(source, f'prepare looks at its images: {e}')
+      for name in os.listdir(unfinished):
+        os.remove(os.path.join(unfinished, name))
+      _write(_load_copied(builder, data.split), data, unfinished)
   return index_lib.Index(folder)
-
-
-def _describe(path: str, split: str, folder: str) -> Optional[Dict[str, Any]]:
-  """Returns what an index in a folder says of its data set; None if unknown."""
-  found = index_lib.describe_source(path, split)
-  if found is None:
-    return None
-  relative = os.path.relpath(path, folder)
-  return {'path': path, 'relative': relative, 'split': split, **found}
 
 
 def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
@@ -171,61 +151,60 @@ def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
     return None
 
 
-def _warn(source, why: str) -> None:
+def _warn_of_copy(source, reason: str) -> None:
   logging.warning(
       '%s cannot be indexed where it lies, and is copied into the index: %s.',
       source,
-      why,
+      reason,
   )
 
 
-def _in_place(builder, split, num_processes) -> _Data:
-  """Returns episodes with references in place of images, if it is possible."""
-  why = ''
+def _load_in_place(builder, split, num_processes) -> _Episodes:
+  """Returns episodes with references instead of images, where possible."""
+  reason = ''
   if not tf_private.reads_files(builder):
-    why = 'TFDS does not read it from files'
+    reason = 'TFDS does not read it from files'
   elif (kind := tf_private.file_format_of(builder)) not in _IN_PLACE:
-    why = f'its files have the format {kind.value}'
+    reason = f'its files have the format {kind.value}'
   elif files_lib.is_url(os.fspath(builder.data_path)):
-    why = 'it is not on the local disk'
-  if why:
-    _warn(builder.data_path, why)
-    return _copied(builder, split)
+    reason = 'it is not on the local disk'
+  if reason:
+    _warn_of_copy(builder.data_path, reason)
+    return _load_copied(builder, split)
   records = record_places.find_records(builder, split)
-  features = builder.info.features
-  names, decoders = _images(features)
-  parse = loading.record_decoder(features, decoders)
-  episodes = tf.data.Dataset.from_generator(
+  names, decoders = _find_images(builder.info.features)
+  dataset = tf.data.Dataset.from_generator(
       lambda: record_reading.read(records, names, num_processes),
       output_signature=tf.TensorSpec([None], tf.string),
   )
-  return _Data(
-      episodes.unbatch().map(parse, tf.data.AUTOTUNE),
+  parse = loading.record_decoder(builder.info.features, decoders)
+  return _Episodes(
+      dataset.unbatch().map(parse, tf.data.AUTOTUNE),
+      records.folder,
       records.folder,
       [
           strings.facts_of(records.folder, name, records.is_array_record)
           for name in records.names
       ],
-      records.folder,
   )
 
 
-def _copied(builder, split) -> _Data:
+def _load_copied(builder, split) -> _Episodes:
   """Returns episodes with their encoded images."""
-  _, decoders = _images(builder.info.features)
+  _, decoders = _find_images(builder.info.features)
   directory = os.fspath(builder.data_path)
   episodes = loading.load_episodes(directory, split, decoders=decoders)
-  return _Data(episodes, source=directory)
+  return _Episodes(episodes, directory)
 
 
-def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
-  """Returns the names of the images of records, and their decoders."""
+def _find_images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
+  """Returns the names of the images in records, and decoders that skip them."""
   names, decoders = [], {}
   for key, feature in features.items():
     if isinstance(feature, tfds.features.Dataset):
       feature = feature.feature
     if isinstance(feature, tfds.features.FeaturesDict):
-      inner, decoders[key] = _images(feature, (*keys, key))
+      inner, decoders[key] = _find_images(feature, (*keys, key))
       names += inner
     elif isinstance(feature, tfds.features.Image):
       decoders[key] = tfds.decode.SkipDecoding()
@@ -234,16 +213,18 @@ def _images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
 
 
 def _write(
-    data: _Data,
-    prepare: Optional[Prepare],
-    folder: str,
-    source: Optional[Dict[str, Any]],
+    episodes: _Episodes, data: index_lib.IndexedData, folder: str
 ) -> None:
-  """Writes the steps of all episodes, and what is known of their source."""
-  episodes = prepare(data.episodes) if prepare else data.episodes
-  spec = episodes.element_spec
-  steps_lib.check_has_steps('An element of a data set to index', spec)
-  steps = steps_lib.stack_episodes(episodes).map(
+  """Writes the steps of all episodes, and the description of their source."""
+  source = index_lib.describe_source(episodes.source, data.split)
+  if source is not None:
+    relative = os.path.relpath(episodes.source, folder)
+    source.update(path=episodes.source, relative=relative, split=data.split)
+  mapped = data.map_episodes(episodes.dataset)
+  steps_lib.check_has_steps(
+      'An element of a data set to index', mapped.element_spec
+  )
+  steps = steps_lib.stack_episodes(mapped).map(
       lambda episode: steps_lib.check_equal_lengths(episode[rlds.STEPS])
   )
   layout = rows_lib.RowLayout.of_spec(
@@ -258,5 +239,11 @@ def _write(
     for leaves in map(tree.flatten, steps.prefetch(1).as_numpy_iterator()):
       writer.append(leaves)
       lengths.append(len(leaves[0]))
-    arrays = {'lengths': np.array(lengths, np.int64)}
-    writer.finish({}, arrays, rows_lib.INDEX, data.folder, data.facts, source)
+    writer.finish(
+        {},
+        {'lengths': np.array(lengths, np.int64)},
+        rows_lib.INDEX,
+        episodes.data_dir,
+        episodes.facts,
+        source,
+    )

@@ -1,7 +1,7 @@
-"""History and future actions of single steps, found by index."""
+"""Action chunks: every step with its last observations and next actions."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 import numpy as np
 
@@ -34,22 +34,21 @@ class ActionChunks:
       action_mask    F  F  T  T     T  T  T  T     T  T  T  F     T  F  F  F
 
   Attributes:
-    num_frames: `N`, how many observations an item has. With one, which is the
-      default, a batch has observations `[B, ...]`, actions `[B, K, ...]`,
-      `action_mask` `[B, K]` and no `observation_mask`. With more, it has
-      observations `[B, N, ...]`, actions `[B, N, K, ...]`, `action_mask`
-      `[B, N, K]` and `observation_mask` `[B, N]`.
-    num_actions: `K`, how many actions there are for each of them.
+    num_frames: the number of observations of an item, `N`. With 1, the default,
+      a batch has observations `[B, ...]`, actions `[B, K, ...]`, `action_mask`
+      `[B, K]` and no `observation_mask`. With more, it has observations
+      `[B, N, ...]`, actions `[B, N, K, ...]`, `action_mask` `[B, N, K]` and
+      `observation_mask` `[B, N]`.
+    num_actions: the number of actions for each observation, `K`.
     fill: the values after the last action: `'repeat'`, `'zeros'` or a number.
-    goal_step: the name of the field that is the index of the step's goal, as
-      `RelabelGoals` adds it. Actions from there on are masked.
+    goal_step: the name of the field with the index of the step's goal, as added
+      by `RelabelGoals`. Actions from the goal on are masked.
     last_steps: whether the last step of an episode is an item, too. It has no
-      action of its own, unless a field `has_action`, as `StepMapping` makes it,
-      says so.
+      action, unless the field `has_action`, which `StepMapping` adds, is True.
     frame_axis: the axis of an observation along which its frames are
       concatenated, as in `windows.stack_and_chunk`: with -1 and N=4, decoded
-      images `[84, 84, 1]` become `[84, 84, 4]`. By default frames have an axis
-      of their own. A `transform` gets the concatenated frames.
+      images `[84, 84, 1]` become `[84, 84, 4]`. By default frames have a
+      separate axis. A `transform` receives the concatenated frames.
   """
 
   num_frames: int = 1
@@ -72,18 +71,18 @@ class ChunkReader:
   """Reads the items of `ActionChunks`.
 
   Attributes:
-    episodes: the episodes, with the number of their items.
+    episodes: the episodes, with the number of items of each.
   """
 
   def __init__(self, chunks: ActionChunks, index: Any):
     """Finds the items.
 
     Args:
-      chunks: what an item is.
-      index: the `Index` that has the steps.
+      chunks: the shape of an item.
+      index: the `Index` of the steps.
 
     Raises:
-      ValueError: if steps do not have the fields that are needed.
+      ValueError: if steps do not have the required fields.
     """
     self._chunks, self._index = chunks, index
     layout, lengths = index.layout, index.lengths
@@ -95,78 +94,74 @@ class ChunkReader:
             f' {sorted(structure)}. Map the fields in the function prepare of'
             ' build_index.'
         )
-    masks = [_ACTION_MASK] + [_OBSERVATION_MASK] * (chunks.num_frames > 1)
-    for name in masks:
+    for name in [_ACTION_MASK] + [_OBSERVATION_MASK] * (chunks.num_frames > 1):
       if name in structure:
         raise ValueError(f'There is a field {name} already. Rename it.')
-    self._first = np.cumsum(lengths) - lengths
-    # How many steps of each episode have an action.
-    self._acting = np.maximum(lengths - 1, 0)
+    self._first_row = np.cumsum(lengths) - lengths
+    # The number of steps of each episode that have an action.
+    self._num_actions = np.maximum(lengths - 1, 0)
     if _HAS_ACTION in structure:
       place = layout.places[structure[_HAS_ACTION]]
-      is_true = index.groups[place.group][:, place.begin]
-      some = lengths > 0
-      self._acting[some] = np.add.reduceat(
-          is_true, self._first[some], dtype=np.int64
+      has_action = index.groups[place.group][:, place.begin]
+      has_rows = lengths > 0
+      self._num_actions[has_rows] = np.add.reduceat(
+          has_action, self._first_row[has_rows], dtype=np.int64
       )
-    counts = lengths if chunks.last_steps else self._acting
-    self.episodes = store_items.Episodes(self._first, lengths, counts)
+    self.episodes = store_items.Episodes(
+        self._first_row,
+        lengths,
+        lengths if chunks.last_steps else self._num_actions,
+    )
 
   def read(
-      self, episode: np.ndarray, step: np.ndarray, decoded: Callable[..., Any]
+      self, episode: np.ndarray, step: np.ndarray, decode: Callable[..., Any]
   ) -> Dict[str, Any]:
     """Returns items, stacked.
 
     Args:
-      episode: the episode of each one, int64 `[B]`.
-      step: the step of each one.
-      decoded: takes columns and their numbers, and returns them with images and
-        strings in place of cells.
+      episode: the episode of each item, int64 `[B]`.
+      step: the step of each item.
+      decode: takes columns and their numbers, and returns them with images and
+        strings instead of cells.
     """
-    chunks, layout = self._chunks, self._index.layout
+    chunks, columns = self._chunks, self._index.layout.columns
     frames = step[:, np.newaxis] + np.arange(1 - chunks.num_frames, 1)
-    ahead = np.arange(chunks.num_actions)
-    past = self._acting[episode][:, np.newaxis, np.newaxis]
-    # Before the first step, actions are those from there on.
-    seen = np.maximum(frames, 0)
-    chosen = seen[..., np.newaxis] + ahead
+    offsets = np.arange(chunks.num_actions)
+    num_actions = self._num_actions[episode][:, np.newaxis, np.newaxis]
+    # The actions of a frame before the first step are the first actions.
+    observed = np.maximum(frames, 0)
+    acted = observed[..., np.newaxis] + offsets
     steps = {
-        _OBSERVATION: seen,
-        _ACTION: np.minimum(chosen, np.maximum(past - 1, 0)),
+        _OBSERVATION: observed,
+        _ACTION: np.minimum(acted, np.maximum(num_actions - 1, 0)),
+        None: step,
     }
-    numbers: Dict[str, List[int]] = {}
-    for number, column in enumerate(layout.columns):
-      name = column.keys[0] if column.keys[0] in steps else ''
-      numbers.setdefault(name, []).append(number)
     leaves: Dict[int, np.ndarray] = {}
-    for name, some in numbers.items():
-      places = steps.get(name, step)
-      first = self._first[episode].reshape([-1] + [1] * (places.ndim - 1))
-      found = decoded(self._index.take(first + places, some), some)
-      if name == _ACTION and chunks.fill != 'repeat':
-        fill = 0 if chunks.fill == 'zeros' else chunks.fill
-        for leaf in found:
-          leaf[chosen >= past] = b'' if leaf.dtype == object else fill
-      if name == _OBSERVATION and chunks.frame_axis is not None:
-        found = [
-            _concatenate_frames(
-                layout.columns[number].name, leaf, chunks.frame_axis
-            )
-            for number, leaf in zip(some, found)
-        ]
-      leaves.update(zip(some, found))
-    if chunks.num_frames == 1:
-      for name in steps:
-        if name == _OBSERVATION and chunks.frame_axis is not None:
-          continue  # It has no axis of frames.
-        for number in numbers.get(name, ()):
-          leaves[number] = leaves[number][:, 0]
-    nest = layout.nest(leaves)
-    mask = (frames >= 0)[..., np.newaxis]
-    mask = mask & (frames[..., np.newaxis] + ahead < past)
+    for field, rows in steps.items():
+      numbers = [
+          number
+          for number, column in enumerate(columns)
+          if field == (column.keys[0] if column.keys[0] in steps else None)
+      ]
+      first_row = self._first_row[episode].reshape([-1] + [1] * (rows.ndim - 1))
+      cells = self._index.take(first_row + rows, numbers)
+      for number, leaf in zip(numbers, decode(cells, numbers)):
+        if field == _ACTION and chunks.fill != 'repeat':
+          fill = 0 if chunks.fill == 'zeros' else chunks.fill
+          leaf[acted >= num_actions] = b'' if leaf.dtype == object else fill
+        if field == _OBSERVATION and chunks.frame_axis is not None:
+          leaf = _concatenate_frames(
+              columns[number].name, leaf, chunks.frame_axis
+          )
+        elif field is not None and chunks.num_frames == 1:
+          leaf = leaf[:, 0]
+        leaves[number] = leaf
+    nest = self._index.layout.nest(leaves)
+    ahead = frames[..., np.newaxis] + offsets
+    mask = (frames >= 0)[..., np.newaxis] & (ahead < num_actions)
     if chunks.goal_step:
       goal = np.asarray(nest[chunks.goal_step], np.int64)
-      mask &= frames[..., np.newaxis] + ahead < goal[:, np.newaxis, np.newaxis]
+      mask &= ahead < goal[:, np.newaxis, np.newaxis]
     if chunks.num_frames == 1:
       nest[_ACTION_MASK] = mask[:, 0]
     else:
@@ -180,10 +175,8 @@ def _concatenate_frames(path: str, leaf: np.ndarray, axis: int) -> np.ndarray:
   if not -len(shape) <= axis < len(shape):
     raise ValueError(
         f'frame_axis is {axis}, but {path} has {len(shape)} axes: {shape}.'
-        ' Leave frame_axis out, decode images (images=), or give an axis that'
+        ' Omit frame_axis, decode images (images=), or give an axis that'
         ' every observation has.'
     )
-  return np.concatenate(
-      [leaf[:, number] for number in range(leaf.shape[1])],
-      axis=1 + axis % len(shape),
-  )
+  frames = np.moveaxis(leaf, 1, 0)
+  return np.concatenate(list(frames), axis=1 + axis % len(shape))

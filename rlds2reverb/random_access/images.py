@@ -18,20 +18,20 @@ _DTYPES = ('uint8', 'uint16')
 
 @dataclasses.dataclass(frozen=True)
 class ImageFormat:
-  """The size, dtype and resizing of the images that are returned.
+  """The size, dtype and resizing of decoded images.
 
-  JPEGs are decoded as `tf.io.decode_jpeg(..., dct_method='INTEGER_ACCURATE')`
-  decodes them, bit for bit, and PNGs as `tf.io.decode_png` does. (By default
-  TensorFlow decodes JPEGs with a faster and less exact transform.) An empty
-  string, which fills a padded window, becomes a black image.
+  JPEGs are decoded like `tf.io.decode_jpeg` with the argument
+  `dct_method='INTEGER_ACCURATE'`, bit for bit, and PNGs like
+  `tf.io.decode_png`. (By default TensorFlow decodes JPEGs with a faster and
+  less exact transform.) An empty string, which pads a window, becomes a black
+  image.
 
   Attributes:
     size: the height and width. Images of another size are resized.
     channels: the number of channels: 1 or 3, or for a PNG 4.
-    method: how they are resized: `'lanczos3'`, as Octo and OpenVLA do, or
-      `'bilinear'`; both with antialiasing, as `tf.image.resize` does, and
-      rounded. A number halfway between two integers may differ by one from
-      TensorFlow's.
+    method: the interpolation: `'lanczos3'`, as in Octo and OpenVLA, or
+      `'bilinear'`; both with antialiasing, like `tf.image.resize`, and rounded.
+      A number halfway between two integers may differ by one from TensorFlow's.
     dtype: `'uint8'`; or `'uint16'`, for PNGs of depth, of one channel.
   """
 
@@ -59,7 +59,7 @@ def decode(encoded: bytes, image_format: ImageFormat) -> np.ndarray:
   """Returns an image, `[height, width, channels]`.
 
   Raises:
-    ValueError: if it is no image.
+    ValueError: if it is not an image.
   """
   if not encoded:
     return np.zeros(image_format.shape, image_format.dtype)
@@ -83,7 +83,7 @@ def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
     if not is_deep:
       raise ValueError(
           f'An image has pixels of the mode {image.mode}, and not of 16 bits.'
-          ' Leave the dtype of its ImageFormat out.'
+          ' Omit the dtype of its ImageFormat.'
       )
     return np.asarray(image).astype(np.uint16)
   if is_deep:
@@ -98,38 +98,38 @@ def _pixels(image: Image.Image, image_format: ImageFormat) -> np.ndarray:
 
 
 def decode_all(
-    index: Any, cells: np.ndarray, image_format: ImageFormat, number: int
+    index: Any, cells: np.ndarray, image_format: ImageFormat, column: int
 ) -> np.ndarray:
-  """Returns the images of cells, each decoded once.
+  """Returns the images of cells; equal cells are decoded only once.
 
   Args:
     index: the `Index` that has them.
     cells: their cells, of any shape.
     image_format: the format of the result.
-    number: the number of their column.
+    column: the number of their column.
 
   Returns:
     `[..., height, width, channels]`.
   """
   images = np.empty([cells.size, *image_format.shape], image_format.dtype)
-  known: Dict[Any, int] = {}
-  for place, cell in enumerate(cells.ravel().tolist()):
-    before = known.setdefault(cell, place)
-    if before != place:
-      images[place] = images[before]
+  first: Dict[Any, int] = {}
+  for number, cell in enumerate(cells.ravel().tolist()):
+    same = first.setdefault(cell, number)
+    if same != number:
+      images[number] = images[same]
       continue
     try:
-      images[place] = decode(index.string(cell), image_format)
+      images[number] = decode(index.string(cell), image_format)
     except ValueError as e:
-      name = index.layout.columns[number].name
+      name = index.layout.columns[column].name
       raise ValueError(f'{name}: {e} It is {index.place_of(cell)}.') from e
-  return images.reshape([*cells.shape, *images.shape[1:]])
+  return images.reshape([*cells.shape, *image_format.shape])
 
 
-def formats_of(
+def formats_by_column(
     images: Mapping[str, Any], columns: Sequence[rows_lib.Column]
 ) -> Dict[int, ImageFormat]:
-  """Returns the formats of columns of images, by the numbers of columns.
+  """Returns the formats of columns of images, by the numbers of the columns.
 
   Args:
     images: `ImageFormat`s, or heights and widths, by the names of columns.
@@ -143,10 +143,11 @@ def formats_of(
       for number, column in enumerate(columns)
       if column.is_string
   }
-  found = {}
-  for name, image_format in images.items():
+  for name in images:
     checks.check_choice('The path of an encoded image', name, list(numbers))
-    if not isinstance(image_format, ImageFormat):
-      image_format = ImageFormat(tuple(image_format))
-    found[numbers[name]] = image_format
-  return found
+  return {
+      numbers[name]: size
+      if isinstance(size, ImageFormat)
+      else ImageFormat(tuple(size))
+      for name, size in images.items()
+  }

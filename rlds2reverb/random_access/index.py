@@ -1,10 +1,24 @@
-"""An index of RLDS data: the small columns, and the places of images."""
+"""The index of a data set: the rows of its steps, and where its images are.
 
+Opening an index needs no TensorFlow; building one does.
+"""
+
+import dataclasses
 import hashlib
 import importlib
+import json
 import os
 import re
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterator,
+  Mapping,
+  Optional,
+  Tuple,
+  Union,
+)
 
 import numpy as np
 
@@ -16,173 +30,82 @@ from rlds2reverb.store import rows as rows_lib
 PathLike = Union[str, os.PathLike]
 
 _DATASET_INFO = 'dataset_info.json'
-# Files that this library writes beside data.
+# Files that this library writes next to the data.
 _WRITTEN = re.compile(r'\.|statistics-.*\.json$|.*\.(source|statistics)\.json$')
-# The sizes of so many files are compared, and the names of more.
+# The sizes of the first files count, and only the names of further files.
 _MAX_SIZES = 100_000
 
 
-def expand_folder(folder: PathLike) -> str:
-  """Returns the absolute path of the folder of an index.
-
-  Raises:
-    ValueError: if it is a URL.
-  """
-  folder = os.fspath(folder)
-  if '://' in folder:
-    raise ValueError(f'An index must be on the local disk, but is at {folder}.')
-  return os.path.abspath(os.path.expanduser(folder))
-
-
-def need_tensorflow(what: str) -> None:
-  """Raises a ModuleNotFoundError that says what to do without TensorFlow.
-
-  Args:
-    what: what needs it, the subject of the error.
-  """
-  try:
-    importlib.import_module('tensorflow')
-  except ModuleNotFoundError as e:
-    raise ModuleNotFoundError(
-        f'{what} needs the full environment, with TensorFlow: {e.name} is not'
-        ' installed here. `pip install .` in a clone makes it. Make the same'
-        ' call there once; then it works here.',
-        name=e.name,
-    ) from e
-
-
-class SourceNotFoundError(FileNotFoundError):
-  """The data set of an index is not where it was.
+@dataclasses.dataclass(frozen=True)
+class IndexedData:
+  """A data set on disk, and how its steps become RLDS steps.
 
   Attributes:
-    sentence: says so, without advice.
+    directory: the argument of `load_episodes`; or of `formats.load`, in which
+      case the index holds a copy of the data.
+    config: the argument of `map_fields`: the name of a config, or its file. Its
+      transforms are applied, too. By default the steps are not mapped.
+    split: the split.
+    prepare: a function of a module that is applied after that, from a data set
+      of episodes to another; see `build_index`.
+    weight: the data set is drawn in proportion to its weight. By default it is
+      the number of items. Either all data sets have a weight, or none has.
+    item_weights: a function from the `Items` of the data set to the weight of
+      each item, such as `Items.episode_weights`, or `lambda items:
+      items.column('priority')`. By default all are equal. With
+      `replacement=False` the weights are a mask: items of weight 0 are skipped,
+      and all other weights must be equal.
+    options: further arguments of `formats.load`, such as
+      `{'is_terminal': 'next.success'}` of LeRobot's reader, or `{'format':
+      'lerobot'}` if the directory is a name.
   """
 
-  def __init__(self, sentence: str):
-    super().__init__(
-        f'{sentence} If it has moved, open the index with data_dir= its new'
-        ' folder.'
-    )
-    self.sentence = sentence
+  directory: PathLike
+  config: Optional[str] = None
+  split: str = 'train'
+  prepare: Optional[Callable[[Any], Any]] = None
+  weight: Optional[float] = None
+  item_weights: Optional[Callable[[Any], Any]] = None
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  def identity(self) -> Dict[str, Any]:
+    """Returns everything apart from the data that determines the index."""
+    # URLs and the names of TFDS data sets are not changed.
+    directory = os.path.expanduser(os.fspath(self.directory))
+    if os.path.isdir(directory):
+      directory = os.path.abspath(directory)
+    prepare = self.prepare
+    return {
+        'directory': directory,
+        'config': self.config,
+        'split': self.split,
+        'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
+        # They are compared with options from a JSON file.
+        'options': json.loads(json.dumps(dict(self.options))),
+    }
 
-def describe_source(path: str, split: str) -> Optional[Dict[str, Any]]:
-  """Returns by what an index tells whether its data set has changed.
+  def map_episodes(self, episodes: Any) -> Any:
+    """Returns the data set of the episodes that are indexed."""
+    # pylint: disable=g-import-not-at-top
+    from rlds2reverb import fields
+    from rlds2reverb import transforms
 
-  Args:
-    path: a file, or a folder; that of a version, for a TFDS data set.
-    split: the split that is indexed, of a TFDS data set.
-
-  Returns:
-    The number of files and of their bytes, and a digest of the names and sizes
-    and, for TFDS, of the split in `dataset_info.json`. None if nothing is
-    there.
-  """
-  if os.path.isfile(path):
-    found = [('', os.path.getsize(path))]
-  elif os.path.isdir(path):
-    found = sorted(_files_in(path))
-  else:
-    return None
-  info: Any = None
-  info_file = os.path.join(path, _DATASET_INFO)
-  if os.path.isfile(info_file):
-    content = json_files.read(info_file, 'Copy it from where it is whole.')
-    info = content.get('splits', [])
-    names = {str(one.get('name')) for one in info}
-    names &= set(re.findall(r'\w+', split))
-    if names:
-      info = [one for one in info if one['name'] in names]
-      # Other splits may come and go.
-      of_split = [
-          (name, size)
-          for name, size in found
-          if names & set(re.split(r'\W', name))
-      ]
-      found = of_split or found
-  digest = hashlib.sha256(repr((found, info)).encode()).hexdigest()[:16]
-  num_bytes = sum(size for _, size in found)
-  return {'num_files': len(found), 'num_bytes': num_bytes, 'digest': digest}
-
-
-def _files_in(folder: str) -> Iterator[Tuple[str, int]]:
-  """Yields each file of a data set: its path in the folder, and its size."""
-  count = 0
-  for parent, children, names in os.walk(folder):
-    if folders.MARKER in names:  # An index or prepared frames.
-      children.clear()
-      continue
-    children[:] = sorted(one for one in children if not one.startswith('.'))
-    for name in sorted(names):
-      if not _WRITTEN.match(name):
-        path = os.path.join(parent, name)
-        size = 0
-        if count < _MAX_SIZES and os.path.exists(path):
-          size = os.path.getsize(path)
-        count += 1
-        yield os.path.relpath(path, folder), size
-
-
-def _find_source(folder: str, source: Optional[Dict[str, Any]]) -> str:
-  """Returns the path of the data set of an index, or '' if it is not there."""
-  if source:
-    # The data set may have moved together with the index.
-    near = os.path.normpath(os.path.join(folder, source['relative']))
-    for path in source['path'], near:
-      if os.path.exists(path):
-        return path
-  return ''
-
-
-def find_moved_source(folder: str, old: str, new: str) -> str:
-  """Returns where the data set of an index is now, or '' if it is not there.
-
-  Args:
-    folder: the folder of the index.
-    old: the path or name by which the data set was indexed.
-    new: the path at which it is now.
-  """
-  source = (folders.read_marker(folder) or {}).get('source')
-  if not source:
-    return ''
-  # The files of `data` may be in `data/1.0.0`.
-  below = os.path.relpath(source['path'], old) if os.path.isabs(old) else '..'
-  parts = source['path'].split(os.sep)
-  tails = ['/'.join(parts[len(parts) - count :]) for count in range(1, 4)]
-  for tail in ['' if below.startswith('..') else below, '', *tails]:
-    path = os.path.normpath(os.path.join(new, tail))
-    found = describe_source(path, source['split'])
-    if found and found['digest'] == source['digest']:
-      return path
-  return ''
-
-
-def _check_source(folder: str, path: str, source: Dict[str, Any]) -> None:
-  """Raises an OSError if the data set of an index has changed."""
-  found = describe_source(path, source['split'])
-  if found is None or found['digest'] == source['digest']:
-    return
-  before, now = (
-      f'{checks.counted(one["num_files"], "file")} with {one["num_bytes"]:,}'
-      ' bytes'
-      for one in (source, found)
-  )
-  raise OSError(
-      f'The data set {path} has changed since the index {folder} was made of'
-      f' it. It had {before}, and now has {now}. Remove the folder of the'
-      ' index, and make it again.'
-  )
+    if self.config is not None:
+      episodes = fields.map_fields(episodes, self.config)
+      episodes = transforms.transform_episodes(
+          episodes, transforms.load_transforms(self.config)
+      )
+    return self.prepare(episodes) if self.prepare else episodes
 
 
 class Index(rows_lib.RowStore):
   """The steps of a data set, for random access.
 
-  It is made by `build_index`, and reads without TensorFlow. It pickles as its
-  paths, and may be read by any number of threads and processes, whether they
-  are forked or spawned.
+  `build_index` builds it. It is read without TensorFlow, pickles as its paths,
+  and may be read by any number of threads and processes, forked or spawned.
 
   Attributes:
-    lengths: int64 `[E]`: how many rows each episode has.
+    lengths: int64 `[E]`: the number of rows of each episode.
   """
 
   def __init__(
@@ -198,11 +121,11 @@ class Index(rows_lib.RowStore):
       data_dir: the folder of the data set, if it has moved since. Not needed if
         the index has moved with it.
       check: whether all bytes of the index are compared with their checksums,
-        and the files of the data set with those that were indexed.
+        and the files of the data set with the files that were indexed.
 
     Raises:
-      FileNotFoundError: if there is no index, or a file of the data set is not
-        there.
+      FileNotFoundError: if there is no index, or a file of the data set is
+        missing.
       OSError: if the index is damaged, or the data set has changed: it has
         other files or sizes than when it was indexed.
     """
@@ -210,19 +133,25 @@ class Index(rows_lib.RowStore):
     path = os.path.expanduser(os.fspath(data_dir or ''))
     with folders.naming_damage(folder):
       content = folders.read_marker(folder) or {}
-      source, in_place = content.get('source'), content.get('data_dir')
-      path = path or _find_source(folder, source)
-    if in_place and not os.path.exists(path or in_place):
-      raise SourceNotFoundError(
-          f'The data set of the index {folder} is not in {path or in_place}.'
+      source, indexed_dir = content.get('source'), content.get('data_dir')
+      if source and not path:
+        # The data set may have moved together with the index.
+        relative = os.path.normpath(os.path.join(folder, source['relative']))
+        candidates = source['path'], relative
+        path = next(filter(os.path.exists, candidates), '')
+    if indexed_dir and not os.path.exists(path or indexed_dir):
+      raise FileNotFoundError(
+          f'The data set of the index {folder} is not in {path or indexed_dir}.'
+          ' If it has moved, open the index with data_dir= its new folder, or'
+          ' give its new directory in sources of open_batches.'
       )
-    opened = rows_lib.open_rows(
+    rows = rows_lib.open_rows(
         folder,
         rows_lib.INDEX,
-        data_dir=path or None if in_place else None,
+        data_dir=path or None if indexed_dir else None,
         blocks=None if check else 0,
     )
-    super().__init__(**vars(opened))
+    super().__init__(**vars(rows))
     with folders.naming_damage(folder):
       if check and path and source:
         _check_source(folder, path, source)
@@ -238,3 +167,161 @@ class Index(rows_lib.RowStore):
   def __reduce__(self):
     data_dir = self.files and self.files.folder
     return type(self), (self.folder, data_dir, False)
+
+
+def open_index(folder: str, source: IndexedData, num_processes: int) -> Index:
+  """Opens the index of a data set, or builds it if it does not exist.
+
+  If several processes need it at the same time, one builds it and the others
+  wait.
+  """
+  path, marker = f'{folder}.source.json', os.path.join(folder, folders.MARKER)
+  identity = source.identity()
+  if not os.path.exists(marker):
+    require_tensorflow(f'{folder} has no index yet, and building it')
+    # pylint: disable=g-import-not-at-top
+    from rlds2reverb.datasets import whole
+    from rlds2reverb.random_access import building
+
+    with whole.one_at_a_time(folder):
+      if not os.path.exists(marker):
+        json_files.refuse_link(path)
+        whole.write_text(path, json.dumps(identity))
+        return building.build(source, folder, num_processes)
+  saved = json_files.read(path, f'Remove {folder} and build the index again.')
+  different = [key for key in identity if identity[key] != saved.get(key)]
+  data_dir = ''
+  if different == ['directory']:
+    data_dir = _find_moved_source(folder, saved['directory'], source)
+  if different and not data_dir:
+    raise ValueError(
+        f'{folder} has an index that was made with another'
+        f' {", ".join(different)}: {saved}, and not {identity}. Remove it, or'
+        ' choose another folder.'
+    )
+  return Index(folder, data_dir)
+
+
+def expand_folder(folder: PathLike) -> str:
+  """Returns the absolute path of the folder of an index.
+
+  Raises:
+    ValueError: if it is a URL.
+  """
+  folder = os.fspath(folder)
+  if '://' in folder:
+    raise ValueError(f'An index must be on the local disk, but is at {folder}.')
+  return os.path.abspath(os.path.expanduser(folder))
+
+
+def require_tensorflow(task: str) -> None:
+  """Raises a ModuleNotFoundError if TensorFlow is not installed.
+
+  Args:
+    task: the subject of the error.
+  """
+  try:
+    importlib.import_module('tensorflow')
+  except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        f'{task} needs the full environment, with TensorFlow: {e.name} is not'
+        ' installed here. `pip install .` in a clone makes it. Make the same'
+        ' call there once; then it works here.',
+        name=e.name,
+    ) from e
+
+
+def describe_source(path: str, split: str) -> Optional[Dict[str, Any]]:
+  """Describes the files of a data set, so that changes can be detected.
+
+  Args:
+    path: a file or a folder; for a TFDS data set, the folder of the version.
+    split: the split that is indexed, of a TFDS data set.
+
+  Returns:
+    The number of files and of bytes, and a digest of the names and sizes and,
+    for TFDS, of the split in `dataset_info.json`. None if the path does not
+    exist.
+  """
+  if not os.path.exists(path):
+    return None
+  files = [('', os.path.getsize(path))]
+  if os.path.isdir(path):
+    files = sorted(_list_files(path))
+  info: Any = None
+  info_path = os.path.join(path, _DATASET_INFO)
+  if os.path.isfile(info_path):
+    content = json_files.read(info_path, 'Copy it from where it is complete.')
+    info = content.get('splits', [])
+    # Other splits may be added and removed.
+    splits = {str(entry.get('name')) for entry in info}
+    splits &= set(re.findall(r'\w+', split))
+    if splits:
+      info = [entry for entry in info if entry['name'] in splits]
+      files = [
+          file for file in files if splits & set(re.split(r'\W', file[0]))
+      ] or files
+  digest = hashlib.sha256(repr((files, info)).encode()).hexdigest()[:16]
+  num_bytes = sum(size for _, size in files)
+  return {'num_files': len(files), 'num_bytes': num_bytes, 'digest': digest}
+
+
+def _list_files(folder: str) -> Iterator[Tuple[str, int]]:
+  """Yields the relative path and the size of each file of a data set."""
+  count = 0
+  for parent, children, names in os.walk(folder):
+    if folders.MARKER in names:  # An index or prepared frames.
+      children.clear()
+      continue
+    children[:] = sorted(name for name in children if not name.startswith('.'))
+    for name in sorted(names):
+      if not _WRITTEN.match(name):
+        path = os.path.join(parent, name)
+        has_size = count < _MAX_SIZES and os.path.exists(path)
+        count += 1
+        yield (
+            os.path.relpath(path, folder),
+            os.path.getsize(path) if has_size else 0,
+        )
+
+
+def _find_moved_source(folder: str, old: str, moved: IndexedData) -> str:
+  """Returns the new path of the data set of an index, or '' if it is another.
+
+  Args:
+    folder: the folder of the index.
+    old: the path or name by which the data set was indexed.
+    moved: the data set.
+  """
+  source = (folders.read_marker(folder) or {}).get('source')
+  if not source:
+    return ''
+  # The files of `data` may be in `data/1.0.0`.
+  below = os.path.relpath(source['path'], old) if os.path.isabs(old) else '..'
+  parts = source['path'].split(os.sep)
+  tails = ['', *[os.path.join(*parts[-count:]) for count in (1, 2, 3)]]
+  if not below.startswith('..'):
+    tails.insert(0, below)
+  for tail in tails:
+    path = os.path.normpath(os.path.join(moved.identity()['directory'], tail))
+    files = describe_source(path, source['split'])
+    if files and files['digest'] == source['digest']:
+      return path
+  return ''
+
+
+def _check_source(folder: str, path: str, source: Dict[str, Any]) -> None:
+  """Raises an OSError if the data set of an index has changed."""
+  files = describe_source(path, source['split'])
+  if files is None or files['digest'] == source['digest']:
+    return
+  indexed, present = (
+      f'{checks.counted(entry["num_files"], "file")} with'
+      f' {entry["num_bytes"]:,} bytes'
+      for entry in (source, files)
+  )
+  raise OSError(
+      f'The data set {path} has changed since the index {folder} was made of'
+      f' it. It had {indexed}, and now has {present}. Remove the folder of the'
+      ' index, and make it again.'
+  )

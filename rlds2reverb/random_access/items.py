@@ -1,16 +1,17 @@
-"""Items of an index: windows of its episodes, each found by its number."""
+"""Items of an index: windows of its episodes, accessed by number."""
 
 import dataclasses
 import functools
 from typing import (
-    Any,
-    Callable,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
+  Any,
+  Callable,
+  Dict,
+  List,
+  Mapping,
+  Optional,
+  Sequence,
+  Tuple,
+  Union,
 )
 
 import numpy as np
@@ -58,23 +59,11 @@ class Spec:
     return f'{self.dtype} {self.shape}'
 
 
-def _check_lengths(batch: Any, count: int) -> None:
-  """Raises a ValueError unless a transformed batch has fields `[B, ...]`."""
-  for keys, leaf in tree.flatten_with_path(batch):
-    shape = np.shape(leaf)
-    if not shape or shape[0] != count:
-      raise ValueError(
-          f'Field {"/".join(map(str, keys))} of the transformed items has the'
-          f' shape {list(shape)}, but its first dimension must be the batch of'
-          f' {count}. The transform must keep it.'
-      )
-
-
 class SequenceOfItems:
-  """What serves as a map-style `Dataset` of PyTorch, or a source of Grain.
+  """A map-style `Dataset` of PyTorch, or a source of Grain.
 
   Attributes:
-    num_items: how many items there are.
+    num_items: the number of items.
   """
 
   num_items = 0
@@ -95,10 +84,10 @@ class SequenceOfItems:
     return f'{type(self).__name__}({self.identity()!r})'
 
   def __getitem__(self, item: Any) -> Any:
-    """Returns an item; or for a list or an array of integers, `batch` of it.
+    """Returns an item; or `batch` of a list or an array of integers.
 
     Args:
-      item: an integer from `-len` to `len - 1`; or some, a list or array `[B]`.
+      item: an integer from `-len` to `len - 1`; or a list or array `[B]`.
 
     Raises:
       IndexError: if there is no such item.
@@ -111,8 +100,8 @@ class SequenceOfItems:
   def __getitems__(self, items: Sequence[int]) -> List[Any]:
     batch = self.batch(items)
     return [
-        tree.map_structure(lambda leaf, place=place: leaf[place], batch)
-        for place in range(len(items))
+        tree.map_structure(lambda leaf, row=row: leaf[row], batch)
+        for row in range(len(items))
     ]
 
   def check_numbers(self, items: Any) -> np.ndarray:
@@ -132,11 +121,9 @@ class SequenceOfItems:
           'Items are indexed by one integer, or by a list or array [B] of'
           f' integers, but found {items.dtype} {list(items.shape)}.'
       )
-    wrong = (items < -count) | (items >= count)
-    if wrong.any():
-      raise IndexError(
-          f'There is no item {items[wrong][0]}: there are {count}.'
-      )
+    invalid = items[(items < -count) | (items >= count)]
+    if len(invalid):
+      raise IndexError(f'There is no item {invalid[0]}: there are {count}.')
     items = items.astype(np.int64)
     return np.where(items < 0, items + count, items)
 
@@ -144,8 +131,8 @@ class SequenceOfItems:
 class Items(SequenceOfItems):
   """The windows of an index, as a sequence.
 
-  It serves as a map-style `Dataset` of PyTorch or a `RandomAccessDataSource` of
-  Grain: it has `len(items)`, `items[i]` and, for many at once, `batch`. An item
+  It is a map-style `Dataset` of PyTorch and a `RandomAccessDataSource` of
+  Grain: it has `len(items)`, `items[i]` and, for many items, `batch`. An item
   is a nest of NumPy arrays; nothing is stored twice.
 
       loader = torch.utils.data.DataLoader(items, batch_size=64, shuffle=True)
@@ -159,7 +146,7 @@ class Items(SequenceOfItems):
     index: the index.
     windows: `ActionChunks` or `Windows`, of steps.
     transform: the function that is applied to batches, such as a `Normalizer`,
-      whose `invert` undoes it for a policy's actions.
+      whose `invert` recovers the actions of a policy.
     spec: the nest of one item, with `Spec` leaves.
   """
 
@@ -176,12 +163,12 @@ class Items(SequenceOfItems):
 
     Args:
       index: the index.
-      windows: what an item is.
+      windows: the windows of steps that are items.
       images: the height and width, or the `ImageFormat`, of the images to
-        decode, by their paths, such as `'observation/image'`. Others, and text,
-        come as objects of type `bytes`.
+        decode, by their paths, such as `'observation/image'`. Other images, and
+        text, are objects of type `bytes`.
       with_mask: whether items of `Windows` have a further field `mask`, bool
-        `[L]`: False where rows were filled in.
+        `[L]`: False for padding.
       transform: a function that is applied to a batch of items `[B, ...]`, such
         as a `Normalizer`. It may add and remove fields and change dtypes and
         shapes, for all items alike. It is also applied to the first item, for
@@ -192,13 +179,14 @@ class Items(SequenceOfItems):
         the dimension of the batch.
     """
     self.index, self.windows, self.transform = index, windows, transform
-    images = images or {}
-    self._images = images_lib.formats_of(images, index.layout.columns)
-    self._with_mask = with_mask
-    # The rest is found again.
-    self._arguments = dict(
+    # Everything else is computed again when the items are unpickled.
+    self._arguments: Dict[str, Any] = dict(
         images=images, with_mask=with_mask, transform=transform
     )
+    self._images = images_lib.formats_by_column(
+        images or {}, index.layout.columns
+    )
+    self._with_mask = with_mask
     self._chunks = None
     if isinstance(windows, chunks_lib.ActionChunks):
       self._chunks = chunks_lib.ChunkReader(windows, index)
@@ -211,10 +199,11 @@ class Items(SequenceOfItems):
     self.num_items = self._index.num_items
     # A transform may return other dtypes for an empty batch.
     count = 0 if transform is None else min(self.num_items, 1)
+    self.spec: Any = None
     batch = self._read(np.zeros(count, np.int64))
     if transform is not None:
       batch = transform(batch)
-      _check_lengths(batch, count)
+      self._check_transformed(batch, count)
     self.spec = tree.map_structure(Spec.of, batch)
 
   def __reduce__(self):
@@ -232,10 +221,10 @@ class Items(SequenceOfItems):
     ]
 
   def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns the episode of each item, and the row of it at which it starts.
+    """Returns the episode of each item, and its first row in the episode.
 
     Args:
-      items: their numbers `[B]`.
+      items: the numbers of the items, `[B]`.
 
     Returns:
       Both int64 `[B]`. An item of `ActionChunks` starts at the step itself.
@@ -288,29 +277,33 @@ class Items(SequenceOfItems):
     """
     items = self.check_numbers(items)
     batch = self._read(items)
-    if self.transform is None:
-      return batch
-    batch = self.transform(batch)
-    if len(items):
-      self._check_transformed(batch, len(items))
+    if self.transform is not None:
+      batch = self.transform(batch)
+      if len(items):
+        self._check_transformed(batch, len(items))
     return batch
 
   def _check_transformed(self, batch: Any, count: int) -> None:
-    """Raises a ValueError unless a batch has the dtypes of `spec`."""
-    _check_lengths(batch, count)
-    dtypes = {
-        keys: Spec.of(leaf).dtype
-        for keys, leaf in tree.flatten_with_path(batch)
-    }
+    """Raises a ValueError unless a batch has `count` items of `spec`."""
+    dtypes = {}
+    for keys, leaf in tree.flatten_with_path(batch):
+      shape = np.shape(leaf)
+      if shape[:1] != (count,):
+        raise ValueError(
+            f'Field {_name(keys)} of the transformed items has the shape'
+            f' {list(shape)}, but its first dimension must be the batch of'
+            f' {count}. The transform must keep it.'
+        )
+      dtypes[keys] = Spec.of(leaf).dtype
+    if self.spec is None:
+      return
     expected = {
         keys: leaf.dtype for keys, leaf in tree.flatten_with_path(self.spec)
     }
-    if dtypes == expected:
-      return
     for keys in {**expected, **dtypes}:
       if dtypes.get(keys) != expected.get(keys):
         raise ValueError(
-            f'Field {"/".join(map(str, keys))} of the transformed items is'
+            f'Field {_name(keys)} of the transformed items is'
             f' {dtypes.get(keys, "missing")}, but it was'
             f' {expected.get(keys, "missing")} for the first item. The'
             ' transform must return the same fields and dtypes for all items.'
@@ -318,20 +311,105 @@ class Items(SequenceOfItems):
 
   def _read(self, items: np.ndarray) -> Any:
     if self._chunks:
-      places = self._index.episode_and_start(items)
-      return self._chunks.read(*places, self._decoded)
+      episode, step = self._index.episode_and_start(items)
+      return self._chunks.read(episode, step, self._decode)
     leaves = self._index.read(self.index, items)
-    batch = self.index.layout.nest(self._decoded(leaves, range(len(leaves))))
+    batch = self.index.layout.nest(self._decode(leaves, range(len(leaves))))
     if self._with_mask:
       batch[_MASK] = self._index.is_data(items)
     return batch
 
-  def _decoded(self, leaves, numbers) -> List[np.ndarray]:
-    """Returns columns with images, and strings, in place of their cells."""
-    leaves = [
-        images_lib.decode_all(self.index, leaf, self._images[number], number)
-        if number in self._images
-        else leaf
-        for number, leaf in zip(numbers, leaves)
-    ]
-    return self.index.with_strings(leaves)
+  def _decode(self, leaves, numbers) -> List[np.ndarray]:
+    """Returns columns with images and strings instead of their cells."""
+    return self.index.with_strings(
+        [
+            images_lib.decode_all(
+                self.index, leaf, self._images[number], number
+            )
+            if number in self._images
+            else leaf
+            for number, leaf in zip(numbers, leaves)
+        ]
+    )
+
+
+class MixedItems(SequenceOfItems):
+  """The items of several data sets, concatenated.
+
+  Fields that only some data sets have are zeros, or empty strings, in the
+  others. All other specs must be equal.
+
+  Attributes:
+    sources: the items of each data set, by its name.
+    counts: int64 `[D]`: the number of items of each data set.
+    spec: the nest of one item, with `Spec` leaves.
+  """
+
+  first = 0  # The number of the first item, for samplers.
+
+  def __init__(self, sources: Mapping[str, Items]):
+    """Mixes items.
+
+    Args:
+      sources: the items of each data set, by its name.
+
+    Raises:
+      ValueError: if there are no data sets, or a field differs between them.
+    """
+    if not sources:
+      raise ValueError('There are no data sets to mix.')
+    self.sources = dict(sources)
+    self.counts = np.array(list(map(len, sources.values())), np.int64)
+    self.num_items = int(self.counts.sum())
+    self._first = np.cumsum(self.counts) - self.counts
+    self._specs: Dict[Any, Spec] = {}
+    for name, items in self.sources.items():
+      for keys, spec in tree.flatten_with_path(items.spec):
+        expected = self._specs.setdefault(keys, spec)
+        if expected != spec:
+          raise ValueError(
+              f'Field {_name(keys)} is {spec} in {name}, but {expected} in data'
+              ' sets before it. Make them the same in the function prepare of'
+              ' build_index (PadField), or by images.'
+          )
+    self.spec = rows_lib.nest_of(self._specs)
+
+  def batch(self, items: Any) -> Any:
+    """Returns items, stacked; see `Items.batch`."""
+    items = self.check_numbers(items)
+    if len(self.sources) == 1:
+      return next(iter(self.sources.values())).batch(items)
+    # A data set without items starts where the next data set does.
+    source = np.searchsorted(self._first, items, 'right') - 1
+    leaves = {
+        keys: np.full(
+            [len(items), *spec.shape],
+            b'' if spec.dtype == 'string' else 0,
+            spec.numpy_dtype,
+        )
+        for keys, spec in self._specs.items()
+    }
+    for number, source_items in enumerate(self.sources.values()):
+      rows = np.flatnonzero(source == number)
+      if not len(rows):
+        continue
+      part = source_items.batch(items[rows] - self._first[number])
+      for keys, leaf in tree.flatten_with_path(part):
+        shape, expected = np.shape(leaf)[1:], leaves[keys].shape[1:]
+        if shape != expected:  # It would be broadcast.
+          raise ValueError(
+              f'Field {_name(keys)} has items of the shape {list(shape)}, but'
+              f' the first one had {list(expected)}. The transform of mixed'
+              ' items must return one shape.'
+          )
+        leaves[keys][rows] = leaf
+    return rows_lib.nest_of(leaves)
+
+  def identity(self) -> Any:
+    """Returns a value that differs for other items, for `fingerprint`."""
+    return [[name, items.identity()] for name, items in self.sources.items()]
+
+
+def _name(keys: Tuple[Any, ...]) -> str:
+  """Returns the name of a leaf of a nest."""
+  return '/'.join(map(str, keys))

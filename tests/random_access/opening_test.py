@@ -206,7 +206,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
     actions = expected[3]['action']
     os.rename(f'{folder}/data', f'{folder}/moved')
     with self.assertRaisesRegex(
-        FileNotFoundError, 'give its new directory in sources, in place of'
+        FileNotFoundError, 'give its new directory in sources of open_batches'
     ):
       self.open_one(f'{folder}/data', f'{folder}/indexes')
     for at in f'{folder}/moved', f'{folder}/moved/1.0.0':
