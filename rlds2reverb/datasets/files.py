@@ -1,16 +1,28 @@
-"""Paths and files, on the local disk and wherever else TensorFlow reaches.
+"""Paths and files, on the local disk and at URLs that TensorFlow can read.
 
 Users pass a path as a string or an `os.PathLike`, which may begin with `~`.
-`expand` makes it a string, which is an absolute path or a URL such as
+`expand` converts it to a string, which is an absolute path or a URL such as
 `gs://bucket/folder`. The other functions take its result.
 """
 
 import contextlib
 import io
+import json
 import os
 import re
 import shutil
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Tuple, Union
+from typing import (
+    Any,
+    BinaryIO,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Tuple,
+    Type,
+    Union,
+)
 
 from etils import epath
 import tensorflow as tf
@@ -25,6 +37,14 @@ PathLike = Union[str, os.PathLike]
 _URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*://')
 # A URL that `pathlib` has turned into a path.
 _BROKEN_URL = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*):/(?!/)')
+_JSON_TYPES = {
+    bool: 'true or false',
+    dict: 'an object',
+    float: 'a number',
+    int: 'an integer',
+    list: 'a list',
+    str: 'a string',
+}
 
 
 def expand(path: PathLike) -> str:
@@ -55,7 +75,7 @@ def expand(path: PathLike) -> str:
 
 
 def expand_local(path: PathLike, name: str) -> str:
-  """Does the same as `expand`, for a path that must not be a URL.
+  """Returns `path` as an absolute local path.
 
   Args:
     path: the path.
@@ -73,10 +93,10 @@ def expand_local(path: PathLike, name: str) -> str:
 
 
 def user_path(path: str) -> str:
-  """Does the same as `expand`, for a path that a user has typed.
+  """Returns a path that a user has typed as an absolute path or a URL.
 
   A relative path is relative to the folder in which the user typed it. Under
-  `bazel run` that is another folder than the one in which the program runs.
+  `bazel run` this is not the folder in which the program runs.
 
   Raises:
     ValueError: as `expand` does.
@@ -118,24 +138,24 @@ def names_in(folder: str) -> List[str]:
   if not is_folder(folder):
     return []
   if not is_url(folder):
-    # `epath` would leave out names that end with `~`.
+    # `epath` would skip names that end with `~`.
     return sorted(os.listdir(folder))
   with os_errors(folder):
     return sorted(path.name for path in epath.Path(folder).iterdir())
 
 
 def hint(path: str) -> str:
-  """Returns a sentence on what is not whole at a path, or an empty string.
+  """Returns a sentence on why a path is incomplete, or an empty string.
 
-  It is about the job that writes it, or suggests similar names. A job has a
-  folder of its own, `<path>.job`.
+  The sentence names the job that writes the path, whose folder is `<path>.job`,
+  or suggests similar names.
   """
   job = f'{path}.job'
   if exists(job):
-    return f' Its job, {job}, has not ended: the same command goes on with it.'
+    return f' Its job, {job}, is unfinished: run the same command to resume it.'
   folder, name = os.path.split(path)
-  others = {each for each in names_in(folder) if not each.endswith('.job')}
-  return checks.did_you_mean(name, others - {name})
+  siblings = {file for file in names_in(folder) if not file.endswith('.job')}
+  return checks.did_you_mean(name, siblings - {name})
 
 
 def local_files(path: str) -> List[str]:
@@ -170,8 +190,7 @@ def open_text(path: str) -> io.StringIO:
     FileNotFoundError: if there is no such file.
     ValueError: if it is not text.
   """
-  # The file is read whole, because TensorFlow's `readline` treats an error as
-  # the end of the file.
+  # TensorFlow's `readline` would treat an error as the end of the file.
   try:
     with os_errors(path), epath.Path(path).open() as f:
       text = _Text(f.read())
@@ -186,7 +205,7 @@ def read_json(path: str, remedy: str) -> Dict[str, Any]:
 
   Args:
     path: the file.
-    remedy: a sentence that says what to do if the file is damaged.
+    remedy: a sentence of advice if the file is damaged.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -197,10 +216,98 @@ def read_json(path: str, remedy: str) -> Dict[str, Any]:
   return json_files.parse(text, path, remedy)
 
 
+def read_json_object(path: str) -> Dict[str, Any]:
+  """Reads a file of another program that holds one JSON object.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if it is empty, damaged, a Git LFS pointer, or holds anything
+      but an object.
+  """
+  return parse_json_object(_read_text(path), path)
+
+
+def read_json_lines(path: str) -> List[Tuple[str, Dict[str, Any]]]:
+  """Reads a file with a JSON object in each line. Blank lines are skipped.
+
+  Returns:
+    The place of each object, such as `line 3 of FILE`, and the object.
+
+  Raises:
+    FileNotFoundError, ValueError: see `read_json_object`.
+  """
+  lines = []
+  for number, line in enumerate(_read_text(path).splitlines(), 1):
+    if line.strip():
+      place = f'line {number} of {path}'
+      lines.append((place, parse_json_object(line, place)))
+  return lines
+
+
+def _read_text(path: str) -> str:
+  try:
+    with open_text(path) as f:
+      text = f.read()
+  except IsADirectoryError:
+    raise ValueError(f'{path} must be a file, but is a folder.') from None
+  check_not_pointer(path)
+  return text
+
+
+def parse_json_object(text: str, place: str) -> Dict[str, Any]:
+  """Returns the JSON object in a text; see `read_json_object`."""
+  if not text.strip():
+    raise ValueError(f'{place} is empty, but must hold JSON.')
+  try:
+    content = json.loads(text)
+  except (RecursionError, ValueError) as e:
+    raise ValueError(f'{place} is not complete JSON: {e}.') from e
+  if not isinstance(content, dict):
+    kind = type(content).__name__
+    raise ValueError(f'{place} must hold a JSON object, but holds a {kind}.')
+  return content
+
+
+def get_json_value(
+    content: Mapping[str, Any],
+    key: str,
+    kind: Union[Type[Any], Tuple[Type[Any], ...]],
+    place: str,
+    default: Any = None,
+) -> Any:
+  """Returns the value of a key of a JSON object.
+
+  Args:
+    content: the object.
+    key: the key.
+    kind: the type of the value; `float` includes integers.
+    place: where the object is, for errors, such as the path of its file.
+    default: the value if there is no such key; None if the key is required.
+
+  Raises:
+    ValueError: if there is no such key, or its value has another type.
+  """
+  if key not in content:
+    if default is not None:
+      return default
+    raise ValueError(
+        f'{place} must have the key {key!r}, but has {sorted(content)}.'
+        f'{checks.did_you_mean(key, content)}'
+    )
+  value = content[key]
+  kinds = kind if isinstance(kind, tuple) else (kind,)
+  accepted = (*kinds, int) if float in kinds else kinds
+  is_bool = isinstance(value, bool) and bool not in kinds
+  if is_bool or not isinstance(value, accepted):
+    names = ' or '.join(_JSON_TYPES[kind] for kind in kinds)
+    raise ValueError(f'{key!r} of {place} must be {names}, but is {value!r}.')
+  return value
+
+
 def pointer_hint(path: str) -> str:
   """Returns what to do about a Git LFS pointer at a path, or an empty string.
 
-  Git checks out a pointer, a text of three lines, in place of a large file that
+  Git checks out a pointer, a text of three lines, instead of a large file that
   was not downloaded.
 
   Args:
@@ -220,9 +327,9 @@ def pointer_hint(path: str) -> str:
 
 def check_not_pointer(path: str) -> None:
   """Raises a ValueError if there is a Git LFS pointer at a path."""
-  found = pointer_hint(path)
-  if found:
-    raise ValueError(found)
+  message = pointer_hint(path)
+  if message:
+    raise ValueError(message)
 
 
 @contextlib.contextmanager
@@ -255,7 +362,7 @@ def total_size(paths: Iterable[str]) -> int:
 def stamp_of(path: str) -> Tuple[int, int]:
   """Returns the size of a file, and its time of modification in nanoseconds.
 
-  If a file was written anew, they differ; the file is not read.
+  They differ if a file was written again. The file is not read.
 
   Raises:
     FileNotFoundError: if there is no such file.
@@ -273,13 +380,13 @@ def stamp_of(path: str) -> Tuple[int, int]:
 
 
 def make_folder(path: str) -> None:
-  """Makes a folder, and its parents, if it is not there."""
+  """Creates a folder and its parents, if they do not exist."""
   with os_errors(path):
     epath.Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def link(source: str, target: str) -> None:
-  """Gives a file a second name, or copies it where there are no hard links."""
+  """Makes a hard link to a file, or a copy if hard links are not supported."""
   try:
     os.link(source, target)
   except OSError:
@@ -288,13 +395,13 @@ def link(source: str, target: str) -> None:
 
 
 def remove(path: str) -> None:
-  """Removes a file, if it is there."""
+  """Removes a file, if it exists."""
   with os_errors(path):
     epath.Path(path).unlink(missing_ok=True)
 
 
 def remove_folder(path: str) -> None:
-  """Removes a folder and all that is in it, if it is there."""
+  """Removes a folder and its content, if it exists."""
   if not is_url(path):
     shutil.rmtree(path, ignore_errors=True)
     return
@@ -319,9 +426,9 @@ def os_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing_to(path: str) -> Iterator[None]:
-  """Turns errors of the body into errors that say why `path` is not written.
+  """Makes errors of the body name `path`, which cannot be written.
 
-  A `BlockingIOError`, which says so already, is not changed.
+  A `BlockingIOError` names it already, and is not changed.
   """
   try:
     yield

@@ -10,7 +10,6 @@ import zlib
 import h5py
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 
 # What data of each format is.
 FORMATS = {
@@ -161,7 +160,7 @@ def _format_of_folder(path: str) -> str:
       continue
     if not name.endswith('metadata.json') or found != 'minari':
       return found
-    if 'minari_version' in json_files.read(file):
+    if 'minari_version' in files.read_json_object(file):
       return found
   # Hugging Face `datasets` writes `train-00000-of-00002.parquet`, and keeps
   # such files below `data` in a repository.

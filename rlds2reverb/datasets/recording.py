@@ -6,13 +6,13 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import environments
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import policies
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 
@@ -103,7 +103,7 @@ def record_episodes(
         f' {num_episodes} and {max_steps}.'
     )
   directory = files.expand(directory)
-  with whole.new_folder(directory, [versions.INFO_FILE]) as folder:
+  with atomic.new_folder(directory, [versions.INFO_FILE]) as folder:
     env = environments.make_environment(environment, seed)
     try:
       recorder = _Recorder(env, policies.make_policy(policy, env.num_envs))

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -95,7 +95,7 @@ def save_episodes(
   if file_format != writing.TFRECORD:
     known.append(file_format)
   fingerprint = identity_lib.fingerprint(*known)
-  whole.recover_interrupted_write(directory)
+  atomic.recover_interrupted_write(directory)
   is_there = bool(files.names_in(directory))
   if is_there:
     marker = os.path.join(directory, _MARKER)
@@ -126,7 +126,7 @@ def save_episodes(
           ' overwrite=True. Or choose another directory.'
       )
   default_name, version = writing.name_and_version(directory)
-  with whole.new_folder(
+  with atomic.new_folder(
       directory,
       [versions.INFO_FILE, _MARKER],
       replace=is_there,

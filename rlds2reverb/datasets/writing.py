@@ -30,7 +30,7 @@ def write_episodes(
 
   Args:
     episodes: the episodes, which TFDS can encode with `features`.
-    folder: the folder to write into; see `whole.new_folder`.
+    folder: the folder to write into; see `atomic.new_folder`.
     name: the name of the data set, which is changed into one that TFDS allows.
     description: a description of the data set.
     features: the TFDS features of an episode.

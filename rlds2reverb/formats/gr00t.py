@@ -12,7 +12,7 @@ Each may have an `original_key`, the feature that it is a part of.
 import os
 from typing import Any, Dict, NamedTuple, Optional
 
-from rlds2reverb.datasets import json_files
+from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
 
 _FILE = os.path.join('meta', 'modality.json')
@@ -58,7 +58,7 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
         f'There is no {path}, which GR00T asks for. Without modality=True the'
         ' features of LeRobot are read as they are.'
     )
-  modalities = json_files.read(path)
+  modalities = files.read_json_object(path)
   parts = {}
   for modality, named in modalities.items():
     if modality not in _PLACES:
@@ -69,9 +69,9 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
     place, default = _PLACES[modality]
     if named is None:
       continue
-    named = json_files.get(modalities, modality, dict, path)
+    named = files.get_json_value(modalities, modality, dict, path)
     for name in named:
-      entry = json_files.get(named, name, dict, f'{modality} of {path}')
+      entry = files.get_json_value(named, name, dict, f'{modality} of {path}')
       feature = entry.get('original_key') or default or f'{modality}.{name}'
       where = f'{modality}.{name} of {path}'
       if feature not in features:

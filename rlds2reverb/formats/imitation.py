@@ -22,7 +22,6 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -69,13 +68,13 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   state = os.path.join(path, _STATE_FILE)
   if os.path.isfile(state):
     tables = [
-        json_files.get({'': one}, '', dict, f"'_data_files' of {state}")
-        for one in json_files.get(
-            json_files.read(state), '_data_files', list, state
+        files.get_json_value({'': one}, '', dict, f"'_data_files' of {state}")
+        for one in files.get_json_value(
+            files.read_json_object(state), '_data_files', list, state
         )
     ]
     tables = [
-        json_files.get(one, 'filename', str, f"'_data_files' of {state}")
+        files.get_json_value(one, 'filename', str, f"'_data_files' of {state}")
         for one in tables
     ]
     if not tables:

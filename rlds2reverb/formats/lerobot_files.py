@@ -20,7 +20,6 @@ from typing import (
 import pyarrow as pa
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import arrow
@@ -90,7 +89,7 @@ class Info(NamedTuple):
       row: the metadata of the episode.
       prefix: how the columns of v3 begin that tell the file.
     """
-    template = json_files.get(
+    template = files.get_json_value(
         self.content, key, str, self.path, _PATHS[self.is_v3][key]
     )
     index = row[EPISODE_INDEX]
@@ -99,7 +98,7 @@ class Info(NamedTuple):
       for name in 'chunk_index', 'file_index':
         names[name] = row[f'{prefix}/{name}']
     else:
-      size = json_files.get(
+      size = files.get_json_value(
           self.content, 'chunks_size', int, self.path, _CHUNKS_SIZE
       )
       if size < 1:
@@ -149,26 +148,28 @@ def read_info(name_or_directory: files.PathLike) -> Info:
   )
   directory = downloads.find(name_or_directory, 'LeRobot', root, _INFO_FILE)
   path = os.path.join(directory, _INFO_FILE)
-  content = json_files.read(path)
-  version = json_files.get(content, 'codebase_version', str, path)
+  content = files.read_json_object(path)
+  version = files.get_json_value(content, 'codebase_version', str, path)
   if not version.startswith(('v2.', 'v3.')):
     raise ValueError(
         f'{directory} is a LeRobot data set of version {version}, but v2.0,'
         ' v2.1 and v3.0 are read. LeRobot has scripts that convert others.'
     )
-  features = json_files.get(content, 'features', dict, path)
+  features = files.get_json_value(content, 'features', dict, path)
   for name in features:
-    feature = json_files.get(features, name, dict, f"'features' of {path}")
+    feature = files.get_json_value(
+        features, name, dict, f"'features' of {path}"
+    )
     where = f'the feature {name!r} of {path}'
-    json_files.get(feature, 'dtype', str, where)
-    shape = json_files.get(feature, 'shape', list, where)
+    files.get_json_value(feature, 'dtype', str, where)
+    shape = files.get_json_value(feature, 'shape', list, where)
     if not all(type(size) is int and size >= 0 for size in shape):
       raise ValueError(
           f"'shape' of {where} must be a list of sizes, but is {shape}."
       )
   fps = None
   if content.get('fps') is not None:
-    fps = json_files.get(content, 'fps', float, path)
+    fps = files.get_json_value(content, 'fps', float, path)
     if not fps > 0:
       raise ValueError(f"'fps' of {path} must be positive, but is {fps}.")
   is_v3 = version.startswith('v3.')
@@ -286,9 +287,9 @@ _Rows = Tuple[str, List[Dict[str, Any]]]
 def _read_rows_v2(folder: str, unused_videos: Collection[str]) -> _Rows:
   path = os.path.join(folder, 'episodes.jsonl')
   rows = []
-  for place, row in json_files.read_lines(path):
+  for place, row in files.read_json_lines(path):
     for name in EPISODE_INDEX, _LENGTH:
-      json_files.get(row, name, int, place)
+      files.get_json_value(row, name, int, place)
     rows.append(row)
   return path, rows
 
@@ -298,10 +299,10 @@ def _read_tasks_v2(folder: str) -> Dict[int, bytes]:
   if not os.path.exists(path):
     return {}
   return {
-      json_files.get(line, TASK_INDEX, int, place): json_files.get(
+      files.get_json_value(line, TASK_INDEX, int, place): files.get_json_value(
           line, TASK, str, place
       ).encode()
-      for place, line in json_files.read_lines(path)
+      for place, line in files.read_json_lines(path)
   }
 
 

@@ -16,7 +16,6 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import hdf5_groups
@@ -63,5 +62,7 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
     )
   beside, fields = f'{os.path.splitext(path)[0]}.json', {}
   if os.path.isfile(beside):
-    fields['env_info'] = json.dumps(json_files.read(beside).get('env_info'))
+    fields['env_info'] = json.dumps(
+        files.read_json_object(beside).get('env_info')
+    )
   return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)

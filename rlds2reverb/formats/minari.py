@@ -26,7 +26,6 @@ import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -124,15 +123,15 @@ def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
   path = os.path.join(folder, 'metadata.json')
   if not files.exists(path):
     return '', {}
-  metadata = json_files.read(path)
+  metadata = files.read_json_object(path)
   spaces: Dict[str, Any] = {}
   for column, key in _SPACES.items():
     if metadata.get(key) is not None:
       # A space is JSON in a string.
-      text = json_files.get(metadata, key, str, path)
+      text = files.get_json_value(metadata, key, str, path)
       place = f'{key!r} of {path}'
-      spaces |= _leaves(json_files.parse(text, place), column, place)
-  return json_files.get(metadata, 'data_format', str, path, ''), spaces
+      spaces |= _leaves(files.parse_json_object(text, place), column, place)
+  return files.get_json_value(metadata, 'data_format', str, path, ''), spaces
 
 
 def _leaves(

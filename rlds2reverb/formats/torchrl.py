@@ -18,9 +18,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -141,7 +140,9 @@ def _find_oldest(storage_folder: str, capacity: int) -> Optional[int]:
   path = os.path.join(above, 'writer', 'metadata.json')
   if name != 'storage' or not os.path.isfile(path):
     return None
-  cursor = json_files.get(json_files.read(path), 'cursor', int, path)
+  cursor = files.get_json_value(
+      files.read_json_object(path), 'cursor', int, path
+  )
   return cursor if cursor in range(capacity) else None
 
 
@@ -240,7 +241,7 @@ def save_torchrl(
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
   rests: List[ted_columns.Rest] = []
-  with whole.new_folder(
+  with atomic.new_folder(
       directory, [torchrl_files.marker_of(format)], replace=overwrite
   ) as folder:
     length = torchrl_files.write(folder, _columns(data, rests), format)

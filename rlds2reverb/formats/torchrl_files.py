@@ -40,7 +40,6 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.datasets import record_places
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
@@ -155,15 +154,15 @@ def _read_folder(folder: str) -> Storage:
   metadata = _read_json(folder, _LENGTH_FILE)
   meta = _read_json(folder, _META_FILE)
   where = os.path.join(folder, _META_FILE)
-  shape = json_files.get(meta, 'shape', (list, int), where)
+  shape = files.get_json_value(meta, 'shape', (list, int), where)
   if '_storage_shape' in meta:
     value = _read_json(folder, '_storage_shape', _META_FILE)
     place = os.path.join(folder, '_storage_shape', _META_FILE)
-    shape = json_files.get(value, 'data', (list, int), place)
+    shape = files.get_json_value(value, 'data', (list, int), place)
   # An int stands for a shape of one dimension.
   place = os.path.join(folder, _LENGTH_FILE)
-  length = json_files.get(metadata, 'len', int, place)
-  if json_files.get(metadata, 'is_pytree', bool, place) or (
+  length = files.get_json_value(metadata, 'len', int, place)
+  if files.get_json_value(metadata, 'is_pytree', bool, place) or (
       not isinstance(shape, int) and len(shape) != 1
   ):
     raise ValueError(
@@ -326,7 +325,7 @@ def _read_json(*parts: str) -> Dict[str, Any]:
         f'There is no {path}, which a storage of TorchRL has. Is this one that'
         ' FlatStorageCheckpointer or NestedStorageCheckpointer has saved?'
     )
-  return json_files.read(path)
+  return files.read_json_object(path)
 
 
 def _read_columns(
@@ -334,7 +333,7 @@ def _read_columns(
 ) -> Iterator[Tuple[str, columns_lib.AnyColumn]]:
   meta = _read_json(folder, _META_FILE)
   where = os.path.join(folder, _META_FILE)
-  kind = json_files.get(meta, '_type', str, where)
+  kind = files.get_json_value(meta, '_type', str, where)
   if kind != _TENSOR_DICT:
     raise ValueError(f'{folder} holds a {kind}. Only a TensorDict is read.')
   for name, entry in meta.items():
@@ -352,7 +351,7 @@ def _read_column(
     path: str, entry: Dict[str, Any], where: str
 ) -> columns_lib.AnyColumn:
   """Returns the rows of a field, which are read when they are needed."""
-  name = json_files.get(entry, 'dtype', str, where).removeprefix('torch.')
+  name = files.get_json_value(entry, 'dtype', str, where).removeprefix('torch.')
   try:
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
@@ -360,10 +359,10 @@ def _read_column(
         f'{path} is {name}, which TensorFlow does not have. Cast it before it'
         ' is saved.'
     ) from e
-  shape = tuple(json_files.get(entry, 'shape', list, where))
+  shape = tuple(files.get_json_value(entry, 'shape', list, where))
   if not all(type(size) is int and size >= 0 for size in shape):
     raise ValueError(f"'shape' of {where} must be sizes, but is {shape}.")
-  if json_files.get(entry, 'is_nested', bool, where):
+  if files.get_json_value(entry, 'is_nested', bool, where):
     shapes_file = f'{path}.shape.memmap'
     files.check_not_pointer(shapes_file)
     try:

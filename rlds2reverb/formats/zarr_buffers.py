@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
@@ -252,7 +251,7 @@ def _check_metadata(path: str, is_zip: bool) -> None:
   for name, content in _read_metadata(path, is_zip):
     file = os.path.join(path, name)
     try:
-      metadata = json_files.parse(content.decode('utf-8'), file)
+      metadata = files.parse_json_object(content.decode('utf-8'), file)
     except UnicodeDecodeError as e:
       raise ValueError(f'{file} is not a text file in UTF-8: {e}.') from e
     if os.path.basename(name) != _ARRAY_FILE:

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rows as rows_lib
@@ -254,7 +254,7 @@ def write_transitions(
     FileExistsError: if the folder is not empty.
   """
   columns = []
-  with whole.new_folder(
+  with atomic.new_folder(
       files.expand(directory), [_INDEX_FILE], replace=overwrite
   ) as folder:
     np.save(os.path.join(folder, _LENGTHS_FILE), lengths.numpy())

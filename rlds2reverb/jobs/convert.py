@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import tensorflow as tf
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import locks
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import job as job_lib
@@ -120,7 +120,7 @@ def convert(
   with contextlib.ExitStack() as stack:
     for path in job.locks():
       if not files.is_url(path):  # Object stores have no locks.
-        stack.enter_context(locks.locked(path, plan.output.place))
+        stack.enter_context(atomic.lock(path, plan.output.place))
     # Another process may have started a job in the meantime.
     job.begin()
     run = _Run(

@@ -13,8 +13,8 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, Optional
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.store import json_files
@@ -135,7 +135,7 @@ class Job:
     """Writes the plan, unless tasks of another plan are finished."""
     self.check_same_plan()
     if _read_plan(self.folder) != self.plan:
-      whole.write_text(self.path('plan.json'), self.plan.to_json())
+      atomic.write_text(self.path('plan.json'), self.plan.to_json())
 
   def list_done(self) -> List[int]:
     """Returns the tasks that have a receipt, of any plan."""
@@ -175,7 +175,7 @@ class Job:
     """Writes a receipt to disk."""
     files.make_folder(self.path('receipts'))
     path = self._receipt_path(receipt['task'])
-    whole.write_text(path, json.dumps(receipt, indent=1))
+    atomic.write_text(path, json.dumps(receipt, indent=1))
 
   def remove_receipt(self, number: int) -> None:
     """Removes the receipt of a task that has to be repeated."""
@@ -192,7 +192,7 @@ class Job:
         for bad in receipt['skipped']
     ]
     path = self.path('quarantine.jsonl')
-    whole.write_text(path, ''.join(lines))
+    atomic.write_text(path, ''.join(lines))
     return path
 
   def read(self, *names: str) -> Any:
@@ -202,7 +202,7 @@ class Job:
 
   def write(self, value: Any, *names: str) -> None:
     """Writes a JSON value to a file of the folder."""
-    whole.write_text(self.path(*names), json.dumps(value, indent=1))
+    atomic.write_text(self.path(*names), json.dumps(value, indent=1))
 
 
 def _check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import job as job_lib
@@ -128,7 +128,7 @@ class FolderOutput(JobOutput):
       return [f'to the {self.kind} {self.place}']
     if self.appends:
       return [f'into the existing {self.kind} {self.place}']
-    is_unfinished = whole.is_unfinished(self.place, self.marker)
+    is_unfinished = atomic.is_unfinished(self.place, self.marker)
     if files.names_in(self.place) and not is_unfinished:
       raise FileExistsError(
           f'{self.place} is not empty, and not the output of this job. Choose'
@@ -222,7 +222,7 @@ class StatisticsOutput(FolderOutput):
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
       state = add(state, rows)
     part = self.prepare_part(number)
-    with whole.new_folder(part, [_SKETCH], replace=True) as path:
+    with atomic.new_folder(part, [_SKETCH], replace=True) as path:
       accumulation_lib.save(os.path.join(path, _SKETCH), state)
     return {}, {}
 
@@ -245,8 +245,8 @@ class StatisticsOutput(FolderOutput):
     for number, sketch in enumerate(sketches):
       state = state.merge(sketch, [0, len(receipts), number])
     text = results.to_json(accumulation.statistics(state))
-    with whole.new_folder(self.place, [STATISTICS_FILE]) as path:
-      whole.write_text(os.path.join(path, STATISTICS_FILE), text)
+    with atomic.new_folder(self.place, [STATISTICS_FILE]) as path:
+      atomic.write_text(os.path.join(path, STATISTICS_FILE), text)
 
 
 def _make_accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:

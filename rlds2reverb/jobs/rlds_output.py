@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator, Sequence
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import saving
 from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import whole
 from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
@@ -40,7 +40,7 @@ class RldsOutput(outputs.FolderOutput):
     # TFDS writes no split without episodes.
     first = next(arrays, None)
     output: Dict[str, Any] = {'files': [], 'bytes': 0}
-    with whole.new_folder(
+    with atomic.new_folder(
         self.prepare_part(number), [_PART_MARKER], replace=True
     ) as path:
       if first is not None:
@@ -115,7 +115,7 @@ class RldsOutput(outputs.FolderOutput):
   def _link_files(self, info, shards, num_bytes, texts) -> None:
     """Writes the data set of existing files with given lengths."""
     split = self.plan.output.split
-    with whole.new_folder(
+    with atomic.new_folder(
         self.place, [versions.INFO_FILE], replace=self.appends
     ) as path:
       template = tfds.core.ShardedFileTemplate(

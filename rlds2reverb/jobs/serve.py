@@ -38,9 +38,8 @@ from typing import (
 
 from absl import logging
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import locks
-from rlds2reverb.datasets import whole
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
@@ -155,7 +154,7 @@ class KeptCheckpoints:
     Raises:
       BlockingIOError: if another server has locked it.
     """
-    return locks.locked(f'{self._kept}.lock', self.root)
+    return atomic.lock(f'{self._kept}.lock', self.root)
 
   def paths(self) -> List[str]:
     """Returns all complete checkpoints, the newest first."""
@@ -221,7 +220,7 @@ class KeptCheckpoints:
   def _keep(self, path: str) -> None:
     """Links the files of a checkpoint into a new folder, atomically."""
     target = os.path.join(self._kept, os.path.basename(path.rstrip(os.sep)))
-    with whole.new_folder(target, [records.DONE], replace=True) as folder:
+    with atomic.new_folder(target, [records.DONE], replace=True) as folder:
       shutil.copytree(
           path, folder, copy_function=files.link, dirs_exist_ok=True
       )
@@ -244,7 +243,7 @@ class KeptCheckpoints:
 
   def _remove_incomplete(self) -> None:
     """Removes checkpoints that a killed server was removing or linking."""
-    whole.remove_unfinished(self._kept)
+    atomic.remove_unfinished(self._kept)
     for path in glob.glob(f'{glob.escape(self._kept)}/*/'):
       if not os.path.exists(os.path.join(path, records.DONE)):
         self._remove(path)

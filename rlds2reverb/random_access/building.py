@@ -10,10 +10,10 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import record_places
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
@@ -114,7 +114,7 @@ def build(
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
   source: Any = data.directory
-  with whole.new_folder(folder, [folders.MARKER]) as unfinished:
+  with atomic.new_folder(folder, [folders.MARKER]) as unfinished:
     builder = None
     if isinstance(source, tf.data.Dataset):
       episodes = _Episodes(source, '')

@@ -180,13 +180,13 @@ def open_index(folder: str, source: IndexedData, num_processes: int) -> Index:
   if not os.path.exists(marker):
     require_tensorflow(f'{folder} has no index yet, and building it')
     # pylint: disable=g-import-not-at-top
-    from rlds2reverb.datasets import whole
+    from rlds2reverb.datasets import atomic
     from rlds2reverb.random_access import building
 
-    with whole.one_at_a_time(folder):
+    with atomic.one_at_a_time(folder):
       if not os.path.exists(marker):
         json_files.refuse_link(path)
-        whole.write_text(path, json.dumps(identity))
+        atomic.write_text(path, json.dumps(identity))
         return building.build(source, folder, num_processes)
   saved = json_files.read(path, f'Remove {folder} and build the index again.')
   different = [key for key in identity if identity[key] != saved.get(key)]

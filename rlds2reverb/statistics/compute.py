@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from absl import logging
 import tensorflow as tf
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
 from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
@@ -192,12 +192,12 @@ def cached_statistics(
   with contextlib.ExitStack() as stack:
     if not files.is_url(path):
       with contextlib.suppress(OSError):  # The directory is not writable.
-        stack.enter_context(whole.one_at_a_time(path))
+        stack.enter_context(atomic.one_at_a_time(path))
         if files.exists(path):  # Another process computed them first.
           return load_statistics(path)
     statistics = compute_statistics(rlds_data, **kwargs)
     try:
-      whole.write_text(path, results.to_json(statistics))
+      atomic.write_text(path, results.to_json(statistics))
     except OSError as e:
       logging.warning('The statistics cannot be cached: %s', e)
   return statistics

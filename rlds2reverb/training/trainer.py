@@ -12,10 +12,10 @@ from tf_agents.policies import tf_policy
 from tf_agents.train import learner as learner_lib
 from tf_agents.utils import common
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity
 from rlds2reverb.datasets import progress_bar
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.training import environments
 
@@ -189,7 +189,7 @@ def train(
       evaluator.policy, train_step=learner.train_step
   )
   policy_folder = os.path.join(directory, 'policy')
-  with whole.new_folder(policy_folder, [], replace=True) as folder:
+  with atomic.new_folder(policy_folder, [], replace=True) as folder:
     saver.save(folder)
   return returns
 
@@ -216,7 +216,7 @@ def open_run(directory: files.PathLike, settings: dict[str, Any]) -> str:
   settings = {k: v for k, v in settings.items() if k not in _MUTABLE_SETTINGS}
   text = json.dumps(settings, default=identity.fingerprint, indent=1)
   if not files.exists(path):
-    whole.write_text(path, text)
+    atomic.write_text(path, text)
     return directory
   previous = files.read_json(
       path, f'Choose another directory, or remove {directory}.'

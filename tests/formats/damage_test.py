@@ -462,7 +462,7 @@ _CASES = {
             _bytes('data/action/.zarray', b'{"chunks": "\xff"}'),
         ),
         (
-            'ends/.zarray is not whole JSON',
+            'ends/.zarray is not complete JSON',
             _bytes('meta/episode_ends/.zarray', b'{"chunks": ['),
         ),
         ('data/.zgroup is not a text', _bytes('data/.zgroup', b'\xe6')),

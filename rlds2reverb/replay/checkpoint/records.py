@@ -15,23 +15,23 @@ import collections
 import contextlib
 import os
 from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Set,
-    Tuple,
+  Any,
+  Dict,
+  Iterable,
+  Iterator,
+  List,
+  NamedTuple,
+  Optional,
+  Set,
+  Tuple,
 )
 
 from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import errors
 from rlds2reverb.replay import protos
 from rlds2reverb.replay.checkpoint import validation
@@ -163,7 +163,7 @@ def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
     FileExistsError: if `directory` is not empty, and `replace` is False.
     OSError: if the checkpoint cannot be written.
   """
-  with whole.new_folder(directory, [DONE], replace=replace) as path:
+  with atomic.new_folder(directory, [DONE], replace=replace) as path:
     yield path
     with open(os.path.join(path, DONE), 'wb'):
       pass

@@ -12,10 +12,10 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import identity as identity_lib
 from rlds2reverb.datasets import pipelines
-from rlds2reverb.datasets import whole
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
@@ -167,14 +167,14 @@ def load_frames(
       )
     except ValueError as e:
       made_from, problem = None, str(e).rstrip('.')
-  whole.recover_interrupted_write(directory)
+  atomic.recover_interrupted_write(directory)
   marker = folders.read_marker(directory)
   if marker is None:
-    with whole.one_at_a_time(directory):
+    with atomic.one_at_a_time(directory):
       # Another process may have prepared them since.
       marker = folders.read_marker(directory)
       if marker is None:
-        with whole.new_folder(directory, [folders.MARKER]) as folder:
+        with atomic.new_folder(directory, [folders.MARKER]) as folder:
           _write(source, folder, made_from)
         return open_frames(directory)
   if made_from is None:

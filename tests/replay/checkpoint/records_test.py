@@ -33,8 +33,8 @@ class RecordsTest(checkpoints.CheckpointTestCase):
     for is_there in False, True:
       with self.assertRaisesRegex(
           FileNotFoundError,
-          'is not a complete .* Its job, .*/bigger.job, has not ended: the same'
-          ' command goes on with it.$',
+          'is not a complete .* Its job, .*/bigger.job, is unfinished: run'
+          ' the same command to resume it.$',
       ):
         records.read_tables(missing)
       if not is_there:
