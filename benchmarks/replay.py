@@ -2,11 +2,11 @@ r"""Sampling from a replay buffer, with a server and without one.
 
     python -m benchmarks.replay
 
-The limit in a graph is a plain `tf.gather` of every column in memory. The limit
-in NumPy is indexing one packed row, which copies each window by `memcpy`. cpprb
-and flashbax are measured on the same data where they are installed. They ask
-for versions that TensorFlow 2.15 excludes, and work in one environment with it
-on Python 3.11 all the same:
+The limits in a graph are a plain `tf.gather` of every column in memory, and the
+call of a Python function that returns a constant batch. The limit in NumPy is
+indexing one packed row, which copies each window by `memcpy`. cpprb and
+flashbax are measured on the same data if they are installed. They require
+versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
 
     pip install --no-deps cpprb==11.0.0 flashbax==0.1.3 jax==0.4.30 \
         jaxlib==0.4.30 chex==0.1.86 flax==0.8.5 optax==0.2.3 toolz \
@@ -14,9 +14,12 @@ on Python 3.11 all the same:
         opt_einsum msgpack rich pygments markdown-it-py mdurl nest_asyncio
 """
 
+from concurrent import futures
 import functools
 import importlib.util
 import tempfile
+import threading
+import time
 
 from absl import app
 from absl import flags
@@ -35,6 +38,7 @@ _BATCHES = flags.DEFINE_integer('batches', 2000, 'Batches of a run.')
 # The size of a batch, and the number of frames of an item.
 _PAIRS, _SEQUENCES = (256, 2), (32, 80)
 _GATHER, _PACKED = 'plain tf.gather', 'NumPy, one packed row'
+_CALL = "TensorFlow's call alone"
 _CPPRB, _FLASHBAX = 'cpprb, a call a batch', 'flashbax, compiled'
 
 
@@ -98,6 +102,48 @@ def _gathering(columns, num_items, size, length):
     return sum(tf.cast(tf.reduce_sum(leaf), tf.float32) for leaf in frames)
 
   return take
+
+
+def _calling(spec, size, batches):
+  """Returns what TensorFlow takes to get the leaves of a batch from Python."""
+  leaves = tf.nest.flatten(spec)
+  arrays = [
+      np.ones([size, *leaf.shape[1:]], leaf.dtype.as_numpy_dtype)
+      for leaf in leaves
+  ]
+
+  def read(_):
+    found = tf.numpy_function(lambda: arrays, [], [x.dtype for x in leaves])
+    for leaf, like in zip(found, leaves):
+      leaf.set_shape(like.shape)
+    return tf.nest.pack_sequence_as(spec, found)
+
+  return _taking(tf.data.Dataset.range(2**62).map(read), batches)
+
+
+def _learning(buffer, frame, size, batches, num_learners):
+  """Returns a run of learner threads next to a thread that appends frames."""
+
+  def run():
+    is_done = threading.Event()
+
+    def append():
+      while not is_done.is_set():
+        buffer.add_batch(frame)
+        time.sleep(0.001)
+
+    def learn(_):
+      with buffer.batches(size).iterate() as iterator:
+        _looping(iterator, batches // num_learners)()
+
+    adder = threading.Thread(target=append)
+    adder.start()
+    with futures.ThreadPoolExecutor(num_learners) as pool:
+      list(pool.map(learn, range(num_learners)))
+    is_done.set()
+    adder.join()
+
+  return run
 
 
 def _indexing(columns, num_items, size, length, batches):
@@ -224,6 +270,7 @@ def _compare(episodes, size, length, folder) -> None:
   plain = _gathering(columns, buffer.num_items, size, length)
   runs = {
       _GATHER: _in_graph(plain, batches),
+      _CALL: _calling(buffer.as_dataset(size).element_spec, size, batches),
       _PACKED: _indexing(columns, buffer.num_items, size, length, batches),
       'uniform': taking(buffer),
       'without replacement': taking(
@@ -238,6 +285,11 @@ def _compare(episodes, size, length, folder) -> None:
       'ReverbReplayBuffer': taking(reverb_buffer),
   }
   if length == 2:
+    own = local.AppendableReplayBuffer(episodes, len(columns.reward))
+    frame = tf.nest.map_structure(lambda leaf: leaf[:1], columns)
+    for count in 1, 3:
+      run = _learning(own, frame, size, batches, count)
+      runs[f'uniform, NumPy, threads: {count}, and one that appends'] = run
     runs.update(_cpprb(columns, size, batches))
     runs.update(_flashbax(columns, size, batches))
   steps = batches * size * (1 if length == 2 else length)
