@@ -256,18 +256,26 @@ def _weight(priority, alpha, scale):
 
 
 @numba.njit(nogil=True)
-def _update_node(sums, minima, priorities, node):
-  """Computes a node of a sum tree from its children."""
-  left = 2 * node
-  sums[node] = sums[left] + sums[left + 1]
-  if left < len(minima):
-    minima[node] = min(minima[left], minima[left + 1])
-    return
-  minimum = np.inf
-  for leaf in range(left, left + 2):
-    if sums[leaf] > 0:
-      minimum = min(minimum, priorities[leaf - len(minima)])
-  minima[node] = minimum
+def _update_lowest(sums, minima, priorities, node):
+  """Computes the node of a sum tree above two leaves."""
+  # Numba checks signed indices for negative ones, and one function for all
+  # nodes would be compiled with a branch: both take longer than the sum.
+  left = node << np.uint64(1)
+  right, slot = left + np.uint64(1), left - np.uint64(len(minima))
+  first = priorities[slot] if sums[left] > 0 else np.inf
+  second = priorities[slot + np.uint64(1)] if sums[right] > 0 else np.inf
+  sums[node] = sums[left] + sums[right]
+  minima[node] = first if first < second else second
+
+
+@numba.njit(nogil=True)
+def _update_inner(sums, minima, node):
+  """Computes a node of a sum tree above two other nodes."""
+  left = node << np.uint64(1)
+  right = left + np.uint64(1)
+  sums[node] = sums[left] + sums[right]
+  first, second = minima[left], minima[right]
+  minima[node] = first if first < second else second
 
 
 @_kernel(
@@ -303,8 +311,11 @@ def build_tree(sums, minima, priorities, alpha, scale):
   for slot in range(len(priorities)):
     sums[half + slot] = _weight(priorities[slot], alpha, scale)
     largest = max(largest, sums[half + slot])
-  for node in range(half - 1, 0, -1):
-    _update_node(sums, minima, priorities, node)
+  lowest = max(half // 2, 1)
+  for node in range(half - 1, lowest - 1, -1):
+    _update_lowest(sums, minima, priorities, np.uint64(node))
+  for node in range(lowest - 1, 0, -1):
+    _update_inner(sums, minima, np.uint64(node))
   return largest
 
 
@@ -346,9 +357,10 @@ def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
       slots[k] = np.int64(left) + is_right
     level *= 2
   for k in range(len(slots)):
-    probability[k] = sums[slots[k]] / sums[1]
-    slots[k] -= half
-    priority[k] = priorities[slots[k]]
+    slot = np.uint64(slots[k] - half)
+    probability[k] = sums[np.uint64(slots[k])] / sums[1]
+    slots[k] = slot
+    priority[k] = priorities[slot]
 
 
 @_kernel(
@@ -392,22 +404,26 @@ def update_tree(
     weights[k] = _weight(new, alpha, scale)
     if weights[k] > max_weight:
       return -1.0
-  nodes = np.empty(len(items), np.int64)
+  nodes = np.empty(len(items), np.uint64)
   for k in range(len(items)):
-    slot = items[k] % len(priorities)
+    slot = np.uint64(items[k] % len(priorities))
     priorities[slot] = new_priorities[k]
-    nodes[k] = len(minima) + slot
+    nodes[k] = np.uint64(len(minima)) + slot
     sums[nodes[k]] = weights[k]
   # Sums are computed again, so that rounding errors do not accumulate.
-  level = len(minima)
+  level = len(minima) // 2
+  if level:
+    for k in range(len(items)):
+      nodes[k] >>= np.uint64(1)
+      _update_lowest(sums, minima, priorities, nodes[k])
   while level > len(items):
     for k in range(len(items)):
-      nodes[k] //= 2
-      _update_node(sums, minima, priorities, nodes[k])
+      nodes[k] >>= np.uint64(1)
+      _update_inner(sums, minima, nodes[k])
     level //= 2
   # Higher levels have fewer nodes than there are items.
   for node in range(level - 1, 0, -1):
-    _update_node(sums, minima, priorities, node)
+    _update_inner(sums, minima, np.uint64(node))
   return highest
 
 
