@@ -10,14 +10,14 @@ import json
 import os
 import re
 from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterator,
-  Mapping,
-  Optional,
-  Tuple,
-  Union,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    Mapping,
+    Optional,
+    Tuple,
+    Union,
 )
 
 import numpy as np

@@ -3,15 +3,15 @@
 import dataclasses
 import functools
 from typing import (
-  Any,
-  Callable,
-  Dict,
-  List,
-  Mapping,
-  Optional,
-  Sequence,
-  Tuple,
-  Union,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
 )
 
 import numpy as np

@@ -15,15 +15,15 @@ import collections
 import contextlib
 import os
 from typing import (
-  Any,
-  Dict,
-  Iterable,
-  Iterator,
-  List,
-  NamedTuple,
-  Optional,
-  Set,
-  Tuple,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
 )
 
 from google.protobuf import message
