@@ -15,8 +15,8 @@ from absl import logging
 import numba
 import numpy as np
 
-# The size of a cache line, and of rows that stay in the processor's cache.
-_LINE_BYTES, _CACHED_BYTES = 64, 1 << 15
+# How much of the rows stays in the processor's fastest cache.
+_CACHED_BYTES = 1 << 15
 
 # Kernels accept memory that is mapped read-only.
 _ITEMS = numba.types.Array(numba.int64, 1, 'C', readonly=True)
@@ -177,26 +177,24 @@ def _gather_signature(word):
 
 
 @numba.njit(nogil=True)
-def _copy_column(
-    rows, width, begin, size, starts, ends, length, gathered, place
-):
-  """Copies one column of windows of rows; see `gather`.
+def _copy_words(rows, word, width, size, num_rows, gathered, to):
+  """Copies `size` words of each of some rows of `width` words.
 
-  The column has `size` words from word `begin` of a row on, and goes to
-  `gathered` from word `place` on.
+  The first words are word `word` of `rows`, and go to word `to` of `gathered`.
+  All numbers but `num_rows` are unsigned: Numba checks signed indices for
+  negative ones, which is slower.
   """
-  for k in range(len(starts)):
-    # Numba checks signed indices for negative ones, which is slower.
-    to = np.uint64(place + k * length * size)
-    word = np.uint64(starts[k] * width + begin)
-    for _ in range(min(length, ends[k] - starts[k])):
-      if size == 1:
-        gathered[to] = rows[word]
-      else:
-        for number in range(np.uint64(size)):
-          gathered[to + number] = rows[word + number]
-      to += np.uint64(size)
-      word += np.uint64(width)
+  if size == np.uint64(1):
+    for _ in range(num_rows):
+      gathered[to] = rows[word]
+      to += np.uint64(1)
+      word += width
+  else:
+    for _ in range(num_rows):
+      for number in range(size):
+        gathered[to + number] = rows[word + number]
+      to += size
+      word += width
 
 
 @_kernel(_gather_signature(numba.uint8), _gather_signature(numba.uint32))
@@ -216,31 +214,39 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
       the first word in `gathered`; int64 `[C, 3]`.
     gathered: receives the columns, each an array `[N, length, words]`.
   """
-  width = len(padding)
-  window_bytes = length * width * rows.itemsize
-  # The rows of a few windows stay in the processor's cache for all columns.
-  step = max(_CACHED_BYTES // max(window_bytes, 1), 1)
-  for first in range(0, len(starts), step):
-    stop = min(first + step, len(starts))
-    # Reading one word of each cache line first overlaps the waits for memory.
-    # The sum keeps the compiler from removing these reads.
-    touched = 0
-    if window_bytes <= _CACHED_BYTES:
-      for k in range(first, stop):
-        end = min(starts[k] + length, ends[k]) * width
-        for word in range(starts[k] * width, end, _LINE_BYTES // rows.itemsize):
-          touched += rows[word]
-    if touched < 0:  # Never true.
-      return
+  width = np.uint64(len(padding))
+  window = np.uint64(length) * width
+  step = np.int64(_CACHED_BYTES // (window * np.uint64(rows.itemsize)))
+  if step >= 2:
+    # Rows in memory are read once and in their order. All columns are copied
+    # from these few windows, which stay in the processor's cache.
+    cached = np.empty(np.uint64(min(step, len(starts))) * window, rows.dtype)
+    for first in range(0, len(starts), step):
+      count = min(step, len(starts) - first)
+      for k in range(count):
+        num_rows = min(length, ends[first + k] - starts[first + k])
+        _copy_words(
+            rows, np.uint64(starts[first + k]) * width, width,
+            np.uint64(num_rows) * width, 1, cached, np.uint64(k) * window,
+        )  # fmt: skip
+      for c in range(len(columns)):
+        begin, size, to = columns[c, 0], columns[c, 1], columns[c, 2]
+        _copy_words(
+            cached, np.uint64(begin), width, np.uint64(size), count * length,
+            gathered, np.uint64(to + first * length * size),
+        )  # fmt: skip
+  else:
     for c in range(len(columns)):
       begin, size, to = columns[c, 0], columns[c, 1], columns[c, 2]
-      _copy_column(
-          rows, width, begin, size, starts[first:stop], ends[first:stop],
-          length, gathered, to + first * length * size,
-      )  # fmt: skip
+      for k in range(len(starts)):
+        _copy_words(
+            rows, np.uint64(starts[k]) * width + np.uint64(begin), width,
+            np.uint64(size), min(length, ends[k] - starts[k]),
+            gathered, np.uint64(to + k * length * size),
+        )  # fmt: skip
   for k in range(len(starts)):
     for row in range(ends[k] - starts[k], length):
-      last = (ends[k] - 1) * width
+      last = (ends[k] - 1) * len(padding)
       for c in range(len(columns)):
         begin, size, to = columns[c, 0], columns[c, 1], columns[c, 2]
         place = to + (k * length + row) * size
