@@ -6,7 +6,7 @@ from typing import Any, Dict, List
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import saving
 
 FOLDER = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'recorded'
@@ -34,7 +34,7 @@ def write(episodes: List[Dict[str, Any]], path: str) -> None:
       else _feature(value)
       for key, value in episodes[0].items()
   }
-  writing.write_episodes(
+  saving.write_episodes(
       episodes,
       path,
       name=os.path.basename(path),

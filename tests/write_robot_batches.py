@@ -14,7 +14,7 @@ from typing import Any, Dict
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import saving
 
 PATH = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), 'data', 'robot_batches.npz'
@@ -110,7 +110,7 @@ def write_data(folder: str) -> None:
       others['discount'] = np.float32
     directory = os.path.join(folder, name, '1.0.0')
     os.makedirs(directory)
-    writing.write_episodes(
+    saving.write_episodes(
         episodes,
         directory,
         name=name,

@@ -1,30 +1,39 @@
-"""Reads RLDS data sets on disk, in the TFDS format, as stacked episodes."""
+"""Finds RLDS data sets on disk, in the TFDS format, and reads their episodes.
+
+A directory holds one version of a data set, or a folder for each of its
+versions. A name is looked up by TFDS. Episodes are read in batches if possible,
+see `batch_reading`, and otherwise one by one.
+"""
 
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
+from absl import logging
 from google.protobuf import json_format
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import batch_reading
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import other_formats
-from rlds2reverb.datasets import readable_features
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import records as records_lib
-from rlds2reverb.datasets import versions
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
-from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_private
 
-# Files of fewer episodes are not asked for their size.
-_MANY = 1 << 20
+# TFDS writes this file into the folder of every version of a data set.
+INFO_FILE = 'dataset_info.json'
+# HuggingFace writes a file of this name, too, and next to it this one.
+_HUGGINGFACE_FILE = 'state.json'
+
+# The number of episodes of a file above which its size is checked.
+_MANY_EPISODES = 1 << 20
 
 
 def load_episodes(
@@ -41,7 +50,7 @@ def load_episodes(
   """Reads an RLDS data set as episodes with stacked steps.
 
   The steps of an episode are read and decoded together, without work for each
-  step. The whole episode is then in memory. If its images are too large for
+  step. The entire episode is then in memory. If its images are too large for
   that, let `decoders` leave them encoded.
 
   Args:
@@ -51,8 +60,8 @@ def load_episodes(
       `data_dir`, for example `d4rl_mujoco_halfcheetah/v2-medium`. A directory
       is a path, or a URL that TensorFlow can read.
     split: a TFDS split, for example `train`, `train[:10%]` or `train+test`.
-    data_dir: the directory in which TFDS looks for a data set by its name. By
-      default it is that of TFDS.
+    data_dir: the directory in which TFDS looks for a data set by its name; by
+      default the directory of TFDS.
     decoders: TFDS decoders of single features, nested as the features are.
       `{'steps': {'observation': {'image': tfds.decode.SkipDecoding()}}}`, for
       example, leaves the images encoded.
@@ -65,7 +74,7 @@ def load_episodes(
 
   Returns:
     A data set of episodes. The `steps` of an episode are a dict of tensors
-    `[T, ...]`; the other features of the episode stay as they are.
+    `[T, ...]`; the other features of the episode are unchanged.
 
   Raises:
     FileNotFoundError: if there is no such data set on disk.
@@ -92,7 +101,6 @@ def load_episodes(
       builder,
       split,
       decoders=decoders,
-      decode_steps=_steps_decoder(features, decoders),
       shuffle_files=shuffle_files,
       read_config=read_config,
   )
@@ -102,7 +110,7 @@ def load_episodes(
   num_episodes = builder.info.splits[split].num_examples
   explain = functools.partial(_explain, builder, split)
   if batches is not None:
-    # All data sets that are made of it have it among their inputs.
+    # All data sets that read these batches have them among their inputs.
     batches = tf_private.with_damage_finder(batches, explain)
     return episode_dataset.EpisodeDataset(
         batches, num_episodes if is_known else None
@@ -110,11 +118,11 @@ def load_episodes(
   # Without its own check, which does not name the files.
   read_config = dataclasses.replace(read_config, assert_cardinality=False)
   # TFDS itself reads neither ArrayRecord files nor all features as tf.data.
-  is_readable = readable_features.readable(features) is features
+  is_readable = features_lib.to_readable(features) is features
   if is_readable and not records_lib.is_array_record(builder, read_config):
-    decode_episode = episode_decoder(features, decoders)
+    decode_episode = features_lib.make_episode_decoder(features, decoders)
     decoders = {**(decoders or {}), rlds.STEPS: tfds.decode.SkipDecoding()}
-    with tf_private.read_tfrecords_by(record_places.read_file):
+    with tf_private.read_tfrecords_by(record_files.read_tfrecords):
       episodes = builder.as_dataset(
           split=split,
           decoders=decoders,
@@ -122,7 +130,7 @@ def load_episodes(
           read_config=read_config,
       )
   else:
-    decode_record = record_decoder(features, decoders)
+    decode_record = features_lib.make_record_decoder(features, decoders)
     decode_episode = lambda fields: {
         **decode_record(fields.pop(records_lib.RECORD)),
         **fields,
@@ -149,48 +157,17 @@ def load_episodes(
   )
 
 
-def record_decoder(
-    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
-) -> Callable[[tf.Tensor], Dict[str, Any]]:
-  """Returns a function that parses and decodes the record of an episode.
-
-  Args:
-    features: the features of a data set.
-    decoders: see `load_episodes`.
-
-  Returns:
-    A function from a record, string `[]`, to an episode with stacked steps.
-  """
-  stored = readable_features.readable(features)
-  decode = episode_decoder(features, decoders)
-  decoders = {
-      **readable_features.without_empty(decoders or {}),
-      rlds.STEPS: tfds.decode.SkipDecoding(),
-  }
-
-  def decode_record(record):
-    episode = decode(stored.deserialize_example(record, decoders=decoders))
-    if stored is features:
-      return episode
-    steps = episode.pop(rlds.STEPS)
-    fields = {key: part for key, part in features.items() if key != rlds.STEPS}
-    fields = tfds.features.FeaturesDict(fields)
-    return {**readable_features.restore(fields, episode), rlds.STEPS: steps}
-
-  return decode_record
-
-
 def _explain(builder: tfds.core.DatasetBuilder, split: Any) -> str:
-  """Returns which file of a split is damaged, and how; or an empty string."""
+  """Returns a sentence on the damaged file of a split, or an empty string."""
   file_format = tf_private.file_format_of(builder)
   for part in builder.info.splits[split].file_instructions:
     path = os.fspath(part.filename)
-    records = records_lib.read_file(file_format, path, 0, -1)
-    found = record_places.find_damage(
+    records = record_files.read_file(file_format, path, 0, -1)
+    message = record_files.find_damage(
         path, records, part.examples_in_shard, is_exact=True
     )
-    if found:
-      return found
+    if message:
+      return message
   return ''
 
 
@@ -210,7 +187,7 @@ def find_rlds_builder(
   _check_splits(builder)
   if not builder.info.splits:
     raise ValueError(
-        f'{builder.data_path} has no splits: {versions.INFO_FILE} must have'
+        f'{builder.data_path} has no splits: {INFO_FILE} must have'
         " their names and shardLengths, such as of 'train'."
     )
   try:
@@ -248,71 +225,21 @@ def _check_splits(builder: tfds.core.DatasetBuilder) -> None:
     except (LookupError, ValueError) as e:
       raise ValueError(
           f'filepathTemplate of the split {name} in'
-          f' {folder}/{versions.INFO_FILE} is damaged: {e}. Correct it.'
+          f' {folder}/{INFO_FILE} is damaged: {e}. Correct it.'
       ) from e
     for path, length in zip(paths, lengths):
-      what = f'The split {name} in {folder}/{versions.INFO_FILE}'
+      place = f'The split {name} in {folder}/{INFO_FILE}'
       if is_local:
-        limits.check_place(what, path, folder)
+        limits.check_place(place, path, folder)
       elif '..' in path.split('/'):
-        raise ValueError(f'{what} names {path}, outside of {folder}.')
-      if length < 0 or (length > _MANY and is_local):
-        is_there = os.path.isfile(path)
-        size = os.path.getsize(path) if is_there else 0
-        if length < 0 or length > max(size, _MANY):
+        raise ValueError(f'{place} names {path}, outside of {folder}.')
+      if length < 0 or (length > _MANY_EPISODES and is_local):
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+        if length < 0 or length > max(size, _MANY_EPISODES):
           raise ValueError(
-              f'{folder}/{versions.INFO_FILE} says that {path} has {length}'
+              f'According to {folder}/{INFO_FILE}, {path} has {length}'
               f' episodes, but the file has {size} bytes. Correct shardLengths.'
           )
-
-
-def episode_decoder(
-    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
-) -> Callable[[Dict[str, Any]], Dict[str, Any]]:
-  """Returns a function that decodes the steps of an episode, all at once.
-
-  Args:
-    features: the features of a data set.
-    decoders: see `load_episodes`.
-
-  Returns:
-    A function from an episode that TFDS has read with `SkipDecoding` for its
-    steps to one with stacked steps. It refuses steps that are stored with
-    fields of unequal length, as TFDS does.
-  """
-  decode_steps = _steps_decoder(features, decoders)
-  return lambda episode: {
-      **episode,
-      rlds.STEPS: steps_lib.check_equal_lengths(
-          decode_steps(episode[rlds.STEPS])
-      ),
-  }
-
-
-def _steps_decoder(features, decoders) -> Callable[[Any], Any]:
-  step = features[rlds.STEPS].feature
-  steps = readable_features.readable(features)[rlds.STEPS].feature
-  # TFDS stores steps like a sequence, which can be decoded at once.
-  sequence = tfds.features.FeaturesDict(
-      {rlds.STEPS: tfds.features.Sequence(steps)}
-  )
-  found = image_decoders.decoders_of_one_size(
-      steps,
-      readable_features.without_empty((decoders or {}).get(rlds.STEPS)),
-      (rlds.STEPS,),
-  )
-  found = found and {rlds.STEPS: found}
-  if steps is step:
-    return lambda stored: image_decoders.decode(
-        sequence, {rlds.STEPS: stored}, found
-    )[rlds.STEPS]
-
-  def decode(stored):
-    stored = {rlds.STEPS: readable_features.without_empty(stored)}
-    decoded = image_decoders.decode(sequence, stored, found)
-    return readable_features.restore(step, decoded[rlds.STEPS])
-
-  return decode
 
 
 def _read_builder(folder: str) -> tfds.core.DatasetBuilder:
@@ -344,8 +271,8 @@ def _read_builder(folder: str) -> tfds.core.DatasetBuilder:
       raise
     text = ' '.join(str(e).split())[:300].rstrip('.')
     raise ValueError(
-        f'{versions.INFO_FILE} or features.json of {folder} is damaged:'
-        f' {type(e).__name__}: {text}. Copy them from where they are whole.'
+        f'{INFO_FILE} or features.json of {folder} is damaged:'
+        f' {type(e).__name__}: {text}. Copy intact files.'
     ) from e
 
 
@@ -364,7 +291,7 @@ def find_builder(
   name = os.fspath(name_or_directory)
   directory = files.expand(name)
   if files.is_folder(directory):
-    return _read_builder(versions.find_folder(directory))
+    return _read_builder(find_folder(directory))
   if data_dir is not None:
     data_dir = files.expand(data_dir)
   try:
@@ -383,7 +310,7 @@ def find_builder(
       message = f'There is no file or folder {directory}.'
     else:
       message += (
-          " If it is a name of another format, such as LeRobot's, say so:"
+          " If it is a name of another format, such as LeRobot's, name it:"
           f" formats.load({name!r}, 'lerobot'), or IndexedData({name!r},"
           " options={'format': 'lerobot'})."
       )
@@ -394,3 +321,50 @@ def find_builder(
         ' with tfds.builder(...).download_and_prepare(), or pass data_dir.'
     )
   return builder
+
+
+def find_folder(directory: str) -> str:
+  """Returns the folder of a data set's version.
+
+  Args:
+    directory: the folder of a version, or the folder that holds the versions,
+      of which the newest is chosen; as `files.expand` returns it.
+
+  Raises:
+    FileNotFoundError: if it is neither.
+  """
+  names = files.names_in(directory)
+  if INFO_FILE in names and _HUGGINGFACE_FILE not in names:
+    return directory
+  versions = [
+      name
+      for name in names
+      if tfds.core.Version.is_valid(name)
+      and files.exists(os.path.join(directory, name, INFO_FILE))
+  ]
+  if not versions:
+    raise FileNotFoundError(
+        f'{directory} is not the folder of a data set: it has no'
+        f' {INFO_FILE}, and no folder of a version such as 1.0.0 that has one.'
+        f' It has {names}.{other_formats.hint(directory)}'
+    )
+  newest = max(versions, key=tfds.core.Version)
+  # Users should notice which of several versions is read.
+  log = logging.warning if len(versions) > 1 else logging.info
+  log(
+      'Reading version %s of %s, the newest of %s.', newest, directory, versions
+  )
+  return os.path.join(directory, newest)
+
+
+def fingerprint_folder(folder: str) -> str:
+  """Returns a hash of the metadata that TFDS has written to `folder`.
+
+  The metadata has the name, version and splits of the data set, and the number
+  of episodes in each file. Without a data set, it is the hash of no values.
+  """
+  path = os.path.join(folder, INFO_FILE)
+  if not files.exists(path):
+    return fingerprints.fingerprint()
+  with files.open_text(path) as f:
+    return fingerprints.fingerprint(f.read())

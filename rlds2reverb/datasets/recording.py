@@ -8,12 +8,12 @@ import tree
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import environments
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import policies
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.datasets import saving
-from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 
 # The field of a step for what a policy returns beside its action.
@@ -30,7 +30,7 @@ def record_episodes(
     split: str = 'train',
     seed: int = 0,
     progress: bool = False,
-    file_format: str = writing.TFRECORD,
+    file_format: str = saving.TFRECORD,
 ) -> str:
   """Records episodes of an environment as an RLDS data set.
 
@@ -96,14 +96,14 @@ def record_episodes(
       reward does not fit its space; or if `max_steps` is shorter than an
       episode of a vectorized environment that resets itself.
   """
-  writing.check_file_format(file_format)
+  saving.check_file_format(file_format)
   if num_episodes < 1 or (max_steps is not None and max_steps < 1):
     raise ValueError(
         'num_episodes and max_steps must be positive, but are'
         f' {num_episodes} and {max_steps}.'
     )
   directory = files.expand(directory)
-  with atomic.new_folder(directory, [versions.INFO_FILE]) as folder:
+  with atomic.new_folder(directory, [loading.INFO_FILE]) as folder:
     env = environments.make_environment(environment, seed)
     try:
       recorder = _Recorder(env, policies.make_policy(policy, env.num_envs))
@@ -115,13 +115,13 @@ def record_episodes(
             unit='episodes',
             description=f'Recording {env.name}',
         )
-      writing.write_episodes(
+      saving.write_episodes(
           episodes,
           folder,
           name=env.name,
-          version=writing.name_and_version(directory)[1],
+          version=saving.name_and_version(directory)[1],
           description=f'Episodes of the environment {env.name}.',
-          features=saving.features_of(recorder.episode_spec()),
+          features=features_lib.features_from_spec(recorder.episode_spec()),
           split=split,
           file_format=file_format,
       )

@@ -1,128 +1,237 @@
-"""Reads the records of TFDS files, several at a time.
+"""The records of a TFDS split: their order and places, and batches of them.
 
-A record is an episode as it is stored, before it is parsed. TFDS parses every
-record by itself. To parse many at once, they are read here in batches, in the
-order in which TFDS gives the episodes.
+TFDS parses every record separately. To parse many records together, they are
+read here in batches, in the order in which TFDS returns the episodes. If a file
+is damaged, the records before the damage come out first.
 """
 
 from concurrent import futures
 import dataclasses
+import functools
+import heapq
 import json
-from typing import Any, Dict, NamedTuple, Optional
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import array_record_reading
 from rlds2reverb.datasets import files as files_lib
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import tf_private
+from rlds2reverb.store import array_records
+from rlds2reverb.store import damage
 
 RECORD = tf_private.RECORD
 
 # Larger batches of tiny records are no faster.
 _MAX_BATCH = 2048
 
-# How many batches may be in memory at once.
-_MANY_BATCHES = 4
+# How many batches may be in memory together.
+_MAX_BATCHES = 4
 
 # If the sizes of records are not known, this many are read together, and fewer
 # if records are large on average.
-_FEW = 16
-_FEW_OF_BATCH = 8
+_SMALL_BATCH = 16
+_SMALL_FRACTION = 8
 
 # Larger files are not searched for large records before they are read.
 _MAX_SEARCHED_BYTES = 4 << 30
 
-# The number of files that are asked for their size at a time.
-_MAX_STATS = 16
+# The number of threads that look up the sizes of files.
+_STAT_THREADS = 16
 
-# Instead of a number: the end of the batches, and that all records are there.
+# Instead of the number of a batch: the end, where all records must be complete.
 _END = np.int64(-1)
 
 
-class RecordBatches(NamedTuple):
-  """Batches of records that are to be cut.
+class Order(NamedTuple):
+  """Determines the order in which TFDS returns the records of a split.
 
   Attributes:
-    batches: a data set of dicts `[R]`: `RECORD`, string, and `tfds_id`, string,
-      if the options of TFDS ask for it. If the order of the records is known,
-      of pairs of the number of each batch that can be read, and the dict.
-    alone: a data set of the same records, each in a batch of its own, which
-      raises the errors; `()` if the order is not known.
-    num_records: int64 `[]`: how many there must be; `()` likewise.
-    order: string `[]`: the `record_places.Order`, as JSON; empty likewise.
+    parts: of each part of a file that is read: its path, the number of records
+      that are skipped, and the number of records that are read.
+    cycle_length: how many files are read in turn; less than 1 if TensorFlow
+      chooses.
+    block_length: how many records of a file are read in a turn.
   """
 
-  batches: tf.data.Dataset
-  alone: Any
-  num_records: Any
-  order: Any
+  parts: Sequence[Tuple[str, int, int]]
+  cycle_length: int
+  block_length: int
+
+  @property
+  def num_records(self) -> int:
+    """The number of records."""
+    return sum(count for _, _, count in self.parts)
+
+  def find(self) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns the place of each record.
+
+    Returns:
+      int64 `[R]`, twice: the part of each record, and its index among the
+      records of all parts, one part after the other.
+    """
+    cycle = self.cycle_length
+    if cycle < 1:
+      cycle = len(os.sched_getaffinity(0))
+    # Each open file has a turn of a block. If a file ends within its turn, the
+    # next file replaces it.
+    free = [(0, slot) for slot in range(min(cycle, len(self.parts)))]
+    first_turns = []
+    for _, _, count in self.parts:
+      turn, slot = heapq.heappop(free)
+      first_turns.append((turn, slot))
+      heapq.heappush(free, (turn + count // self.block_length + 1, slot))
+    counts = np.array([count for _, _, count in self.parts], np.int64)
+    part = np.repeat(np.arange(len(counts)), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    number = np.arange(len(part)) - first
+    turns, slots = np.array(first_turns, np.int64).reshape(-1, 2)[part].T
+    order = np.lexsort([slots, turns + number // self.block_length])
+    return part[order], order
 
 
-def record_batches(
+def order_of(
     builder: tfds.core.DatasetBuilder,
     split: Any,
-    *,
-    shuffle_files: bool,
     read_config: tfds.ReadConfig,
-    max_bytes: int,
-) -> Optional[RecordBatches]:
-  """Reads the records of a split in batches, in the order of TFDS.
+) -> Order:
+  """Returns the order of the records of a split."""
+  file_format = tf_private.file_format_of(builder, read_config)
+  in_order = (
+      builder.info.disable_shuffling or file_format == tf_private.ARRAY_RECORD
+  )
+  cycle = tf_private.cycle_length_of(read_config, in_order)
+  return Order(
+      [
+          (os.fspath(part.filename), part.skip, part.take)
+          for part in builder.info.splits[split].file_instructions
+      ],
+      cycle or 0,
+      read_config.interleave_block_length or 1,
+  )
+
+
+def describe(order: bytes, index: int) -> str:
+  """Returns a description of a record's place, such as `record 3 of FILE`.
 
   Args:
-    builder: the builder of a data set on disk.
-    split: one TFDS split.
-    shuffle_files: whether the files are read in a random order.
-    read_config: the options of TFDS.
-    max_bytes: how many bytes of records a batch that is cut should have at
-      most. Up to 2048 are read before they are cut into batches. These have at
-      most `4 * max_bytes` bytes, or `max_bytes` more than the largest record.
-      For this, the lengths of all records are looked up first. For files that
-      are remote, not in TFRecord format, or larger than 4 GiB in all, they are
-      not, and for a random order they do not help; then at most 16 records are
-      read together.
-
-  Returns:
-    The batches. None if TFDS does not read the data set from files, or if the
-    options have an order that may be another each time.
+    order: the `Order` of the records, as JSON.
+    index: the index of the record.
   """
-  if (
-      not tf_private.reads_files(builder)
-      or read_config.experimental_interleave_sort_fn is not None
-  ):
-    return None
-  has_order = is_repeatable(read_config, shuffle_files)
-  if has_order:
-    # The number of records is checked when they are cut.
-    read_config = dataclasses.replace(read_config, assert_cardinality=False)
-  records = read_records(
-      builder, split, shuffle_files=shuffle_files, read_config=read_config
+  parts, part, places = _find_places(order)
+  path, skip, _ = parts[part[index]]
+  first = sum(count for _, _, count in parts[: part[index]])
+  return f'record {skip + places[index] - first} of {path}'
+
+
+@functools.lru_cache(maxsize=1)  # Many records of one data set may be bad.
+def _find_places(text: bytes):
+  order = Order(*json.loads(text))
+  return order.parts, *order.find()
+
+
+class Records(NamedTuple):
+  """Records, in the order in which TFDS returns them.
+
+  Attributes:
+    folder: the folder of the data set.
+    names: the names of the files.
+    is_array_record: whether these are ArrayRecord files, and not TFRecord.
+    file: int64 `[R]`: the index of the file of each record.
+    offset: int64 `[R]`: the offset of each record in its file; in ArrayRecord
+      files, its index.
+    length: int64 `[R]`: the bytes of each record; in ArrayRecord files, the
+      average bytes of a record of the file.
+  """
+
+  folder: str
+  names: List[str]
+  is_array_record: bool
+  file: np.ndarray
+  offset: np.ndarray
+  length: np.ndarray
+
+  def part(self, begin: int, end: int) -> 'Records':
+    """Returns a range of the records."""
+    return Records(*self[:3], *[column[begin:end] for column in self[3:]])
+
+  def path(self, number: int) -> str:
+    """Returns the path of the file that has a record."""
+    return os.path.join(self.folder, self.names[self.file[number]])
+
+
+def find_records(builder: tfds.core.DatasetBuilder, split: str) -> Records:
+  """Returns the records of a split.
+
+  Raises:
+    FileNotFoundError: if a file is missing.
+    OSError: if a file has fewer records than expected, or is a Git LFS pointer.
+  """
+  order = order_of(builder, split, tfds.ReadConfig())
+  is_array = tf_private.file_format_of(builder) == tf_private.ARRAY_RECORD
+  look_up = _mean_lengths if is_array else record_files.read_lengths
+  lengths = [look_up(path, skip + count) for path, skip, count in order.parts]
+  for (path, skip, count), part_lengths in zip(order.parts, lengths):
+    if len(part_lengths) < skip + count:
+      raise OSError(
+          damage.pointer_hint(path)
+          or f'{path} is damaged, or compressed: it has'
+          f' {len(part_lengths)} complete records, but should have at least'
+          f' {skip + count}. If it is compressed, unpack it first, as TFDS does'
+          ' not read it either.'
+      )
+  if is_array:
+    offsets = [np.arange(len(column)) for column in lengths]
+  else:
+    sizes = [column + record_files.FRAME_BYTES for column in lengths]
+    offsets = [np.cumsum(column) - column for column in sizes]
+  part, place = order.find()
+  join = lambda columns: np.concatenate(
+      [np.zeros(0, np.int64)]
+      + [column[skip:] for column, (_, skip, _) in zip(columns, order.parts)]
   )
-  if records is None:
-    return None
-  order = record_places.order_of(builder, split, read_config)
-  sizes = _sizes(builder, split, order, read_config, max_bytes, has_order)
-  alone = records.batch(1)
-  batches = alone.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
-  if not has_order:
-    return RecordBatches(batches, (), (), tf.constant(''))
-  num_records = sum(count for _, _, count in order.parts)
-  # There is one more for each file that cannot be read, and for the end.
-  most = max(len(sizes), num_records // sizes[0] + 1) + len(order.parts) + 3
-  # A data set of batches loses the records of a batch in which an error occurs.
-  # A file that cannot be opened would fail for ever, so the numbers have an
-  # end.
-  numbers = tf.data.Dataset.range(most)
-  return RecordBatches(
-      tf.data.Dataset.zip((numbers, batches)).ignore_errors(),
-      alone.apply(tf.data.experimental.assert_cardinality(num_records)),
-      tf.constant(num_records, tf.int64),
-      tf.constant(json.dumps(order)),
+  folder = os.fspath(builder.data_path)
+  # Several parts of a split may be in one file.
+  names, file = np.unique(
+      [os.path.relpath(path, folder) for path, _, _ in order.parts],
+      return_inverse=True,
+  )
+  return Records(
+      folder,
+      names.tolist(),
+      is_array,
+      file[part],
+      join(offsets)[place],
+      join(lengths)[place],
+  )
+
+
+def _mean_lengths(path: str, stop: int) -> np.ndarray:
+  """Returns the mean length of an ArrayRecord file's records, `stop` times.
+
+  Raises:
+    OSError: if the file is damaged, or has fewer than `stop` records.
+  """
+  file = array_records.open_file(path)
+  file.check_count(stop)
+  return np.full(stop, os.path.getsize(path) // max(file.num_records, 1))
+
+
+def is_array_record(
+    builder: tfds.core.DatasetBuilder,
+    read_config: tfds.ReadConfig = tfds.ReadConfig(),
+) -> bool:
+  """Returns whether a data set is read from ArrayRecord files."""
+  return (
+      tf_private.reads_files(builder)
+      and tf_private.file_format_of(builder, read_config)
+      == tf_private.ARRAY_RECORD
   )
 
 
@@ -133,7 +242,7 @@ def read_records(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
 ) -> Optional[tf.data.Dataset]:
-  """Returns dicts with the string of each record, and `tfds_id` if asked for.
+  """Returns dicts with the string of each record, and `tfds_id` if requested.
 
   ArrayRecord files are read one after the other by default, as `data_source` of
   TFDS does.
@@ -153,9 +262,9 @@ def read_records(
         split,
         shuffle_files=shuffle_files,
         read_config=read_config,
-        read_file=record_places.read_file,
+        read_file=record_files.read_tfrecords,
     )
-  return array_record_reading.read_records(
+  return record_files.read_array_record_files(
       builder.info.splits[split].file_instructions,
       read_config,
       shuffle_files,
@@ -163,150 +272,200 @@ def read_records(
   )
 
 
-def read_file(
-    file_format: Any, path: str, skip: int, take: int
-) -> tf.data.Dataset:
-  """Returns records of one file, string `[]`.
+class RecordBatches(NamedTuple):
+  """Batches of records, which `complete_batches` divides.
+
+  Attributes:
+    batches: a data set of dicts `[R]`: `RECORD`, string, and `tfds_id`, string,
+      if the options of TFDS request it. If the order of the records is known,
+      these are pairs of a number and a dict. The numbers of batches that cannot
+      be read are missing.
+    single: a data set of the same records in batches of one, which raises the
+      errors; `()` if the order is not known.
+    num_records: int64 `[]`: the expected number of records; `()` if the order
+      is not known.
+    order: string `[]`: the `Order`, as JSON; empty if it is not known.
+  """
+
+  batches: tf.data.Dataset
+  single: Any
+  num_records: Any
+  order: Any
+
+
+def record_batches(
+    builder: tfds.core.DatasetBuilder,
+    split: Any,
+    *,
+    shuffle_files: bool,
+    read_config: tfds.ReadConfig,
+    max_bytes: int,
+) -> Optional[RecordBatches]:
+  """Reads the records of a split in batches, in the order of TFDS.
 
   Args:
-    file_format: the format of the file, as `private.file_format_of` returns it.
-    path: the path of the file.
-    skip: the first record.
-    take: how many records are read; all if it is -1.
+    builder: the builder of a data set on disk.
+    split: one TFDS split.
+    shuffle_files: whether the files are read in a random order.
+    read_config: the options of TFDS.
+    max_bytes: the maximum bytes of the records of a divided batch. Up to 2048
+      records are read before they are divided. These have at most `4 *
+      max_bytes` bytes, or `max_bytes` more than the largest record. For this,
+      the lengths of all records are looked up first. They are not if files are
+      remote, not in TFRecord format, or larger than 4 GiB in all; and for a
+      random order they do not help. Then at most 16 records are read together.
+
+  Returns:
+    The batches. None if TFDS does not read the data set from files, or if the
+    order of the options may differ each time.
   """
-  if file_format == tf_private.ARRAY_RECORD:
-    return array_record_reading.read_file(path, skip, take)
-  return record_places.read_file(path).skip(skip).take(take)
-
-
-def is_array_record(
-    builder: tfds.core.DatasetBuilder,
-    read_config: tfds.ReadConfig = tfds.ReadConfig(),
-) -> bool:
-  """Returns whether a data set is read from ArrayRecord files."""
-  return (
-      tf_private.reads_files(builder)
-      and tf_private.file_format_of(builder, read_config)
-      == tf_private.ARRAY_RECORD
-  )
-
-
-def is_repeatable(read_config, shuffle_files: bool) -> bool:
-  """Returns whether the same known number of records comes each time."""
-  return not (
+  if (
+      not tf_private.reads_files(builder)
+      or read_config.experimental_interleave_sort_fn is not None
+  ):
+    return None
+  # Whether the same known number of records is read each time.
+  has_order = not (
       shuffle_files
       or read_config.repeat_filenames
       or read_config.input_context
       or not read_config.assert_cardinality
       or read_config.options.deterministic is False
   )
+  if has_order:
+    # `complete_batches` checks the number of records.
+    read_config = dataclasses.replace(read_config, assert_cardinality=False)
+  records = read_records(
+      builder, split, shuffle_files=shuffle_files, read_config=read_config
+  )
+  if records is None:
+    return None
+  order = order_of(builder, split, read_config)
+  sizes = _batch_sizes(builder, split, order, read_config, max_bytes, has_order)
+  single = records.batch(1)
+  batches = single.rebatch(sizes) if len(sizes) > 1 else records.batch(sizes[0])
+  if not has_order:
+    return RecordBatches(batches, (), (), tf.constant(''))
+  num_records = order.num_records
+  # There is one more for each file that cannot be read, and for the end. A file
+  # that cannot be opened would fail forever, so the numbers must end.
+  max_batches = max(len(sizes), num_records // sizes[0] + 1)
+  numbers = tf.data.Dataset.range(max_batches + len(order.parts) + 3)
+  return RecordBatches(
+      # A data set of batches loses the records of a batch that has an error.
+      tf.data.Dataset.zip((numbers, batches)).ignore_errors(),
+      single.apply(tf.data.experimental.assert_cardinality(num_records)),
+      tf.constant(num_records, tf.int64),
+      tf.constant(json.dumps(order)),
+  )
 
 
-def _sizes(
+def _batch_sizes(
     builder, split, order, read_config, max_bytes: int, has_order: bool
 ) -> np.ndarray:
-  """Returns how many records the batches have in turn, or all of them."""
+  """Returns the number of records of each batch, or of all batches."""
   paths = [path for path, _, _ in order.parts]
-  with futures.ThreadPoolExecutor(_MAX_STATS) as executor:
+  with futures.ThreadPoolExecutor(_STAT_THREADS) as executor:
     num_bytes = sum(executor.map(_file_bytes, paths))
   parts = builder.info.splits[split].file_instructions
-  in_files = sum(part.examples_in_shard for part in parts)
-  size = min(max(max_bytes * in_files // max(num_bytes, 1), 1), _MAX_BATCH)
-  alike = np.array([size], np.int64)
-  if size == 1 or num_bytes <= _MANY_BATCHES * max_bytes:
-    return alike
-  few = np.clip(alike // _FEW_OF_BATCH, 1, _FEW)
+  num_stored = sum(part.examples_in_shard for part in parts)
+  size = min(max(max_bytes * num_stored // max(num_bytes, 1), 1), _MAX_BATCH)
+  uniform = np.array([size], np.int64)
+  if size == 1 or num_bytes <= _MAX_BATCHES * max_bytes:
+    return uniform
+  small = np.clip(uniform // _SMALL_FRACTION, 1, _SMALL_BATCH)
   if (
       tf_private.file_format_of(builder, read_config) != tf_private.TFRECORD
       or any(map(files_lib.is_url, paths))
       or num_bytes > _MAX_SEARCHED_BYTES
   ):
-    return few
+    return small
   try:
-    found = [
-        record_places.read_lengths(path, skip + count)[skip:]
-        for path, skip, count in order.parts
-    ]
+    lengths = np.concatenate(
+        [
+            record_files.read_lengths(path, skip + count)[skip:]
+            for path, skip, count in order.parts
+        ]
+    )
   except OSError:
-    return alike  # That the file cannot be read is told when it is read.
-  lengths = np.concatenate(found)
-  if size * lengths.max(initial=0) <= _MANY_BATCHES * max_bytes:
-    return alike
-  if not has_order or len(lengths) < sum(count for _, _, count in order.parts):
-    return few
+    return uniform  # Reading the file will raise the error.
+  if size * lengths.max(initial=0) <= _MAX_BATCHES * max_bytes:
+    return uniform
+  if not has_order or len(lengths) < order.num_records:
+    return small
   lengths = lengths[order.find()[1]]
-  # Those that begin within the same `max_bytes` are read together.
+  # Records that begin within the same `max_bytes` are read together.
   part = (np.cumsum(lengths) - lengths) // max_bytes
-  is_cut = np.diff(part, append=-1) != 0
-  is_cut |= (np.arange(len(part)) + 1) % _MAX_BATCH == 0
-  return np.diff(np.flatnonzero(is_cut) + 1, prepend=0)
+  is_last = np.diff(part, append=-1) != 0
+  is_last |= (np.arange(len(part)) + 1) % _MAX_BATCH == 0
+  return np.diff(np.flatnonzero(is_last) + 1, prepend=0)
 
 
 def _file_bytes(path: str) -> int:
   try:
     return tf.io.gfile.stat(path).length
   except tf.errors.OpError:
-    return 0  # That the file cannot be read is told when it is read.
+    return 0  # Reading the file will raise the error.
 
 
 def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
-  """Cuts batches of records into smaller ones, and reads what is missing.
+  """Divides batches of records, and recovers the records before an error.
 
-  If a file cannot be read to its end, the records before come out first, and
-  then the error of TFDS. If the order is random, or the number of episodes is
-  not known, some of the last records before it may be missing.
+  If a file cannot be read to its end, the records before the error come out
+  first, and then the error of TFDS. If the order is random, or the number of
+  episodes is not known, some of the last records before the error may be
+  missing.
 
   Args:
-    read: the batches. In those with an order, those with an error are left out.
-      If a number is missing, the records from there on are read again, one by
-      one.
-    max_bytes: how many bytes a batch should have at most; see
+    read: the batches. If the number of a batch is missing, the records from
+      there on are read again, one by one.
+    max_bytes: the maximum bytes of a divided batch; see
       `batch.divide_by_bytes`.
 
   Returns:
-    A data set of pairs: the bounds of a batch, int64 `[2]`; and the dict of
-    `[R]` that it is cut from.
+    A data set of pairs: the bounds of a divided batch, int64 `[2]`; and the
+    dict of `[R]` that it is a range of.
   """
-  cut_one = lambda batch: _cut(batch, max_bytes)
-  if read.alone == ():
-    return pipelines.flat_map(read.batches, cut_one)
-  num_records, alone = read.num_records, read.alone
-  nothing = {name: tf.constant([], tf.string) for name in alone.element_spec}
-  end = tf.data.Dataset.from_tensors((_END, nothing))
+  divide = lambda batch: _divide(batch, max_bytes)
+  if read.single == ():
+    return pipelines.flat_map(read.batches, divide)
+  num_records, single = read.num_records, read.single
+  empty = {name: tf.constant([], tf.string) for name in single.element_spec}
+  end = tf.data.Dataset.from_tensors((_END, empty))
 
   def find_missing(state, numbered):
-    number, start = state
-    found, batch = numbered
+    expected_number, start = state
+    number, batch = numbered
     stop = start + tf.size(batch[RECORD], tf.int64)
     is_next = tf.where(
-        found == _END,
+        number == _END,
         stop == num_records,
-        (found == number) & (stop <= num_records),
+        (number == expected_number) & (stop <= num_records),
     )
-    # Nothing comes after what is missing: reading that again fails.
-    return (number + 1, stop), (is_next, start, batch)
+    # After a missing batch no other follows: reading it again fails.
+    return (expected_number + 1, stop), (is_next, start, batch)
 
   def read_again(start):
-    failing = tf.data.Dataset.from_tensors(nothing).map(_fail)
-    ones = alone.skip(start).concatenate(failing)
+    failing = tf.data.Dataset.from_tensors(empty).map(_fail)
+    records = single.skip(start).concatenate(failing)
     bounds = tf.data.Dataset.from_tensors(np.array([0, 1])).repeat()
-    return tf.data.Dataset.zip((bounds, ones))
+    return tf.data.Dataset.zip((bounds, records))
 
   def parts(is_next, start, batch):
-    return tf.cond(is_next, lambda: cut_one(batch), lambda: read_again(start))
+    return tf.cond(is_next, lambda: divide(batch), lambda: read_again(start))
 
   zero = tf.constant(0, tf.int64)
   numbered = read.batches.concatenate(end).scan((zero, zero), find_missing)
   return numbered.flat_map(parts)
 
 
-def _fail(nothing):
+def _fail(empty):
   return errors.assert_true(
-      nothing, False, 'The files of the data set changed while they were read.'
+      empty, False, 'The files of the data set changed while they were read.'
   )
 
 
-def _cut(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
+def _divide(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
   return pipelines.pair_each(

@@ -40,7 +40,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns as columns_lib
@@ -498,7 +498,7 @@ def read_rest(folder: str) -> ted_columns.Rest:
   if not os.path.isfile(path):
     return {}
   try:
-    records = list(record_places.read_file(path).as_numpy_iterator())
+    records = list(record_files.read_tfrecords(path).as_numpy_iterator())
     found = {
         name.decode(): tf.make_ndarray(
             tensor_pb2.TensorProto.FromString(record)

@@ -12,8 +12,8 @@ from tf_agents.trajectories import trajectory
 import tree
 
 from rlds2reverb.datasets import environments
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
@@ -206,7 +206,7 @@ def _get_feature_bounds(
   if not isinstance(path, str) or path.startswith('../'):
     return {}
   bounds = {}
-  for name, feature in saving.feature_leaves(features[rlds.STEPS]):
+  for name, feature in features_lib.feature_leaves(features[rlds.STEPS]):
     is_action = name == path or name.startswith(f'{path}/')
     if is_action:
       name = rlds.ACTION + name[len(path) :]
@@ -261,7 +261,7 @@ def _describe_data_set(opened: opened_lib.OpenSource) -> Dict[str, Any]:
         _describe_split(part.split, opened.num_episodes, opened.files(part))
     ]
   file_format = getattr(info, 'file_format', None)
-  features = dict(saving.feature_leaves(opened.features))
+  features = dict(features_lib.feature_leaves(opened.features))
   labels = tfds.features.ClassLabel
   return {
       'name': opened.name.partition('/')[0],

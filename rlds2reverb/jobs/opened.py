@@ -24,13 +24,11 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from tf_agents.trajectories import trajectory
 
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import record_places
-from rlds2reverb.datasets import records
-from rlds2reverb.datasets import saving
-from rlds2reverb.datasets import versions
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import errors
@@ -184,7 +182,7 @@ class OpenSource(abc.ABC):
 
   @property
   def preprocessing_hash(self) -> str:
-    return identity.fingerprint(self.mapping, self.transforms)
+    return fingerprints.fingerprint(self.mapping, self.transforms)
 
   def read(
       self, *parts: Range, with_index: bool = False, index_shift: int = 0
@@ -252,7 +250,7 @@ class OpenSource(abc.ABC):
       FileNotFoundError: if a file is missing.
       OSError: if the file system cannot be reached.
     """
-    return identity.fingerprint(
+    return fingerprints.fingerprint(
         [[path, *files.stamp_of(path)] for path in sorted(self.files(*parts))]
     )
 
@@ -340,7 +338,7 @@ class RldsSource(OpenSource):
   @property
   def fingerprint(self) -> str:  # type: ignore[override]
     """A hash of the files and splits that TFDS records."""
-    return versions.fingerprint(self.directory)
+    return loading.fingerprint_folder(self.directory)
 
   def _get_instructions(self, part):
     return self._splits[part.instruction].file_instructions
@@ -369,16 +367,16 @@ class RldsSource(OpenSource):
       part = self.shards[index]
       (file,) = self._get_instructions(part)
       count = min(part.num_episodes, _SAMPLED_EPISODES)
-      yield from records.read_file(
+      yield from record_files.read_file(
           self._file_format, file.filename, file.skip, count
       )
 
   def find_damage(self, parts):
     for shard in self.shards:
       for path in set(self.files(shard)) & set(self.files(*parts)):
-        damage = record_places.find_damage(
+        damage = record_files.find_damage(
             path,
-            records.read_file(self._file_format, path, 0, -1),
+            record_files.read_file(self._file_format, path, 0, -1),
             shard.num_episodes,
         )
         if damage:
@@ -414,7 +412,7 @@ class FormatSource(OpenSource):
     # Empty for a Python function.
     self._paths = files.local_files(files.expand(self.directory))
     self._episodes = episodes
-    self.features = saving.features_of(episodes.element_spec)
+    self.features = features_lib.features_from_spec(episodes.element_spec)
     self.info = types.SimpleNamespace(
         description=f'Read from {self.directory}, {source.format}.',
         citation='',
@@ -429,7 +427,7 @@ class FormatSource(OpenSource):
   def fingerprint(self) -> str:  # type: ignore[override]
     """A hash of the sizes and times of the files, and of the options."""
     stamps = [[path, *files.stamp_of(path)] for path in self._paths]
-    return identity.fingerprint(stamps, self.source.format, self._options)
+    return fingerprints.fingerprint(stamps, self.source.format, self._options)
 
   @functools.cached_property
   def _lengths(self) -> List[int]:

@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from absl import logging
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import fingerprints
+from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import windows as windows_lib
@@ -78,7 +78,7 @@ class Output:
       joined by commas, whose order determines which items go to which server.
     split: the name of the split of RLDS output.
     file_format: the format of RLDS files, one of
-      `datasets.writing.FILE_FORMATS`.
+      `datasets.saving.FILE_FORMATS`.
 
   Raises:
     ValueError: if an address is not valid.
@@ -87,10 +87,10 @@ class Output:
   kind: str
   place: str
   split: str = ''
-  file_format: str = writing.TFRECORD
+  file_format: str = saving.TFRECORD
 
   def __post_init__(self):
-    writing.check_file_format(self.file_format)
+    saving.check_file_format(self.file_format)
     if self.kind == SERVER:
       for address in self.addresses:
         tables_lib.check_address(address)
@@ -162,7 +162,7 @@ class Plan:
   @functools.cached_property
   def hash(self) -> str:
     """A hash of the plan: 16 hexadecimal digits."""
-    return identity.fingerprint(self.to_json())
+    return fingerprints.fingerprint(self.to_json())
 
   @property
   def table_items(self) -> List[items_lib.TableItems]:

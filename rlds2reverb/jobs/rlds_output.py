@@ -13,10 +13,10 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import atomic
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
-from rlds2reverb.datasets import versions
-from rlds2reverb.datasets import writing
 from rlds2reverb.episodes import rlds
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
@@ -32,7 +32,7 @@ class RldsOutput(outputs.FolderOutput):
   """A TFDS data set of the valid episodes. Each task writes its own files."""
 
   kind = 'RLDS data set'
-  marker = versions.INFO_FILE
+  marker = loading.INFO_FILE
   part_marker = _PART_MARKER
 
   def write(self, number, episodes):
@@ -45,13 +45,13 @@ class RldsOutput(outputs.FolderOutput):
     ) as path:
       if first is not None:
         opened = self.plan.open()
-        name, version = writing.name_and_version(self.place)
+        name, version = saving.name_and_version(self.place)
         input_versions = {str(source.info.version) for source in opened}
         # If the folder is not named as a version, keeps the inputs' version.
         is_versioned = self.place.rstrip('/').endswith(f'/{version}')
         if not is_versioned and len(input_versions) == 1:
           version = input_versions.pop()
-        writing.write_episodes(
+        saving.write_episodes(
             itertools.chain([first], arrays),
             path,
             name=name,
@@ -116,7 +116,7 @@ class RldsOutput(outputs.FolderOutput):
     """Writes the data set of existing files with given lengths."""
     split = self.plan.output.split
     with atomic.new_folder(
-        self.place, [versions.INFO_FILE], replace=self.appends
+        self.place, [loading.INFO_FILE], replace=self.appends
     ) as path:
       template = tfds.core.ShardedFileTemplate(
           data_dir=path,
@@ -203,7 +203,9 @@ def _make_features(
     opened: the input data sets.
     episode_spec: the spec of a written episode.
   """
-  inputs = [dict(saving.feature_leaves(source.features)) for source in opened]
+  inputs = [
+      dict(features_lib.feature_leaves(source.features)) for source in opened
+  ]
 
   def restore(feature, *path):
     if isinstance(feature, tfds.features.Dataset):
@@ -224,7 +226,7 @@ def _make_features(
     )
     return first if has_same_type else feature
 
-  return restore(saving.features_of(episode_spec))
+  return restore(features_lib.features_from_spec(episode_spec))
 
 
 def _find_source_field(source, path) -> str:

@@ -11,9 +11,10 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import atomic
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
@@ -171,13 +172,13 @@ def _load_in_place(builder, split, num_processes) -> _Episodes:
   if reason:
     _warn_of_copy(builder.data_path, reason)
     return _load_copied(builder, split)
-  records = record_places.find_records(builder, split)
+  records = records_lib.find_records(builder, split)
   names, decoders = _find_images(builder.info.features)
   dataset = tf.data.Dataset.from_generator(
       lambda: record_reading.read(records, names, num_processes),
       output_signature=tf.TensorSpec([None], tf.string),
   )
-  parse = loading.record_decoder(builder.info.features, decoders)
+  parse = features_lib.make_record_decoder(builder.info.features, decoders)
   return _Episodes(
       dataset.unbatch().map(parse, tf.data.AUTOTUNE),
       records.folder,

@@ -15,7 +15,8 @@ from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
+from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import errors
 from rlds2reverb.store import array_records
 from rlds2reverb.store import main_guard
@@ -35,7 +36,7 @@ _SEARCHED_BYTES = 64
 
 
 def read(
-    records: record_places.Records, images: Sequence[str], num_processes: int
+    records: records_lib.Records, images: Sequence[str], num_processes: int
 ) -> Iterator[List[bytes]]:
   """Yields lists of records, with references instead of images.
 
@@ -78,14 +79,12 @@ def read(
       executor.shutdown(cancel_futures=True)
 
 
-def _read_task(
-    task: record_places.Records, images: Sequence[str]
-) -> List[bytes]:
+def _read_task(task: records_lib.Records, images: Sequence[str]) -> List[bytes]:
   return next(_read_tasks([task], images))
 
 
 def _read_tasks(
-    tasks: Sequence[record_places.Records], images: Sequence[str]
+    tasks: Sequence[records_lib.Records], images: Sequence[str]
 ) -> Iterator[List[bytes]]:
   """Yields the records of each task, which are checked."""
   if tasks and tasks[0].is_array_record:
@@ -118,7 +117,7 @@ def _read_next(records, task, number, images) -> bytes:
 
 
 def _read_array_records(
-    task: record_places.Records, images: Sequence[str]
+    task: records_lib.Records, images: Sequence[str]
 ) -> List[bytes]:
   """Returns the records of a task of ArrayRecord files."""
   records: List[bytes] = []
@@ -165,12 +164,12 @@ def _replace_images(
   return example.SerializeToString()
 
 
-def _read_tfrecords(tasks: Sequence[record_places.Records]) -> tf.data.Dataset:
+def _read_tfrecords(tasks: Sequence[records_lib.Records]) -> tf.data.Dataset:
   """Returns the records of tasks; TensorFlow checks their checksums."""
   paths, offsets, counts = [], [], []
   for task in tasks:
     # A run ends where a record does not follow the previous one.
-    follows = task.offset[:-1] + task.length[:-1] + record_places.FRAME_BYTES
+    follows = task.offset[:-1] + task.length[:-1] + record_files.FRAME_BYTES
     jumps = (follows != task.offset[1:]) | (task.file[:-1] != task.file[1:])
     begins = np.concatenate([[0], np.flatnonzero(jumps) + 1])
     paths += [task.path(begin) for begin in begins]

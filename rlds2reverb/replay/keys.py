@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
-from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import random as random_lib
 
 
@@ -23,7 +23,7 @@ class KeyMaker:
 
     Args:
       identity: a value that identifies the data, of the types that
-        `identity.fingerprint` accepts. With None, keys are random.
+        `fingerprints.fingerprint` accepts. With None, keys are random.
       settings: everything else that the items depend on, of the same types.
 
     Raises:
@@ -33,7 +33,7 @@ class KeyMaker:
     self._fingerprint = None
     self._generator = np.random.default_rng()
     if identity is not None:
-      self._fingerprint = identity_lib.fingerprint(identity, settings)
+      self._fingerprint = fingerprints.fingerprint(identity, settings)
 
   def make_keys(
       self,

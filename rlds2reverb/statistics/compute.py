@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.datasets import pipelines
-from rlds2reverb.datasets import versions
+from rlds2reverb.datasets import fingerprints
+from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
@@ -169,10 +168,10 @@ def cached_statistics(
     raise FileNotFoundError(f'There is no directory {directory}.')
   # Statistics of episodes in memory may be cached without a data set.
   with contextlib.suppress(FileNotFoundError):
-    directory = versions.find_folder(directory)
-  pipeline, problem = pipelines.fingerprint(rlds_data)
-  fingerprint = identity_lib.fingerprint(
-      versions.fingerprint(directory),
+    directory = loading.find_folder(directory)
+  pipeline, problem = fingerprints.fingerprint_pipeline(rlds_data)
+  fingerprint = fingerprints.fingerprint(
+      loading.fingerprint_folder(directory),
       str(rlds_data.element_spec),
       pipeline,
       identity,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.store import json_files
 
 _COUNTS = ('count', 'not_finite')
@@ -19,7 +19,7 @@ _OF_EPISODES = ('returns', 'lengths')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FieldStatistics(identity.ByValue):
+class FieldStatistics(fingerprints.ByValue):
   """Statistics of each number of a field.
 
   They are computed over all steps in which the field is meaningful. NaN and
@@ -73,7 +73,7 @@ class FieldStatistics(identity.ByValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Statistics(identity.ByValue):
+class Statistics(fingerprints.ByValue):
   """Statistics of a data set.
 
   Attributes:

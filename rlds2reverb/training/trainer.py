@@ -14,7 +14,7 @@ from tf_agents.utils import common
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
 from rlds2reverb.training import environments
@@ -214,7 +214,7 @@ def open_run(directory: files.PathLike, settings: dict[str, Any]) -> str:
   directory = files.expand_local(directory, 'The run')
   path = os.path.join(directory, _SETTINGS_FILE)
   settings = {k: v for k, v in settings.items() if k not in _MUTABLE_SETTINGS}
-  text = json.dumps(settings, default=identity.fingerprint, indent=1)
+  text = json.dumps(settings, default=fingerprints.fingerprint, indent=1)
   if not files.exists(path):
     atomic.write_text(path, text)
     return directory

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 import typing_extensions
 
-from rlds2reverb.datasets import identity
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import pipelines
@@ -149,7 +149,7 @@ class EpisodeRows(NamedTuple):
     return tf.where(is_in_episode, nearest, -1)
 
 
-class EpisodeOperation(identity.ByValue):
+class EpisodeOperation(fingerprints.ByValue):
   """The base of transforms and filters.
 
   Attributes:

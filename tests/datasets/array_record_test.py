@@ -14,9 +14,9 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb import random_access
-from rlds2reverb.datasets import array_record_reading
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import recording
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import windows
@@ -173,14 +173,14 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_pipeline_has_the_same_fingerprint_again(self):
     one, other = (
-        pipelines.fingerprint(loading.load_episodes(self.directory))
+        fingerprints.fingerprint_pipeline(loading.load_episodes(self.directory))
         for _ in range(2)
     )
     self.assertEqual(one[1], '')
     self.assertEqual(one, other)
     directory, _ = self._copy()
     self.assertNotEqual(
-        pipelines.fingerprint(loading.load_episodes(directory)), one
+        fingerprints.fingerprint_pipeline(loading.load_episodes(directory)), one
     )
 
   def test_few_records_are_in_memory(self):
@@ -194,7 +194,9 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
     writer.close()
     begin, read = 0, []
     while begin < len(sizes):
-      read.append(array_record_reading._read(path.encode(), begin, len(sizes)))
+      read.append(
+          record_files._read_array_records(path.encode(), begin, len(sizes))
+      )
       begin += len(read[-1])
     self.assertEqual([len(one) for part in read for one in part], sizes)
     self.assertLess(len(read), 40)

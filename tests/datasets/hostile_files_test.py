@@ -13,9 +13,9 @@ from PIL import Image
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import image_decoders
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import limits
 from tests import tfds_files
 
@@ -74,8 +74,8 @@ class HostileFilesTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_record_of_gigabytes(self, ragged, length):
     folder = self.write(ragged)
     [path] = glob.glob(f'{folder}/*.tfrecord*')
-    lengths = record_places.read_lengths(path, 3)
-    begin = int(lengths[0]) + record_places.FRAME_BYTES
+    lengths = record_files.read_lengths(path, 3)
+    begin = int(lengths[0]) + record_files.FRAME_BYTES
     self.assertEqual(
         _header(int(lengths[1]))[:8], struct.pack('<Q', lengths[1])
     )
@@ -222,7 +222,7 @@ class HostileFilesTest(parameterized.TestCase, tf.test.TestCase):
           encoded.append(file.getvalue())
           sizes.append([height, width])
     # pylint: disable-next=protected-access
-    found = image_decoders._find_sizes(tf.constant(encoded))
+    found = features_lib._find_sizes(tf.constant(encoded))
     self.assertAllEqual(found, sizes)
 
 

@@ -4,6 +4,7 @@ import itertools
 import os
 from unittest import mock
 
+from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb import trajectories
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
 from tests import ram_files  # noqa: F401
 from tests import tfds_files
@@ -184,6 +186,47 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
             num_shards=num_shards,
             shard_index=shard_index,
         )
+
+
+class VersionsTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self._directory = self.create_tempdir().full_path
+
+  def _add(self, name, info='{}'):
+    folder = os.path.join(self._directory, name)
+    os.makedirs(folder, exist_ok=True)
+    if info:
+      with open(os.path.join(folder, loading.INFO_FILE), 'w') as f:
+        f.write(info)
+    return folder
+
+  def test_the_newest_is_found(self):
+    one = self._add('9.0.0')
+    with self.assertNoLogs(level='WARNING'):
+      self.assertEqual(loading.find_folder(self._directory), one)
+    newest = self._add('10.0.0')
+    self._add('11.0.0', info='')  # not a data set
+    self._add('later')  # not a version
+    with self.assertLogs(level='WARNING') as logs:
+      self.assertEqual(loading.find_folder(self._directory), newest)
+    self.assertIn('Reading version 10.0.0 of', logs.output[0])
+    self.assertEqual(loading.find_folder(newest), newest)
+
+  def test_none(self):
+    self._add('1.0.0', info='')
+    with self.assertRaisesRegex(FileNotFoundError, "It has .'1.0.0'.\\.$"):
+      loading.find_folder(self._directory)
+
+  def test_fingerprint(self):
+    one = loading.fingerprint_folder(self._add('1.0.0', '{"a": 1}'))
+    other = loading.fingerprint_folder(self._add('2.0.0', '{"a": 2}'))
+    self.assertEqual(one, fingerprints.fingerprint('{"a": 1}'))
+    self.assertNotEqual(one, other)
+    self.assertEqual(
+        loading.fingerprint_folder(self._directory), fingerprints.fingerprint()
+    )
 
 
 if __name__ == '__main__':

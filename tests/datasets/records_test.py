@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import record_places
-from rlds2reverb.datasets import records
+from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rows as rows_lib
@@ -38,14 +37,14 @@ def _read_until_an_error(dataset):
 
 
 def _batches(directory, max_bytes, **kwargs):
-  batches = records.record_batches(
+  batches = records_lib.record_batches(
       tfds.builder_from_directory(directory),
       'train',
       shuffle_files=False,
       read_config=tfds.ReadConfig(**kwargs),
       max_bytes=max_bytes,
   )
-  return records.complete_batches(batches, max_bytes).map(
+  return records_lib.complete_batches(batches, max_bytes).map(
       lambda bounds, batch: rows_lib.slice_rows(batch, bounds[0], bounds[1])
   )
 
@@ -83,7 +82,9 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     tfds_files.write_records(
         directory, _FEATURES, [[b'x' * size for size in sizes]]
     )
-    with mock.patch.object(records, '_sizes', return_value=np.array([512])):
+    with mock.patch.object(
+        records_lib, '_batch_sizes', return_value=np.array([512])
+    ):
       batches = list(_batches(directory, 1000, add_tfds_id=True))
     found = [
         [len(record) for record in batch['record'].numpy()] for batch in batches
@@ -126,7 +127,9 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     episodes = loading.load_episodes(directory, read_config=config)
     expected, error = _read_until_an_error(episodes)
     self.assertIsNotNone(error)
-    with mock.patch.object(records, '_sizes', return_value=np.array(sizes)):
+    with mock.patch.object(
+        records_lib, '_batch_sizes', return_value=np.array(sizes)
+    ):
       batches = episode_dataset.batches_of(
           loading.load_episodes(directory, read_config=config)
       )
@@ -197,22 +200,22 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     directory = self.create_tempdir().full_path
     tfds_files.write_records(directory, _FEATURES, files)
     sums = []
-    cut = records._cut
+    cut = records_lib._divide
 
     def spy(batch, max_bytes):
       lengths = tf.strings.length(batch['record'])
       tf.numpy_function(lambda x: sums.append(x.sum()), [lengths], [])
       return cut(batch, max_bytes)
 
-    with mock.patch.object(records, '_cut', spy):
-      batches = records.record_batches(
+    with mock.patch.object(records_lib, '_divide', spy):
+      batches = records_lib.record_batches(
           tfds.builder_from_directory(directory),
           'train[100:500]' if case == 'sub_split' else 'train',
           shuffle_files=False,
           read_config=tfds.ReadConfig(),
           max_bytes=max_bytes,
       )
-      list(records.complete_batches(batches, max_bytes))
+      list(records_lib.complete_batches(batches, max_bytes))
     total = sum(len(record) for file in files for record in file)
     if case == 'sub_split':
       total -= 20 * 220
@@ -230,17 +233,17 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       directory = self.create_tempdir().full_path
       tfds_files.write_records(directory, _FEATURES, files)
       builder = tfds.builder_from_directory(directory)
-      find = lambda: records._sizes(
+      find = lambda: records_lib._batch_sizes(
           builder,
           'train',
-          record_places.order_of(builder, 'train', tfds.ReadConfig()),
+          records_lib.order_of(builder, 'train', tfds.ReadConfig()),
           tfds.ReadConfig(),
           10_000,
           in_order,
       ).tolist()
       self.assertEqual(find(), expected)
       # Without a look at the files.
-      with mock.patch.object(records, '_MAX_SEARCHED_BYTES', 0):
+      with mock.patch.object(records_lib, '_MAX_SEARCHED_BYTES', 0):
         self.assertEqual(find(), [few])
 
   def test_orders_that_are_not_known(self):

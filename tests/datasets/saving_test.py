@@ -2,10 +2,13 @@
 
 import os
 
+from absl.testing import absltest
 import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 import tree
 
+from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
 from rlds2reverb.transforms import applying
@@ -178,7 +181,49 @@ class SaveEpisodesTest(tf.test.TestCase):
         tf.TensorSpec([None, 0], tf.string),
     ):
       with self.assertRaisesRegex(ValueError, 'steps/x cannot be written'):
-        saving.features_of({'steps': {**steps, 'x': field}})
+        features_lib.features_from_spec({'steps': {**steps, 'x': field}})
+
+
+_WRITTEN = {'steps': tfds.features.Dataset({'x': np.int64})}
+
+
+def _make_episode(*values):
+  return {'steps': [{'x': value} for value in values]}
+
+
+class WriteEpisodesTest(absltest.TestCase):
+
+  def _write(self, folder, episodes, split='test'):
+    saving.write_episodes(
+        episodes,
+        folder,
+        name='My-Env/v0',
+        description='Two episodes.',
+        features=_WRITTEN,
+        split=split,
+    )
+
+  def test_a_split_that_could_not_be_read(self):
+    folder = self.create_tempdir().full_path
+    for split in 'a b', 'train.2', 'a/b', '', 'train[1]':
+      with self.subTest(split):
+        with self.assertRaisesRegex(ValueError, 'name of a split must be'):
+          self._write(folder, [_make_episode(1)], split)
+    self.assertEmpty(os.listdir(folder))
+
+  def test_names(self):
+    for path, name in (
+        ('/data/My Data', 'my_data/1.0.0'),
+        ('/data/walker/2.1.0', 'walker/2.1.0'),
+        ('/data/walker/2.1.0/', 'walker/2.1.0'),
+        ('/data/2024-07', 'data_2024_07/1.0.0'),
+        ('/data/größe', 'gr_e/1.0.0'),
+        ('gs://b/CamelCase', 'camel_case/1.0.0'),
+        ('/1.0.0', 'data_1_0_0/1.0.0'),
+        ('/data/-', 'data/1.0.0'),
+    ):
+      with self.subTest(path):
+        self.assertEqual('/'.join(saving.name_and_version(path)), name)
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from tensorflow.python.autograph.impl import conversion
 import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
 
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import tf_private
 
 _DATA = os.path.join(
@@ -65,7 +65,7 @@ class PrivateTest(parameterized.TestCase):
         'train',
         shuffle_files=False,
         read_config=tfds.ReadConfig(),
-        read_file=record_places.read_file,
+        read_file=record_files.read_tfrecords,
     )
     self.assertLen(list(records), builder.info.splits['train'].num_examples)
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import saving
 
 FEATURES = {
     'steps': tfds.features.Dataset(
@@ -52,7 +52,7 @@ def write(
 ) -> str:
   """Writes episodes in files of `per_file` each; returns the directory."""
   os.makedirs(directory)
-  writing.write_episodes(
+  saving.write_episodes(
       episodes,
       directory,
       name='numbered',

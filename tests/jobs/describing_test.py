@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from rlds2reverb import transforms as transforms_lib
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import describing
 from rlds2reverb.jobs import sources
@@ -25,7 +25,7 @@ def _write(directory, episode, **features):
   """Writes an episode, some of whose fields have other features."""
   os.mkdir(directory)
   steps = {**data_sets.FEATURES['steps'].feature, **features}
-  writing.write_episodes(
+  saving.write_episodes(
       [episode],
       directory,
       name='games',

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 import tree
 
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import writing
+from rlds2reverb.datasets import saving
 from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
@@ -41,7 +41,7 @@ class RldsOutputTest(job_testing.JobTestCase):
         'task': tfds.features.ClassLabel(names=names),
         'agent_id': tfds.features.Text(),
     }
-    writing.write_episodes(
+    saving.write_episodes(
         episodes,
         directory,
         name=name,

@@ -15,7 +15,7 @@ import rlds2reverb
 from rlds2reverb import random_access
 from rlds2reverb import transforms
 from rlds2reverb import windows
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.random_access import building
@@ -197,7 +197,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     shutil.copytree(self.directory, directory)
     one, other, *_ = sorted(pathlib.Path(directory).glob('*tfrecord*'))
     content = bytearray(other.read_bytes())
-    begin = 16 + record_places.read_lengths(os.fspath(other), 1)[0]
+    begin = 16 + record_files.read_lengths(os.fspath(other), 1)[0]
     content[begin + 500] ^= 1
     other.write_bytes(content)
     with self.assertRaisesRegex(

@@ -10,7 +10,7 @@ import pytest
 from reverb.cc import schema_pb2
 import tensorflow as tf
 
-from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
@@ -163,7 +163,7 @@ class LayoutTest(parameterized.TestCase):
   def test_what_keys_depend_on(self):
     # Data that was written before must have the same keys of items.
     def key(position, *of):
-      content = json.dumps([identity_lib.fingerprint('data', None), *of])
+      content = json.dumps([fingerprints.fingerprint('data', None), *of])
       digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
       base = (
           int.from_bytes(digest, 'little') + (position + 1) * random_lib.GOLDEN

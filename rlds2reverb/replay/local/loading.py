@@ -14,8 +14,7 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import identity as identity_lib
-from rlds2reverb.datasets import pipelines
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import frames as frames_lib
@@ -157,12 +156,12 @@ def load_frames(
   if directory is None:
     return _write(source, None, None)
   directory = files.expand_local(directory, _FOLDER)
-  made_from, problem = pipelines.fingerprint(data)
+  made_from, problem = fingerprints.fingerprint_pipeline(data)
   if made_from is not None:
     rules = source.options.rules
     settings = {'policy_info_fn': source.options.policy_info_fn, 'rules': rules}
     try:
-      made_from = identity_lib.fingerprint(
+      made_from = fingerprints.fingerprint(
           str(data.element_spec), made_from, items, settings
       )
     except ValueError as e:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
-from rlds2reverb.datasets import identity as identity_lib
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.store import rows as rows_lib
@@ -103,7 +103,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self.listener: Optional[sum_tree.Prioritized] = None
     self.lock = threading.RLock()
     segments = [batch_size] if batch_size > 1 else []
-    self.fingerprint = identity_lib.fingerprint(
+    self.fingerprint = fingerprints.fingerprint(
         repr(spec), capacity, windows, *segments
     )
     # The first rows of each segment are repeated at its end, so that every item

@@ -1,5 +1,6 @@
 """Tests of the hashes of pipelines."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import pipelines
 from rlds2reverb.fields import mapping as mapping_lib
 from rlds2reverb.fields import step_mapping
 from rlds2reverb.transforms import applying
@@ -124,11 +125,11 @@ _DIFFERENT = (
 
 
 def _fingerprints():
-  return [pipelines.fingerprint(make())[0] for make in _DIFFERENT]
+  return [fingerprints.fingerprint_pipeline(make())[0] for make in _DIFFERENT]
 
 
 # Not a tf.test.TestCase, which sets the seed that a shuffle has by default.
-class FingerprintTest(parameterized.TestCase):
+class PipelinesTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -139,9 +140,9 @@ class FingerprintTest(parameterized.TestCase):
   def test_the_same_in_another_process_and_different_otherwise(self):
     # They are built in another order, so names of nodes and functions differ.
     program = (
-        'from tests.datasets import pipelines_test\n'
-        'pipelines_test._DIFFERENT = pipelines_test._DIFFERENT[::-1]\n'
-        'print(*pipelines_test._fingerprints())\n'
+        'from tests.datasets import fingerprints_test\n'
+        'fingerprints_test._DIFFERENT = fingerprints_test._DIFFERENT[::-1]\n'
+        'print(*fingerprints_test._fingerprints())\n'
     )
     other = subprocess.Popen(
         [sys.executable, '-c', program],
@@ -181,20 +182,97 @@ class FingerprintTest(parameterized.TestCase):
       ),
   )
   def test_what_cannot_be_known(self, make, problem):
-    pipeline, found = pipelines.fingerprint(make())
+    pipeline, found = fingerprints.fingerprint_pipeline(make())
     self.assertIsNone(pipeline)
     self.assertIn(problem, found)
 
   def test_files_that_change(self):
     directory = os.path.join(self.create_tempdir().full_path, 'walker')
     shutil.copytree(_WALKER, directory)
-    before = pipelines.fingerprint(loading.load_episodes(directory))
+    before = fingerprints.fingerprint_pipeline(loading.load_episodes(directory))
     shard = os.path.join(directory, 'walker-train.tfrecord-00000')
     stat = os.stat(shard)
     os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     self.assertNotEqual(
-        pipelines.fingerprint(loading.load_episodes(directory)), before
+        fingerprints.fingerprint_pipeline(loading.load_episodes(directory)),
+        before,
     )
+
+
+@dataclasses.dataclass(eq=False)
+class _Values(fingerprints.ByValue):
+  value: object
+
+
+class ValuesTest(absltest.TestCase):
+
+  def test_equal_where_the_content_is(self):
+    def make():
+      return (
+          'train',
+          {'b': 1, 'a': [None, True]},
+          np.array([1.5, 2]),
+          applying.Compose([fields.ClipField('action', np.zeros(2), 1)]),
+      )
+
+    self.assertEqual(
+        fingerprints.fingerprint(*make()), fingerprints.fingerprint(*make())
+    )
+
+  def test_different_otherwise(self):
+    values = [
+        1,
+        '1',
+        True,
+        None,
+        [1],
+        [[1]],
+        {'a': 1},
+        {'a': 2},
+        np.array([1]),
+        np.array([1.0]),
+        np.dtype(np.float32),
+        normalization.ScaleReward(1.0),
+        normalization.ScaleReward(2.0),
+        normalization.ScaleReward(1.0, 2.0),
+        fields.ClipField('action', np.zeros(2)),
+        fields.ClipField('action', np.ones(2)),
+    ]
+    prints = [fingerprints.fingerprint(value) for value in values]
+    self.assertLen(set(prints), len(values))
+
+  def test_a_function_has_none(self):
+    with self.assertRaisesRegex(ValueError, 'Name it by a string'):
+      fingerprints.fingerprint([lambda: 1])
+
+  def test_the_hash_stays(self):
+    # Keys on servers and files on disk are made of it.
+    self.assertEqual(fingerprints.fingerprint('a', 1), '2657442bb4a48d62')
+    self.assertEqual(fingerprints.fingerprint(), '4f53cda18c2baa0c')
+
+
+class ByValueTest(absltest.TestCase):
+
+  def test_equal(self):
+    for one, other in (
+        ([1, 2], np.array([1.0, 2.0])),
+        ((1, [2]), [1, (2,)]),
+        ({'a': np.zeros(2)}, {'a': [0, 0]}),
+        (np.nan, float('nan')),
+        (np.float32(0.5), 0.5),
+    ):
+      self.assertEqual(_Values(one), _Values(other))
+      self.assertEqual(hash(_Values(one)), hash(_Values(other)))
+
+  def test_not_equal(self):
+    for one, other in (
+        ([1, 2], [2, 1]),
+        ({'a': 1}, {'b': 1}),
+        (np.zeros(2), np.zeros(3)),
+        (None, 0),
+    ):
+      self.assertNotEqual(_Values(one), _Values(other))
+    self.assertNotEqual(_Values(1), 1)
 
 
 if __name__ == '__main__':

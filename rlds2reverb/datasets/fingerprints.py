@@ -1,26 +1,25 @@
-"""Hashes that tell one `tf.data` pipeline from another.
+"""Fingerprints of values and of `tf.data` pipelines, to tell them apart.
 
-The graph of a data set describes how its elements are made: the files that are
-read, the functions that are applied, and every constant in them. The names in a
-graph contain counters, which differ from one program to another. So the hash of
-a pipeline covers the operations of its nodes and the sources of their inputs,
-without the names.
+`fingerprint` hashes values, such as transforms. `fingerprint_pipeline` hashes
+the graph of a data set, which has all files that are read, the functions that
+are applied, and every constant in them. The names in a graph contain counters,
+which differ from one program to another, so the hash covers the operations of
+nodes and the sources of their inputs, without the names.
 """
 
 import contextlib
+import dataclasses
 import graphlib
 import hashlib
 import itertools
+import json
 import os
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
+import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import array_record_reading
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import record_parsing
-from rlds2reverb.datasets import record_places
-from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import tf_private
 
 _IGNORE = 1  # A value of `external_state_policy`.
@@ -49,13 +48,9 @@ _PURE = (
     'While',
 )
 
-# The names of Python functions whose results depend on inputs and files alone.
-_PURE_FUNCTIONS = (
-    array_record_reading.READ_RECORDS,
-    episode_dataset.MAP_ERROR,
-    record_parsing.FIND_FAULT,
-    record_places.CHECK_LENGTHS,
-)
+# Operations that call Python have this prefix if their results depend on inputs
+# and files alone.
+_PURE_PREFIX = 'rlds2reverb_'
 
 # The position of the first of the two seeds among a node's inputs. If both
 # seeds are 0, none was given, and a new one is drawn each time.
@@ -69,13 +64,84 @@ _SEED_INPUTS = {
 }
 
 
-def fingerprint(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
+class ByValue:
+  """A base for dataclasses that are equal if their values are equal.
+
+  Declare them with `eq=False`: the comparison that a dataclass generates fails
+  on arrays, and its hash fails on lists and dicts, too. Here lists, tuples and
+  arrays with the same numbers are equal, and NaN equals NaN.
+  """
+
+  def __eq__(self, other: Any) -> bool:
+    if type(self) is not type(other):
+      return NotImplemented
+    return _comparable(vars(self)) == _comparable(vars(other))
+
+  def __hash__(self) -> int:
+    return hash((type(self), _comparable(vars(self))))
+
+
+def fingerprint(*identity: Any) -> str:
+  """Returns a hash of values: 16 hexadecimal digits.
+
+  Args:
+    *identity: strings, numbers, bools, None, numpy arrays, dtypes, the
+      transforms and mappings of this package and other dataclasses; and dicts,
+      lists and tuples of them.
+
+  Raises:
+    ValueError: on anything else, for example on a function, because a function
+      may change without notice.
+  """
+  text = json.dumps([_to_json(value) for value in identity], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _comparable(value: Any) -> Any:
+  """Returns `value` in a form that can be compared and hashed."""
+  if isinstance(value, (np.ndarray, np.generic)):
+    value = value.tolist()
+  if isinstance(value, Mapping):
+    return frozenset((key, _comparable(item)) for key, item in value.items())
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_comparable, value))
+  return 'NaN' if isinstance(value, float) and np.isnan(value) else value
+
+
+def _to_json(value: Any) -> Any:
+  """Returns `value` as JSON values, which keep its type."""
+  if value is None or isinstance(value, (bool, int, float, str)):
+    return value
+  if isinstance(value, (np.ndarray, np.generic)):
+    return ['array', value.dtype.name, value.tolist()]
+  if isinstance(value, np.dtype):
+    return ['dtype', value.name]
+  if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    return [
+        type(value).__qualname__,
+        {
+            field.name: _to_json(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        },
+    ]
+  if isinstance(value, Mapping):
+    items = [[_to_json(key), _to_json(item)] for key, item in value.items()]
+    return ['dict', sorted(items, key=json.dumps)]
+  if isinstance(value, (list, tuple)):
+    return ['list', [_to_json(item) for item in value]]
+  raise ValueError(
+      f'{value!r} has no identity that can be hashed. Name it by a string that'
+      ' changes when its behavior changes.'
+  )
+
+
+def fingerprint_pipeline(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
   """Returns a hash of a data set's pipeline and of the files that it reads.
 
-  The hash stays the same when the same pipeline is built again, in this process
-  or another, from the same files. The size and time of modification of files
-  count. A pipeline with another constant, function, option or order of
-  maps has another hash.
+  The hash is the same if the same pipeline is built again, in this process or
+  another, from the same files. It includes the sizes and modification times of
+  the files. A pipeline with another constant, function, option or order of maps
+  has another hash.
 
   Args:
     dataset: any data set.
@@ -136,12 +202,12 @@ def _tensor_bytes(dataset) -> int:
   # TensorFlow has no public way to find this before the tensors are copied.
   num_bytes = 0
   sources = [dataset]
-  seen = set()
+  visited = set()
   while sources:
     source = sources.pop()
-    if id(source) in seen:
+    if id(source) in visited:
       continue
-    seen.add(id(source))
+    visited.add(id(source))
     sources += tf_private.inputs_of(source)
     for leaf in tf.nest.flatten(tf_private.tensors_of(source)):
       if isinstance(leaf, tf.Tensor) and leaf.dtype not in _WITHOUT_BYTES:
@@ -161,7 +227,7 @@ def _find_state(graph) -> str:
   for node in graph.node:
     inputs = [constants.get(name) for name in node.input]
     if node.op not in _OWN_RESOURCES and any(
-        one is not None and _is_resource(one) for one in inputs
+        tensor is not None and _is_resource(tensor) for tensor in inputs
     ):
       return f'{node.op} has a resource whose content is not known'
     if node.op in _SEED_INPUTS:
@@ -197,34 +263,35 @@ class _Hasher:
     self._hashes = {}
 
   def results(
-      self, nodes: Iterable[Any], known: Dict[str, bytes], wanted: List[str]
+      self,
+      nodes: Iterable[Any],
+      arguments: Dict[str, bytes],
+      outputs: List[str],
   ) -> bytes:
     """Returns the hash of some outputs of nodes.
 
     Args:
       nodes: the nodes of a graph or function.
-      known: the hashes of a function's arguments, by their names.
-      wanted: the outputs, as nodes name their inputs: `node:0` or `^node`.
+      arguments: the hashes of a function's arguments, by their names.
+      outputs: the outputs, as nodes name their inputs: `node:0` or `^node`.
     """
     nodes = {node.name: node for node in nodes}
     inputs = {
         name: [_node_name(reference) for reference in node.input]
         for name, node in nodes.items()
     }
-    hashes = dict(known)
+    hashes = dict(arguments)
     for name in graphlib.TopologicalSorter(inputs).static_order():
       if name not in hashes:
         hashes[name] = self._node(nodes[name], hashes)
-    return _digest(*_references(wanted, hashes))
+    return _digest(*_references(outputs, hashes))
 
   def _node(self, node, hashes) -> bytes:
     parts = [self._function(node.op)]
     for key in sorted(node.attr):
       # Attributes whose names begin with _ are hints; the metadata is a name.
       # The token of a Python function is a number that differs each time.
-      is_token = key == 'token' and any(
-          name in node.name for name in _PURE_FUNCTIONS
-      )
+      is_token = key == 'token' and _PURE_PREFIX in node.name
       if not (key.startswith('_') or key == 'metadata' or is_token):
         parts += [key.encode(), self._attribute(node.attr[key])]
     return _digest(*parts, *_references(node.input, hashes))
@@ -232,7 +299,7 @@ class _Hasher:
   def _attribute(self, value) -> bytes:
     functions = [value.func] if value.HasField('func') else value.list.func
     if functions:
-      return _digest(*(self._function(one.name) for one in functions))
+      return _digest(*(self._function(body.name) for body in functions))
     if _is_resource(value.tensor):
       return b''  # This attribute has a name with a counter.
     return value.SerializeToString(deterministic=True)
@@ -247,20 +314,22 @@ class _Hasher:
           argument.name: f'argument {index}'.encode()
           for index, argument in enumerate(function.signature.input_arg)
       }
-      wanted = [function.ret[one.name] for one in function.signature.output_arg]
-      wanted += [f'^{node}' for node in function.control_ret.values()]
-      self._hashes[name] = self.results(function.node_def, arguments, wanted)
+      outputs = [
+          function.ret[output.name] for output in function.signature.output_arg
+      ]
+      outputs += [f'^{node}' for node in function.control_ret.values()]
+      self._hashes[name] = self.results(function.node_def, arguments, outputs)
     return self._hashes[name]
 
 
 def _references(references, hashes) -> List[bytes]:
-  """Returns hashes of inputs; control inputs come sorted."""
-  outputs = [one for one in references if not one.startswith('^')]
-  waited_for = [one for one in references if one.startswith('^')]
+  """Returns hashes of inputs; the hashes of control inputs are sorted."""
+  inputs = [name for name in references if not name.startswith('^')]
+  control_inputs = [name for name in references if name.startswith('^')]
   return [
-      _digest(hashes[_node_name(one)], one.partition(':')[2].encode())
-      for one in outputs
-  ] + sorted(_digest(b'^', hashes[_node_name(one)]) for one in waited_for)
+      _digest(hashes[_node_name(name)], name.partition(':')[2].encode())
+      for name in inputs
+  ] + sorted(_digest(b'^', hashes[_node_name(name)]) for name in control_inputs)
 
 
 def _node_name(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""Tests of finding the records of TFRecord files, and their order."""
+"""Tests of the lengths and the order of records in files."""
 
 import json
 import os
@@ -7,10 +7,11 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import record_places
+from rlds2reverb.datasets import record_files
+from rlds2reverb.datasets import records
 
 
-class RecordPlacesTest(tf.test.TestCase):
+class RecordFilesTest(tf.test.TestCase):
 
   def _write(self, sizes):
     path = os.path.join(self.create_tempdir().full_path, 'file')
@@ -31,13 +32,13 @@ class RecordPlacesTest(tf.test.TestCase):
     ):
       os.truncate(path, size)
       for stop in 9, 2:
-        found = record_places.read_lengths(path, stop)
+        found = record_files.read_lengths(path, stop)
         self.assertAllEqual(found, np.array(expected[:stop], np.int64))
     path = self._write([3, 5, 7])
     with open(path, 'r+b') as f:
       f.seek(19)
       f.write(b'\xff' * 8)
-    self.assertAllEqual(record_places.read_lengths(path, 9), [3])
+    self.assertAllEqual(record_files.read_lengths(path, 9), [3])
 
   def test_the_order_is_that_of_tensorflow(self):
     rng = np.random.default_rng(0)
@@ -47,7 +48,7 @@ class RecordPlacesTest(tf.test.TestCase):
       starts = np.cumsum(counts) - counts
       files = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
       order = files.interleave(tf.data.Dataset.range, cycle, block)
-      part, found = record_places.Order(
+      part, found = records.Order(
           [('', 0, count) for count in counts.tolist()], cycle, block
       ).find()
       self.assertEqual(found.tolist(), list(order.as_numpy_iterator()))
@@ -56,13 +57,13 @@ class RecordPlacesTest(tf.test.TestCase):
       )
 
   def test_places_in_words_are_found_once_for_many_records(self):
-    order = record_places.Order([('a', 5, 3), ('b', 0, 2)], 2, 1)
-    find = record_places.Order.find
+    order = records.Order([('a', 5, 3), ('b', 0, 2)], 2, 1)
+    find = records.Order.find
     with mock.patch.object(
-        record_places.Order, 'find', autospec=True, side_effect=find
+        records.Order, 'find', autospec=True, side_effect=find
     ) as find:
       found = [
-          record_places.describe(json.dumps(order).encode(), index)
+          records.describe(json.dumps(order).encode(), index)
           for index in range(5)
       ]
     places = [(5, 'a'), (0, 'b'), (6, 'a'), (1, 'b'), (7, 'a')]
