@@ -2,6 +2,8 @@
 # Analyzes all targets with Bazel, runs three tests and the main job.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Bazel runs the python3 on the PATH.
+. scripts/environment.sh
 trap 'bazel shutdown' EXIT
 bazel build --nobuild //...
 # pytest runs all test files. Three show that they run under Bazel as well.
