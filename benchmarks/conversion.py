@@ -1,9 +1,9 @@
-"""Reading and converting RLDS steps, beside TF-Agents, RLDS and reading alone.
+"""Compares reading and converting RLDS steps with TF-Agents and RLDS.
 
     python -m benchmarks.conversion
 
-Read the ratios: the cases of a table are run in turn, on the same data. A pass
-over few steps shows what the start of a pipeline takes.
+Compare the ratios: the cases of a table alternate, on the same data. A pass
+over few steps shows the startup time of a pipeline.
 """
 
 from absl import app
@@ -31,7 +31,7 @@ _SHORT_EPISODES = flags.DEFINE_integer(
 _STARTS = flags.DEFINE_list(
     'starts',
     ['1000', '3000', '10000', '100000'],
-    'Steps of a pass; each builds its pipeline anew.',
+    'Steps of a pass; each pass builds its own pipeline.',
 )
 _PEAK = flags.DEFINE_integer(
     'peak', 0, 'Only converts so many steps, and prints the peak memory.'

@@ -28,7 +28,7 @@ _NUM_FILES = 4
 
 
 def count_episodes(num_steps: int) -> int:
-  """Returns the number of whole episodes that have at least `num_steps`."""
+  """Returns the number of complete episodes with at least `num_steps`."""
   return math.ceil(num_steps / EPISODE_LENGTH.value)
 
 
@@ -41,8 +41,8 @@ def temporary_episodes(
   A few episodes are encoded, and their bytes written again and again.
 
   Args:
-    num_steps: how many steps; rounded up to whole episodes.
-    images: whether observations are PNG images, and not vectors.
+    num_steps: the number of steps, rounded up to complete episodes.
+    images: whether observations are PNG images instead of vectors.
     length: how many steps an episode has; `--episode_length` if 0.
 
   Yields:
@@ -143,9 +143,9 @@ def reading(dataset: tf.data.Dataset, rows: int) -> Callable[[], None]:
     )
 
   def read():
-    found = int(count_rows())
-    if found != rows:
-      raise RuntimeError(f'Expected {rows} rows, but got {found}.')
+    num_rows = int(count_rows())
+    if num_rows != rows:
+      raise RuntimeError(f'Expected {rows} rows, but got {num_rows}.')
 
   return read
 

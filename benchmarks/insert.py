@@ -1,11 +1,11 @@
-"""Filling Reverb tables, beside TF-Agents and beside the server alone.
+"""Compares filling Reverb tables with TF-Agents and with the server alone.
 
     python -m benchmarks.insert
 
-Each run has a server of its own, and is over when that has confirmed the last
-item. The limit is a server that is sent requests that were made before. Then
-come the first push of a process, what memory a server has for an item, and what
-it wins that the bytes of items are laid out by NumPy.
+Each run starts its own server, and ends when the server has confirmed the last
+item. The limit sends requests that were serialized in advance. The benchmark
+then measures the first push of a process, the memory of a server per item, and
+the speedup from serializing items with NumPy.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _time(insert, episodes, steps) -> float:
 
 
 def _sending(episodes):
-  """Returns what sends requests that are made here: the limit."""
+  """Returns a function that sends serialized requests: the limit."""
   source = frames_lib.make_frame_source(episodes, _ITEMS)
   layout = layout_lib.Layout(source)
   batches = list(layout.batches())
@@ -129,7 +129,7 @@ def _compare(folder: str, steps: int) -> None:
   stacked = take(data.read_stacked(folder), steps)
   nested = take(data.read_nested(folder), few)
   ours, theirs = _PUSHES.values()
-  limit, beside = 'server alone', 'TF-Agents'
+  limit, reference_name = 'server alone', 'TF-Agents'
 
   def case(name, insert, count=steps, episodes=stacked):
     return timing.Case(
@@ -143,12 +143,17 @@ def _compare(folder: str, steps: int) -> None:
       [
           case(limit, _sending(stacked)),
           case('push_rlds_to_reverb', functools.partial(_push, ours, stacked)),
-          case(beside, functools.partial(_push, theirs, nested), few, nested),
+          case(
+              reference_name,
+              functools.partial(_push, theirs, nested),
+              few,
+              nested,
+          ),
           timing.Case(
               'write_reverb_checkpoint', steps, _checkpointing(stacked), limit
           ),
       ],
-      [(beside, beside)],
+      [(reference_name, reference_name)],
   )
 
 
@@ -247,12 +252,13 @@ def _print_memory(folder: str, steps: int) -> None:
     resident = lambda: int(status.read_text().split()[1]) * os.sysconf(
         'SC_PAGE_SIZE'
     )
-    before = resident()
+    resident_at_start = resident()
     _push(_PUSHES['rlds2reverb'], episodes, client, method=method)
     items = client.server_info()[_TABLE].current_size
     print(
-        f'Filled by {method}: {(resident() - before) / items:,.0f} bytes an'
-        ' item in the server'
+        f'Filled by {method}:'
+        f' {(resident() - resident_at_start) / items:,.0f} bytes an item in the'
+        ' server'
     )
     ours.send(None)
     process.join()

@@ -1,10 +1,10 @@
-"""Conversion jobs with one and two workers, beside calling the library.
+"""Compares conversion jobs with one and two workers with the library.
 
     python -m benchmarks.jobs
 
-Every job writes a Reverb checkpoint. Its rate is that of the whole program: the
-imports, the plan, the tasks, joining their output, and the summary. So is that
-of the library, which is called by a program of its own.
+Every job writes a Reverb checkpoint. Its rate includes all of the program: the
+imports, the plan, the tasks, joining their output, and the summary. The rate of
+the library is measured in the same way, with a program that calls it.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Batches of robot data with images, beside Octo's and OpenVLA's loaders.
+"""Compares batches of robot data with Octo's and OpenVLA's loaders.
 
     python -m benchmarks.robot_batches --peers=FOLDER
 
-FOLDER has checkouts of octo, openvla and dlimp; without it they are left out.
+FOLDER has checkouts of octo, openvla and dlimp; without it they are skipped.
 Two data sets of two cameras with 256x256 JPEGs are mixed; a batch has 64 items
 of 2 frames and 4 actions, resized to 224x224 by two threads. The limit is to
-decode and resize as many images. Each case has a process of its own, so that
-its memory is shown, too. An index is built beside reading the records alone.
+decode and resize as many images. Each case runs in a separate process, so that
+its memory can be measured. Building an index is compared with reading records.
 """
 
 from concurrent import futures
@@ -115,15 +115,15 @@ def _index():
       shutil.rmtree(folder, ignore_errors=True)
       random_access.build_index(_data_of(source), folder)
 
-  found = {}
+  speeds = {}
   for _ in range(2):  # The first time files come from the disk.
     for name, case in {'records': read, 'index': build}.items():
       begin = time.process_time()
       case()
-      found[f'{name} MB/CPU s'] = (
+      speeds[f'{name} MB/CPU s'] = (
           num_bytes / (time.process_time() - begin) / 1e6
       )
-  return found
+  return speeds
 
 
 def _random_access():
@@ -143,7 +143,7 @@ def _random_access():
   return batches.iterate(num_threads=_THREADS)
 
 
-def _peer(module, horizon, own=()):
+def _peer(module, horizon, source_options=()):
   """Returns an iterator of a peer's batches, made by its own functions."""
   dataset = module.make_interleaved_dataset(
       [
@@ -151,7 +151,7 @@ def _peer(module, horizon, own=()):
               'name': source,
               'data_dir': _FOLDER.value,
               'image_obs_keys': {camera: camera for camera in _CAMERAS},
-              **dict(own),
+              **dict(source_options),
           }
           for source in _SOURCES
       ],
@@ -251,10 +251,10 @@ def main(_) -> None:
   else:
     with tempfile.TemporaryDirectory() as folder:
       for case in ('write', 'index', *cases):
-        own = [f'--case={case}', f'--folder={folder}', *sys.argv[1:]]
-        found = json.loads(timing.run_alone('robot_batches', *own))
+        arguments = [f'--case={case}', f'--folder={folder}', *sys.argv[1:]]
+        results = json.loads(timing.run_alone('robot_batches', *arguments))
         values = ''.join(
-            f'{value:10,.2f} {key}' for key, value in found.items()
+            f'{value:10,.2f} {key}' for key, value in results.items()
         )
         print(f'{case:16}{values}', flush=True)
 

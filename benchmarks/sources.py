@@ -1,4 +1,4 @@
-"""Reading robomimic and LeRobot data, beside the libraries of the formats.
+"""Compares reading robomimic and LeRobot data with the formats' libraries.
 
     python -m benchmarks.sources
 
@@ -53,9 +53,9 @@ def _write_robomimic(folder, num_episodes):
 
 
 def _read_hdf5(folder):
-  def read(_, one):
-    if isinstance(one, h5py.Dataset):
-      one[()]  # pylint: disable=pointless-statement
+  def read(_, node):
+    if isinstance(node, h5py.Dataset):
+      node[()]  # pylint: disable=pointless-statement
 
   with h5py.File(os.path.join(folder, 'demo.hdf5'), 'r') as file:
     file.visititems(read)
@@ -68,7 +68,7 @@ def _write_lerobot(folder, num_episodes):
   for parts in ('meta/episodes', 'data', f'videos/{camera}'):
     os.makedirs(path(parts, 'chunk-000'))
   index = np.arange(num_episodes)
-  episodes = [_arrays(one) for one in index]
+  episodes = [_arrays(episode) for episode in index]
   rows = lambda column: pa.FixedSizeListArray.from_arrays(
       pa.array(column.ravel()), column.shape[1]
   )

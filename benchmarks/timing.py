@@ -17,8 +17,8 @@ REPEATS = flags.DEFINE_integer(
 CPU = flags.DEFINE_boolean(
     'cpu',
     False,
-    'Measures the CPU time of this process, for a machine that does other work.'
-    ' What two threads do at once counts twice.',
+    'Measures the CPU time of this process, for a machine that is shared with'
+    ' other work. The time of parallel threads is added.',
 )
 
 
@@ -27,12 +27,11 @@ class Case:
   """Something to time.
 
   Attributes:
-    name: what the table calls it.
-    steps: how many steps one run goes through.
-    run: does one run. Returns the seconds it took, or None where all of it is
-      to be timed.
-    limit: the name of the case that does only what cannot be left out, such as
-      reading the same source; None for none.
+    name: the name in the table.
+    steps: the number of steps of one run.
+    run: performs one run. Returns its seconds, or None to time the entire call.
+    limit: the name of a case that does only the necessary work, such as reading
+      the same source; None if there is no limit.
   """
 
   name: str
@@ -44,21 +43,21 @@ class Case:
 def compare(
     cases: Sequence[Case], references: Sequence[tuple[str, str]] = ()
 ) -> dict[str, float]:
-  """Runs the cases in turn, again and again, and prints a row for each.
+  """Runs all cases repeatedly, in turn, and prints a row for each.
 
-  A first run of each does not count: in it graphs are traced, and files come
-  into the page cache. Then all cases share the noise of the machine.
+  The first run of each case is a warmup, which traces graphs and fills the page
+  cache. The cases alternate, so that the noise of the machine affects all.
 
   Args:
     cases: the cases.
     references: pairs of a column's heading and the name of a case; the column
-      has each case's speed over that of this case.
+      has the speed of each case relative to the named case.
 
   Returns:
     The median steps a second of each case, by its name.
   """
   clock = time.process_time if CPU.value else time.perf_counter
-  found = {case.name: [] for case in cases}
+  samples = {case.name: [] for case in cases}
   for repeat in range(REPEATS.value + 1):
     for case in cases:
       start = clock()
@@ -66,43 +65,44 @@ def compare(
       if seconds is None:
         seconds = clock() - start
       if repeat:
-        found[case.name].append(case.steps / seconds)
-  speeds = {name: statistics.median(values) for name, values in found.items()}
+        samples[case.name].append(case.steps / seconds)
+  speeds = {name: statistics.median(values) for name, values in samples.items()}
   headings = ['thousand steps/s', 'steps', 'median', 'slowest', 'fastest']
   rows = [
       [*headings, '/ limit', *(f'/ {heading}' for heading, _ in references)]
   ]
   for case in cases:
-    values = speeds[case.name], min(found[case.name]), max(found[case.name])
-    others = [case.limit, *(name for _, name in references)]
+    values = samples[case.name]
+    values = speeds[case.name], min(values), max(values)
+    baselines = [case.limit, *(name for _, name in references)]
     rows.append(
         [
             case.name,
             f'{case.steps:,}',
             *(f'{value / 1000:,.1f}' for value in values),
             *(
-                f'{values[0] / speeds[other]:.2f}' if other in speeds else '-'
-                for other in others
+                f'{values[0] / speeds[name]:.2f}' if name in speeds else '-'
+                for name in baselines
             ),
         ]
     )
   widths = [max(map(len, column)) for column in zip(*rows)]
-  for first, *others in rows:
-    cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+  for name, *numbers in rows:
+    cells = [name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]
     print('  '.join(cells), flush=True)
   print(flush=True)
   return speeds
 
 
-def memory_mib(what: str = 'VmHWM') -> float:
-  """Returns the peak memory of this process, or its present one (VmRSS)."""
+def memory_mib(field: str = 'VmHWM') -> float:
+  """Returns the peak memory of this process, or its current one (VmRSS)."""
   status = pathlib.Path('/proc/self/status').read_text()
   fields = dict(line.split(':', 1) for line in status.splitlines())
-  return int(fields[what].split()[0]) / 1024
+  return int(fields[field].split()[0]) / 1024
 
 
 def run_alone(module: str, *args: str) -> str:
-  """Runs a benchmark in a process of its own; returns the last line it prints.
+  """Runs a benchmark in a new process; returns the last line that it prints.
 
   Args:
     module: its name in this folder.

@@ -4,8 +4,8 @@ r"""Trains a behavioural clone of a recorded controller of CartPole.
         --directory=/tmp/cartpole
     python -m examples.behavioral_cloning /tmp/cartpole /tmp/clone
 
-The clone reaches a return of 500, the most there is; the data has 355. The same
-command goes on with an interrupted run. Arguments may follow, as in
+The clone reaches a return of 500, the maximum; the data has 355. The same
+command resumes an interrupted run. Gin bindings may follow, such as
 "train_eval.num_steps = 2000".
 """
 
@@ -41,15 +41,15 @@ def train_eval(
   """Trains, and returns the returns of the clone.
 
   Args:
-    dataset: what `load_episodes` takes.
+    dataset: the name or directory of a data set, see `load_episodes`.
     directory: the folder of the run.
-    num_steps: how many train steps are done, earlier runs included.
+    num_steps: the number of train steps, including those of earlier runs.
     environment: the id of the gym environment of the evaluation.
     layers: the units of each fully connected layer.
-    learning_rate: that of Adam.
-    batch_size: how many frames a batch has.
-    checkpoint_interval: after how many train steps a checkpoint is written.
-    num_eval_episodes: how many episodes are played at the end.
+    learning_rate: the learning rate of Adam.
+    batch_size: the number of frames of a batch.
+    checkpoint_interval: the number of train steps between checkpoints.
+    num_eval_episodes: the number of episodes of the final evaluation.
     seed: the seed of the networks, the batches and the environments.
   """
   settings = dict(locals())
@@ -95,7 +95,7 @@ def train_eval(
       train_step,
       agent,
       lambda: replay_buffer.as_dataset(batch_size, num_steps=1),
-      checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
+      checkpoint_interval=0,  # `train` also saves the replay buffer.
       summary_interval=100,
   )
   policy = training.DenormalizedPolicy(
@@ -120,11 +120,11 @@ def losses(experience, output, is_continuous):
     # The network has flattened batch and time.
     errors = tf.reshape(output, tf.shape(action)) - action
     shape = tf.concat([tf.shape(experience.step_type), [-1]], 0)
-    found = tf.reduce_mean(tf.reshape(errors**2, shape), axis=-1)
+    loss = tf.reduce_mean(tf.reshape(errors**2, shape), axis=-1)
   else:
-    found = tf.nn.sparse_softmax_cross_entropy_with_logits(action, output)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(action, output)
   # The action of an episode's last step has no meaning.
-  return tf.where(experience.is_boundary(), 0.0, found)
+  return tf.where(experience.is_boundary(), 0.0, loss)
 
 
 def main(args):

@@ -17,7 +17,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
 
   TF-Agents' own agent starts at the state zero and trains on every frame. This
   one follows R2D2 (Kapturowski et al., "Recurrent Experience Replay in
-  Distributed Reinforcement Learning", 2019). Both networks go over the whole
+  Distributed Reinforcement Learning", 2019). Both networks process the complete
   sequence, from the state that was stored with its first frame or from zeros.
   No gradient goes back into the burn-in, and its frames have no loss:
 
@@ -44,8 +44,8 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
     """Creates the agent.
 
     Args:
-      *args: those of `DqnAgent`.
-      burn_in: how many frames of a sequence only warm the state up.
+      *args: passed to `DqnAgent`.
+      burn_in: the number of frames of a sequence that only warm the state up.
       stored_state: whether sequences start at `policy_info['state']` of their
         first frame, a nest with the leaves of the network's state in their
         order; otherwise at zeros.
@@ -53,7 +53,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
         which keeps the values of actions that are not in the data below those
         that are: CQL(H) of Kumar et al., "Conservative Q-Learning for Offline
         Reinforcement Learning" (2020).
-      **kwargs: those of `DqnAgent`.
+      **kwargs: passed to `DqnAgent`.
 
     Raises:
       ValueError: if `burn_in` is negative; or if `stored_state` is set, and the
@@ -94,18 +94,20 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
     target_values = self._unroll(self._target_q_network, experience, False)
     best_actions = tf.argmax(values[:, 1:], axis=-1, output_type=tf.int32)
     frames = tf.nest.map_structure(lambda leaf: leaf[:, :-1], experience)
-    taken = common.index_with_actions(
+    action_values = common.index_with_actions(
         values[:, :-1], tf.cast(frames.action, tf.int32)
     )
     losses, errors = self._td_loss(
-        taken,
+        action_values,
         common.index_with_actions(target_values[:, 1:], best_actions),
         self._reward_scale_factor * frames.reward,
         self._gamma * frames.discount,
     )
     mask = self._mask(frames)
     losses, errors = mask * losses, mask * errors
-    conservative = mask * (tf.reduce_logsumexp(values[:, :-1], -1) - taken)
+    conservative = mask * (
+        tf.reduce_logsumexp(values[:, :-1], -1) - action_values
+    )
     aggregated = common.aggregate_losses(
         per_example_loss=losses + self._cql_alpha * conservative,
         sample_weight=weights,

@@ -5,8 +5,8 @@ r"""Trains CQL-SAC on recorded swing-ups of a pendulum.
     python -m examples.cql_sac /tmp/pendulum /tmp/run
 
 The agent reaches a return of about -160; the data has -561, and the controller
-that swung up -154. The same command goes on with an interrupted run. Arguments
-may follow, as in "train_eval.num_steps = 9000". After Kumar et al.,
+that swung up -154. The same command resumes an interrupted run. Gin bindings
+may follow, such as "train_eval.num_steps = 9000". After Kumar et al.,
 "Conservative Q-Learning for Offline Reinforcement Learning" (2020).
 """
 
@@ -48,13 +48,13 @@ def train_eval(
   """Trains, and returns the returns of the policy.
 
   Args:
-    dataset: what `load_episodes` takes.
+    dataset: the name or directory of a data set, see `load_episodes`.
     directory: the folder of the run.
-    num_steps: how many train steps are done, earlier runs included.
+    num_steps: the number of train steps, including those of earlier runs.
     environment: the id of the gym environment of the evaluation.
     layers: the units of each fully connected layer.
-    learning_rate: that of the actor's and of the critics' Adam.
-    alpha_learning_rate: that of the entropy weight's Adam.
+    learning_rate: the learning rate of the actor and of the critics (Adam).
+    alpha_learning_rate: the learning rate of the entropy weight (Adam).
     cql_alpha: the weight of the conservative loss: the smaller, the better the
       data covers the actions.
     num_cql_samples: how many actions of the policy, and how many random ones,
@@ -62,9 +62,9 @@ def train_eval(
     gamma: the discount factor, by which the data's discounts are multiplied.
     reward_scale: the factor by which rewards are multiplied.
     target_update_tau: the part of the critics in each update of their targets.
-    batch_size: how many transitions a batch has.
-    checkpoint_interval: after how many train steps a checkpoint is written.
-    num_eval_episodes: how many episodes are played at the end.
+    batch_size: the number of transitions of a batch.
+    checkpoint_interval: the number of train steps between checkpoints.
+    num_eval_episodes: the number of episodes of the final evaluation.
     seed: the seed of the networks, the batches and the environments.
   """
   settings = dict(locals())
@@ -81,7 +81,7 @@ def train_eval(
       normalization.apply(episodes),
       rlds2reverb.Windows(2),
       options=rlds2reverb.ConversionOptions(
-          # Learners leave out the frame of an episode's last step.
+          # Learners skip the frame of the last step of an episode.
           rlds2reverb.ConversionRules(terminal_discount='transition')
       ),
       seed=seed,
@@ -122,7 +122,7 @@ def train_eval(
       train_step,
       agent,
       lambda: replay_buffer.as_dataset(batch_size, num_steps=2),
-      checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
+      checkpoint_interval=0,  # `train` also saves the replay buffer.
       summary_interval=100,
   )
   policy = training.DenormalizedPolicy(

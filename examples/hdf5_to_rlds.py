@@ -1,4 +1,4 @@
-"""Makes an RLDS data set on disk of an HDF5 file with flat arrays, as D4RL's.
+"""Converts an HDF5 file of flat arrays, as in D4RL, to an RLDS data set.
 
     python -m examples.hdf5_to_rlds
 
@@ -33,11 +33,11 @@ def main() -> None:
     episodes = formats.load(path)
     saved = datasets.save_episodes(episodes, os.path.join(directory, 'rlds'))
 
-    # TFDS reads it, too.
-    found = [episode['steps'] for episode in datasets.load_episodes(saved)]
-    lengths = ' and '.join(str(len(steps['reward'])) for steps in found)
-    terminal = ' and '.join(str(bool(s['is_terminal'][-1])) for s in found)
-    print(f'{len(found)} episodes with {lengths} steps; terminal: {terminal}')
+    # TFDS can read the data set, too.
+    loaded = [episode['steps'] for episode in datasets.load_episodes(saved)]
+    lengths = ' and '.join(str(len(steps['reward'])) for steps in loaded)
+    terminal = ' and '.join(str(bool(s['is_terminal'][-1])) for s in loaded)
+    print(f'{len(loaded)} episodes with {lengths} steps; terminal: {terminal}')
 
 
 if __name__ == '__main__':

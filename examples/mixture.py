@@ -2,9 +2,9 @@
 
     python -m examples.mixture
 
-It prints which of them has a field, and the share of human episodes:
+It prints the data sets that have a field, and the share of human episodes:
 
-    observation/camera is there in: human
+    observation/camera exists in: human
     human 0.8
 """
 
@@ -37,11 +37,11 @@ def main() -> None:
       weights={'robot': 1, 'human': 4},
       seed=0,
   ).take(300)
-  source, mask = zip(*((one.source.numpy(), one.mask) for one in mixed))
+  source, mask = zip(*((e.source.numpy(), e.mask) for e in mixed))
   names = np.array(['robot', 'human'])
   [field] = mask[0]
-  there = {names[at] for at, m in zip(source, mask) if m[field]}
-  print(f'{field.split("steps/")[-1]} is there in: {", ".join(there)}')
+  owners = {names[index] for index, m in zip(source, mask) if m[field]}
+  print(f'{field.split("steps/")[-1]} exists in: {", ".join(owners)}')
   print(f'human {np.mean(names[list(source)] == "human"):.1f}')
 
 

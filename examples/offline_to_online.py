@@ -1,4 +1,4 @@
-"""Mixes recorded episodes half and half with what an agent does, as RLPD.
+"""Mixes recorded and online experience half and half, as in RLPD.
 
     python -m examples.offline_to_online
 
@@ -30,17 +30,17 @@ def main() -> None:
       environment.time_step_spec(), environment.action_spec()
   )
   # Empty at first; the oldest frames make room for the newest.
-  own = local.AppendableReplayBuffer(policy.trajectory_spec, capacity=1000)
+  online = local.AppendableReplayBuffer(policy.trajectory_spec, capacity=1000)
   driver = dynamic_step_driver.DynamicStepDriver(
-      environment, policy, observers=[own.add_batch], num_steps=50
+      environment, policy, observers=[online.add_batch], num_steps=50
   )
   driver.run()
 
-  # The first half of each batch is recorded, the second the agent's own.
+  # The first half of each batch is recorded, the second half is online.
   batches = rlds2reverb.datasets.mix_datasets(
       {
           'recorded': recorded.as_dataset(8, num_steps=2),
-          'own': own.as_dataset(8, num_steps=2),
+          'online': online.as_dataset(8, num_steps=2),
       },
       batch_size=8,
   )

@@ -1,15 +1,15 @@
-"""Changes the steps of every episode with a transform of one's own.
+"""Changes the steps of every episode with a custom transform.
 
     python -m examples.own_transform
 
-It prints the rewards of two episodes before and after, and the last line those
-of one that a policy's environment would have given:
+It prints the rewards of two episodes before and after the transform, and in the
+last line the rewards of one episode after the inverse transform:
 
     [0.0, 0.0, 1.0, 0.0] -> [-0.25, -0.25, 0.75, -0.25]
     [0.0, 1.0, 0.0] -> [-0.25, 0.75, -0.25]
     undone: [0.0, 1.0, 0.0]
 
-One that looks at other steps is in docs/robotics.md, "Transforms of your own".
+docs/robotics.md, "Custom transforms", has a transform that uses other steps.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from rlds2reverb import transforms
 # Frozen and with eq=False, so that transforms are compared by their attributes.
 @dataclasses.dataclass(frozen=True, eq=False)
 class PayForTime(transforms.EpisodeTransform):
-  """Takes a cost from the reward of every step."""
+  """Subtracts a cost from the reward of every step."""
 
   cost: float = 0.25
 
-  # A step's result depends on that step alone, so many are done at once.
+  # The result of a step depends only on that step: `steps` may be many.
   def transform(self, steps):
     return {**steps, 'reward': steps['reward'] - self.cost}
 
@@ -46,11 +46,11 @@ def main() -> None:
       }
   )
   pay = PayForTime()
-  changed = transforms.transform_episodes(episodes, [pay])
-  for before, after in zip(episodes, changed):
-    before, after = before['steps']['reward'], after['steps']['reward']
-    print(f'{before.numpy().tolist()} -> {after.numpy().tolist()}')
-  undone = pay.invert({'reward': after})['reward']
+  transformed = transforms.transform_episodes(episodes, [pay])
+  for episode, changed in zip(episodes, transformed):
+    old, new = episode['steps']['reward'], changed['steps']['reward']
+    print(f'{old.numpy().tolist()} -> {new.numpy().tolist()}')
+  undone = pay.invert({'reward': new})['reward']
   print(f'undone: {undone.numpy().tolist()}')
 
 

@@ -2,9 +2,10 @@
 
     python -m examples.pytorch_batches /data/pendulum /data/indexes [fork]
 
-`random_access.open_batches` has made the index of the data, in that folder; see
-docs/guides/frameworks.md. In place of `fork` there may be `spawn`. It prints
-the steps and, after a restart in mid-epoch, whether the same batch comes next.
+`random_access.open_batches` builds the index of the data in the second folder;
+see docs/guides/frameworks.md. `fork` may also be `spawn`. The program prints
+the number of steps and, after a restart in mid-epoch, whether the next batch is
+the same.
 """
 
 import sys
@@ -40,7 +41,7 @@ def main(data: str, folder: str, context: str = 'fork') -> None:
   torch.manual_seed(0)
   policy = torch.nn.Linear(2 * 3, 3)
   optimizer = torch.optim.Adam(policy.parameters())
-  seen = []
+  observations = []
   for batch in load(batches, 0, 4, context):
     actions = policy(batch['observation'].flatten(1))
     error = (actions - batch['action'][:, -1, :, 0]) ** 2
@@ -48,11 +49,11 @@ def main(data: str, folder: str, context: str = 'fork') -> None:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    seen.append(batch['observation'])
+    observations.append(batch['observation'])
   print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
-  # Two batches in, another process goes on; the policy is in a checkpoint.
+  # Another process resumes after two batches; the policy is in a checkpoint.
   batch = next(iter(load(open_batches(data, folder), 2, 4, context)))
-  print('the same batch:', torch.equal(batch['observation'], seen[2]))
+  print('the same batch:', torch.equal(batch['observation'], observations[2]))
 
 
 if __name__ == '__main__':

@@ -4,9 +4,9 @@ r"""Trains a DQN with an LSTM on CartPole whose velocities are hidden.
         --config=training/position_only_cartpole_recurrent_dqn
     python -m examples.recurrent_dqn /tmp/hidden /tmp/run
 
-The agent reaches a return of 500, the most there is, and without its LSTM
+The agent reaches a return of 500, the maximum, and without its LSTM
 ("train_eval.lstm_size = None" after the command) 40; the data has 231. The same
-command goes on with an interrupted run.
+command resumes an interrupted run.
 """
 
 from absl import app
@@ -47,23 +47,23 @@ def train_eval(
   """Trains, and returns the returns of the policy.
 
   Args:
-    dataset: what `load_episodes` takes.
+    dataset: the name or directory of a data set, see `load_episodes`.
     directory: the folder of the run.
-    num_steps: how many train steps are done, earlier runs included.
+    num_steps: the number of train steps, including those of earlier runs.
     environment: the id of the gym environment of the evaluation.
     sequence_length: the number of frames of a sequence, burn-in included.
-    burn_in: how many of them only warm the state up.
+    burn_in: the number of these frames that only warm the state up.
     stored_state: whether a sequence starts at the recurrent state in the data's
       `policy_info`, or else at zeros. States of another network mean nothing.
     layers: the units of each fully connected layer below and above the LSTM.
     lstm_size: the units of the LSTM; None for an agent without a memory.
-    learning_rate: that of Adam.
+    learning_rate: the learning rate of Adam.
     gamma: the discount factor, by which the data's discounts are multiplied.
     cql_alpha: the weight of the conservative loss.
     target_update_tau: the part of the network in each update of its target.
-    batch_size: how many sequences a batch has.
-    checkpoint_interval: after how many train steps a checkpoint is written.
-    num_eval_episodes: how many episodes are played at the end.
+    batch_size: the number of sequences of a batch.
+    checkpoint_interval: the number of train steps between checkpoints.
+    num_eval_episodes: the number of episodes of the final evaluation.
     seed: the seed of the networks, the batches and the environments.
   """
   settings = dict(locals())
@@ -80,7 +80,7 @@ def train_eval(
       normalization.apply(episodes),
       rlds2reverb.Windows(sequence_length, end='pad'),
       options=rlds2reverb.ConversionOptions(
-          # Learners leave out the frame of an episode's last step.
+          # Learners skip the frame of the last step of an episode.
           rlds2reverb.ConversionRules(terminal_discount='transition'),
           fields.step_policy_info if stored_state else None,
       ),
@@ -117,7 +117,7 @@ def train_eval(
       train_step,
       agent,
       lambda: replay_buffer.as_dataset(batch_size, num_steps=sequence_length),
-      checkpoint_interval=0,  # Those of `train` hold the replay buffer, too.
+      checkpoint_interval=0,  # `train` also saves the replay buffer.
       summary_interval=100,
   )
   policy = training.DenormalizedPolicy(agent.policy, *specs, normalization)

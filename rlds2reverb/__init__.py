@@ -75,8 +75,8 @@ def __getattr__(name):
     if (e.name or '').partition('.')[0] != 'tf_agents':
       raise
     raise ModuleNotFoundError(
-        f'rlds2reverb.{name} needs TF-Agents, which pip cannot install with all'
-        ' that it asks for on Python 3.12 and later: pip install --no-deps'
+        f'rlds2reverb.{name} needs TF-Agents, which pip cannot install with its'
+        ' dependencies on Python 3.12 and later: pip install --no-deps'
         ' tf-agents==0.19.0',
         name=e.name,
     ) from e

@@ -2,12 +2,12 @@
 
     from rlds2reverb import rlds_to_reverb
 
-in the place of
+instead of
 
     from tf_agents.replay_buffers import rlds_to_reverb
 
 The functions have the names and the positional arguments of TF-Agents 0.19.0;
-what is new is keyword-only.
+additional arguments are keyword-only.
 """
 
 from rlds2reverb.episodes.steps import get_rlds_step_features

@@ -245,7 +245,7 @@ def main(*beam_options: str):
 def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
   """Runs the job; returns the exit code."""
   if FLAGS.mixture is not None and FLAGS.weight is not None:
-    raise app.UsageError('--mixture has weights. Leave out --weight.')
+    raise app.UsageError('--mixture has weights. Remove --weight.')
   sources = flags_lib.sources_from_flags('convert', FLAGS.mixture)
   weights, count = FLAGS.weight, len(sources)
   if weights is not None and (len(weights) != count or min(weights) <= 0):

@@ -3,7 +3,7 @@
     python -m scripts.quickstart
 
 The program records real episodes, or reads those of an earlier run, and prints
-what happens at each stage. Where Reverb is not installed, the batch comes from
+the result of each stage. Where Reverb is not installed, the batch comes from
 a replay buffer without a server.
 """
 

@@ -222,8 +222,8 @@ def _overrides():
       table = settings.setdefault(name or None, {})
       if flag in table:
         raise app.UsageError(
-            f'--{flag} is there twice for'
-            f' {f"table {name!r}" if name else "all tables"}. Leave one out.'
+            f'--{flag} is set twice for'
+            f' {f"table {name!r}" if name else "all tables"}. Remove one.'
         )
       try:
         table[flag] = parse(value)

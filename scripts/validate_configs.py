@@ -44,7 +44,7 @@ FLAGS = flags.FLAGS
 
 
 def _validate(config):
-  """Returns a phrase that says what a config fits.
+  """Returns a phrase with the data that a config fits.
 
   Raises:
     ValueError: if the config does not fit.
@@ -66,9 +66,9 @@ def _validate(config):
         episode = transform(episode)
     return episode
 
-  known = configs.load_known_features(config)
+  known_features = configs.load_known_features(config)
   checked = set()
-  for name, features in known.items():
+  for name, features in known_features.items():
     spec = features.get_tensor_spec()
     spec[rlds.STEPS] = tf.data.DatasetSpec(spec[rlds.STEPS])
     if repr(spec) in checked:  # Many data sets have one spec.
@@ -78,10 +78,12 @@ def _validate(config):
       tf.function(treat).get_concrete_function(spec)
     except ValueError as e:
       raise ValueError(f'{name}: {e}') from e
-  if not known:
+  if not known_features:
     return 'can be read; pass --data to see whether it fits'
-  first, *others = known
-  return f'fits {first}' + (f' and {len(others)} others' if others else '')
+  first, *remaining = known_features
+  return f'fits {first}' + (
+      f' and {len(remaining)} others' if remaining else ''
+  )
 
 
 def main():

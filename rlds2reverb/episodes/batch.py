@@ -312,7 +312,7 @@ def has_action_mask(steps: Dict[str, Any], last: tf.Tensor) -> tf.Tensor:
 
   Args:
     steps: a dict of stacked steps `[N, ...]`.
-    last: bool `[N]`: which of them are the last ones of their episodes.
+    last: bool `[N]`: whether each step is the last one of its episode.
 
   Raises:
     ValueError: if there is a field `has_action` that is not one bool a step.

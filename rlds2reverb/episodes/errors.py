@@ -1,7 +1,7 @@
 """Errors: checks in graphs, faults of episodes, and readable messages.
 
 TensorFlow's messages contain names of graph nodes and escaped strings.
-`message_of` returns what the user needs of them.
+`message_of` extracts the part that a user needs.
 """
 
 import contextlib
@@ -58,10 +58,10 @@ def restore(error: tf.errors.OpError) -> Tuple[Type[tf.errors.OpError], str]:
   """
   message = message_of(error)
   if isinstance(error, tf.errors.UnknownError):
-    name, _, rest = message.partition(': ')
+    name, _, details = message.partition(': ')
     for error_class in (tf.errors.DataLossError, tf.errors.NotFoundError):
       if name == error_class.__name__:
-        return error_class, rest
+        return error_class, details
   return type(error), message
 
 

@@ -1,8 +1,8 @@
-"""Limits on what a file can make its reader do.
+"""Limits on the memory and the files that a file can make its reader use.
 
 A small file can expand to any size: an array of zeros, an image of one color,
 a header with a wrong shape. Readers check the size of a value before they
-allocate memory for it, and refuse what is larger than the limit.
+allocate memory for it, and refuse larger values than the limit.
 
 A file can also name other files. Readers refuse a name that leads outside of
 the folder of the data set, unless the user allows the place.
@@ -69,12 +69,12 @@ def check_size(name: str, num_bytes: int) -> None:
 
 
 def check_expanded(
-    what: str, num_bytes: int, file_bytes: int, expansion: int = _MAX_EXPANSION
+    name: str, num_bytes: int, file_bytes: int, expansion: int = _MAX_EXPANSION
 ) -> None:
   """Raises a ValueError if compressed content expands too far.
 
   Args:
-    what: the content and its place, the subject of the error.
+    name: the content and its location, the subject of the error.
     num_bytes: its size in memory.
     file_bytes: see `max_expanded_bytes`.
     expansion: see `max_expanded_bytes`.
@@ -82,18 +82,18 @@ def check_expanded(
   limit = max_expanded_bytes(file_bytes, expansion)
   if num_bytes > limit:
     raise ValueError(
-        f'{what} expands to {num_bytes} bytes, more than the limit of {limit}.'
+        f'{name} expands to {num_bytes} bytes, more than the limit of {limit}.'
         f' If the file is right, raise the limit: {VARIABLE}={num_bytes}.'
     )
 
 
 def read_expanded(
-    what: str, read: Callable[[int], bytes], file_bytes: int
+    name: str, read: Callable[[int], bytes], file_bytes: int
 ) -> bytes:
-  """Returns what a stream expands to.
+  """Returns the expanded content of a stream.
 
   Args:
-    what: the content and its place, the subject of the error.
+    name: the content and its location, the subject of the error.
     read: reads from the stream at most as many bytes as it is given.
     file_bytes: see `max_expanded_bytes`.
 
@@ -104,19 +104,19 @@ def read_expanded(
   content = read(limit + 1)
   if len(content) > limit:
     raise ValueError(
-        f'{what} has more than {limit} bytes. If the file is right, raise the'
+        f'{name} has more than {limit} bytes. If the file is right, raise the'
         f' limit with {VARIABLE}.'
     )
   return content
 
 
-def check_place(what: str, path: str, folder: Optional[str] = None) -> None:
+def check_place(name: str, path: str, folder: Optional[str] = None) -> None:
   """Raises a ValueError if a file names a path outside of its data set.
 
   Symbolic links are not resolved.
 
   Args:
-    what: the file, and where in it the path is, the subject of the error.
+    name: the file and the location of the path in it, the subject of the error.
     path: the path on the local disk. A relative path is one in `folder`, or in
       the working directory.
     folder: the folder of the data set; None if every path needs permission.
@@ -125,7 +125,7 @@ def check_place(what: str, path: str, folder: Optional[str] = None) -> None:
   places = _allowed_places() + ([] if folder is None else [folder])
   if not any(_is_below(path, os.path.abspath(place)) for place in places):
     raise ValueError(
-        f'{what} names {path}'
+        f'{name} names {path}'
         + (f', which is outside of {folder}' if folder else '')
         + '. If you trust the file, and the files that it names, allow their'
         f' folder: {PLACES_VARIABLE}={os.path.dirname(path)}.'

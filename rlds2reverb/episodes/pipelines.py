@@ -54,7 +54,7 @@ def weak_method(instance: Any, name: str) -> Callable[..., Any]:
   return call_method
 
 
-# TensorFlow runs functions with this attribute as they are. It also builds a
+# TensorFlow does not optimize functions with this attribute. It also builds a
 # branch of a `tf.cond` only when it is first taken.
 _NOT_OPTIMIZED = {'experimental_ints_on_device': True}
 

@@ -142,15 +142,16 @@ def take_filled(
   """
   start, stop = tf.cast(start, index.dtype), tf.cast(stop, index.dtype)
   last = tf.maximum(stop - 1, start)
-  taken = take(rows, tf.clip_by_value(index, start, last))
+  gathered = take(rows, tf.clip_by_value(index, start, last))
   if before == after:
     masks = [(before, is_in_range(index, stop, start))]
   else:
     masks = [(before, index >= start), (after, index < stop)]
   for fill, is_valid in masks:
     if fill != 'repeat':
-      taken = fill_unless(is_valid, taken, 0 if fill == 'zeros' else fill)
-  return taken
+      value = 0 if fill == 'zeros' else fill
+      gathered = fill_unless(is_valid, gathered, value)
+  return gathered
 
 
 def is_in_range(index: tf.Tensor, stop: Any, start: Any = 0) -> tf.Tensor:

@@ -103,7 +103,7 @@ def get_steps_spec(episode: Any) -> StepsSpec:
   fields = list(step) if isinstance(step, dict) else []
   features = get_rlds_step_features()
   if not all(feature in fields for feature in features):
-    # If no feature exists, the message is identical to that of TF-Agents.
+    # If no feature exists, the message is identical to the one of TF-Agents.
     message = (
         f'Invalid RLDS step spec. Features expected are {features}, but found'
         f' {fields}'

@@ -121,7 +121,7 @@ class Windows:
     return self.end not in (EndOfEpisode.DROP, EndOfEpisode.CROSS)
 
   def find(
-      self, num_rows: Any, seen: Any = 0, is_end: Any = True
+      self, num_rows: Any, num_seen: Any = 0, is_end: Any = True
   ) -> WindowStarts:
     """Finds the windows of episodes, or of parts of episodes in a stream.
 
@@ -132,25 +132,25 @@ class Windows:
     Args:
       num_rows: int64 `[E]`, an array or a tensor: the number of rows of each
         episode, up to the end of the part.
-      seen: int64 `[E]`: the number of these rows before the part.
+      num_seen: int64 `[E]`: the number of these rows before the part.
       is_end: bool `[E]`: whether the episode ends with the part.
 
     Returns:
       The windows, by episode and in the order of their starts.
     """
     ops = _module_of(num_rows)
-    first = self.first_start(seen + ops.zeros_like(num_rows))
-    count = self.count(num_rows, seen, is_end)
+    first = self.first_start(num_seen + ops.zeros_like(num_rows))
+    count = self.count(num_rows, num_seen, is_end)
     episode, start = expand_ranges(first, count, self.stride)
     if self.end == EndOfEpisode.OVERLAP:
       latest = ops.maximum(num_rows - self.length, 0)
       start = ops.minimum(start, _gather(latest, episode))
     return WindowStarts(episode, start)
 
-  def count(self, num_rows: Any, seen: Any = 0, is_end: Any = True) -> Any:
+  def count(self, num_rows: Any, num_seen: Any = 0, is_end: Any = True) -> Any:
     """Returns the number of windows of each episode, int64 `[E]`."""
     ops = _module_of(num_rows)
-    first = self.first_start(seen + ops.zeros_like(num_rows))
+    first = self.first_start(num_seen + ops.zeros_like(num_rows))
     count = (self.first_start(num_rows) - first) // self.stride
     return count + ops.where(is_end, self._num_padded(num_rows), 0)
 
@@ -168,13 +168,13 @@ class Windows:
     missing = ops.maximum(start + self.length - num_rows, 0)
     return ops.where(count > 0, missing, 0)
 
-  def first_start(self, seen: Any) -> Any:
-    """Returns the start of the first window that ends after `seen` rows.
+  def first_start(self, num_seen: Any) -> Any:
+    """Returns the start of the first window that ends after `num_seen` rows.
 
     Args:
-      seen: int64 of any shape, an array or a tensor: numbers of rows.
+      num_seen: int64 of any shape, an array or a tensor: numbers of rows.
     """
-    first = _module_of(seen).maximum(seen + 1 - self.length, 0)
+    first = _module_of(num_seen).maximum(num_seen + 1 - self.length, 0)
     return (first + self.stride - 1) // self.stride * self.stride
 
   def _num_padded(self, num_rows):
@@ -289,7 +289,7 @@ def take_windows(
       tf.reshape(tf.cast(bound, index.dtype), [-1, 1])
       for bound in (start, stop)
   )
-  taken = rows_lib.take_filled(
+  gathered = rows_lib.take_filled(
       rows, index, stop, before=fill, after=fill, start=start
   )
-  return taken, rows_lib.is_in_range(index, stop, start)
+  return gathered, rows_lib.is_in_range(index, stop, start)

@@ -354,7 +354,7 @@ def parse_bindings(text: str, path: str) -> Bindings:
 
 
 def parse_arguments(
-    name: str, text: str, path: str, known: Iterable[str] | None = None
+    name: str, text: str, path: str, allowed: Iterable[str] | None = None
 ) -> dict[str, Any]:
   """Returns the arguments that gin bindings bind for one configurable.
 
@@ -362,7 +362,7 @@ def parse_arguments(
     name: the name of the configurable.
     text: see `parse_bindings`.
     path: see `parse_bindings`.
-    known: the names of all arguments that may be bound; by default any.
+    allowed: the names of all arguments that may be bound; by default any.
 
   Returns:
     The arguments by name, with references such as `@TerminalOnSuccess()`
@@ -395,9 +395,11 @@ def parse_arguments(
 
   with _naming_file(path):
     arguments = get_arguments(name)
-  if known is not None:
+  if allowed is not None:
     for argument in arguments:
-      checks.check_known(f'{name}, bound in {path},', 'field', argument, known)
+      checks.check_known(
+          f'{name}, bound in {path},', 'field', argument, allowed
+      )
   return arguments
 
 

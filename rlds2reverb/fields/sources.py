@@ -1,6 +1,6 @@
 """Sources of the fields of an RLDS step: paths, constants, functions.
 
-The docstring of `step_mapping.StepMapping` defines what a source may be.
+The docstring of `step_mapping.StepMapping` defines the valid sources.
 """
 
 from collections.abc import Callable

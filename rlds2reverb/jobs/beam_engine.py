@@ -207,7 +207,7 @@ def run_pipeline() -> NoReturn:
   def end_with_worker(args):
     logging.debug('A thread of Beam has failed: %s', args)
     if getattr(args.thread, 'name', '') == _WORKER_THREAD:
-      end(f'a worker is gone ({args.exc_value})')
+      end(f'a worker has exited ({args.exc_value})')
 
   options, attempt, failures, numbers = pickle.load(sys.stdin.buffer)
   threading.excepthook = end_with_worker
@@ -258,7 +258,7 @@ def _wait_for_missing_worker(end: Any) -> None:
     if workers - running:
       missing_since = missing_since or time.monotonic()
       if time.monotonic() - missing_since > _SECONDS_TO_RETURN:
-        end('a worker is gone')
+        end('a worker has exited')
 
 
 class _Do(beam.DoFn):

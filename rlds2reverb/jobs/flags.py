@@ -385,7 +385,7 @@ def _repeat(name: str, owner: str) -> Sequence[Any]:
   count = len(flags.FLAGS[owner].value)
   if len(values) not in (1, count):
     raise app.UsageError(
-        f'--{name} is there {len(values)} times, and --{owner} {count} times.'
+        f'There are {len(values)} values of --{name}, but {count} of --{owner}.'
         f' Pass it once, or once for each --{owner}.'
     )
   return values if len(values) == count else [*values] * count

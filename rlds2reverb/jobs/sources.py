@@ -167,12 +167,12 @@ def make_source(
   lines += bindings
   reader = readers.READERS.get(format or '')
   # RLDS data has no options.
-  prefix, known = '', ()
+  prefix, names = '', ()
   if reader is not None:
-    prefix, known = reader.__name__, readers.option_names(reader)
+    prefix, names = reader.__name__, readers.option_names(reader)
   for option, value in (options or {}).items():
     checks.check_known(
-        f'The reader of {format or _RLDS}', 'option', option, known
+        f'The reader of {format or _RLDS}', 'option', option, names
     )
     lines.append(f'{prefix}.{option} = {value!r}')
   source = Source(

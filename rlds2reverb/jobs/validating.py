@@ -32,20 +32,20 @@ class Problem:
     episode: the index of the episode in its split.
     step: the index of the step, or None if the problem is of no single step.
     rule: the sentence of the broken rule.
-    found: the invalid values.
+    values: the invalid values, as text.
   """
 
   split: str
   episode: int
   step: Optional[int]
   rule: str
-  found: str
+  values: str
 
   def __str__(self) -> str:
     place = f'{self.split} episode {self.episode}'.strip()
     if self.step is not None:
       place += f', step {self.step}'
-    return f'{place}: {self.rule}{" " * bool(self.found)}{self.found}'
+    return f'{place}: {self.rule}{" " * bool(self.values)}{self.values}'
 
 
 @dataclasses.dataclass

@@ -55,11 +55,11 @@ class Sample(NamedTuple):
 
   Attributes:
     rows: float64 `[size, D]`, padded with zeros while there are fewer rows.
-    seen: int64 `[]`: the number of rows that were added.
+    num_seen: int64 `[]`: the number of rows that were added.
   """
 
   rows: Any
-  seen: Any
+  num_seen: Any
 
   @classmethod
   def empty(cls, size: int, width: int) -> 'Sample':
@@ -70,9 +70,9 @@ class Sample(NamedTuple):
     """Returns the sample after the next rows, float64 `[B, D]`."""
     size = self.rows.shape[0]
     num_rows = tf.shape(block, tf.int64)[0]
-    index = self.seen + tf.range(num_rows)
+    index = self.num_seen + tf.range(num_rows)
     draws = tf.random.stateless_uniform(
-        [num_rows], [tf.cast(seed, tf.int64), self.seen], dtype=tf.float64
+        [num_rows], [tf.cast(seed, tf.int64), self.num_seen], dtype=tf.float64
     )
     # Row i draws a slot from 0 to i, and is stored if the sample has this slot.
     slots = tf.cast(draws * tf.cast(index + 1, tf.float64), tf.int64)
@@ -84,7 +84,7 @@ class Sample(NamedTuple):
     rows = tf.tensor_scatter_nd_update(
         self.rows, slots[:, None], tf.gather(block, last)
     )
-    return Sample(rows, self.seen + num_rows)
+    return Sample(rows, self.num_seen + num_rows)
 
   def merge(self, other: 'Sample', seed: Sequence[int]) -> 'Sample':
     """Returns the sample of the rows of two streams, eagerly.
@@ -94,7 +94,7 @@ class Sample(NamedTuple):
       seed: non-negative ints, which differ between merges.
     """
     size = self.rows.shape[0]
-    num_ours, num_theirs = int(self.seen), int(other.seen)
+    num_ours, num_theirs = int(self.num_seen), int(other.num_seen)
     samples = [self.get_rows(), other.get_rows()]
     if num_ours + num_theirs > size:
       rng = np.random.default_rng(seed)
@@ -109,8 +109,8 @@ class Sample(NamedTuple):
       ]
     rows = np.concatenate(samples)
     rows = np.pad(rows, [(0, size - len(rows)), (0, 0)])
-    seen = tf.constant(num_ours + num_theirs, tf.int64)
-    return Sample(tf.constant(rows), seen)
+    num_seen = tf.constant(num_ours + num_theirs, tf.int64)
+    return Sample(tf.constant(rows), num_seen)
 
   def get_columns(self) -> list[np.ndarray]:
     """Returns the finite numbers of each column."""
@@ -118,7 +118,7 @@ class Sample(NamedTuple):
 
   def get_rows(self) -> np.ndarray:
     """Returns the rows without padding."""
-    return np.asarray(self.rows)[: int(self.seen)]
+    return np.asarray(self.rows)[: int(self.num_seen)]
 
 
 class Rows(NamedTuple):
@@ -344,7 +344,7 @@ class Accumulation:
   def statistics(self, state: State) -> results.Statistics:
     """Returns the statistics of all rows that were added."""
     moments = tf.nest.map_structure(np.asarray, state.moments)
-    # Outcomes have a sample of their own, which has more of them.
+    # Outcomes are sampled separately, so that the sample has more of them.
     columns = state.steps.get_columns()[:-NUM_OUTCOMES]
     columns += state.outcomes.get_columns()
     kinds = [(spec.dtype.name, spec.shape) for _, spec in self.leaves]
@@ -419,11 +419,11 @@ def load(path: str, like: State) -> State:
         )
       leaves.append(array)
   state = tf.nest.pack_sequence_as(like, leaves)
-  counts = [state.steps.seen, state.outcomes.seen]
+  counts = [state.steps.num_seen, state.outcomes.num_seen]
   counts += [*state.moments.count, *state.moments.num_valid]
   # They are added to each other, and made integers.
   if not all(0 <= count <= _MAX_COUNT for count in counts):
-    raise ValueError('its counts are not those of steps')
+    raise ValueError('its counts are no counts of steps')
   if not np.isfinite(state.moments.mean[-NUM_OUTCOMES + 1 :]).all():
     raise ValueError('it has no mean length of an episode')
   return tf.nest.map_structure(tf.constant, state)

@@ -132,7 +132,7 @@ def _check_ids(prompt: Any, response: Any) -> tuple[tf.Tensor, tf.Tensor]:
     raise ValueError(
         'The prompt and the response must have the same dtype, but the prompt'
         f' is {prompt.dtype.name} and the response is {response.dtype.name}.'
-        ' Cast one of them.'
+        ' Cast one.'
     )
   return prompt, response
 

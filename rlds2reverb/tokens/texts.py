@@ -178,7 +178,7 @@ def pad_tokens(
     raise ValueError(
         'prompts and responses must have the same dtype, but prompts are'
         f' {prompts.dtype.name} and responses are {responses.dtype.name}. Cast'
-        ' one of them.'
+        ' one.'
     )
   prompts, responses = (
       ids.with_row_splits_dtype(tf.int64) for ids in (prompts, responses)

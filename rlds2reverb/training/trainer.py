@@ -134,7 +134,7 @@ def train(
   `directory` has the TensorBoard summaries in `train` and `eval`, checkpoints
   in `train/checkpoints`, and the evaluated policy, written by `PolicySaver`, in
   `policy`. A run resumes from its last checkpoint. If the replay buffer is
-  checkpointed, too, the batches are exactly those of an uninterrupted run.
+  checkpointed, too, the batches equal the batches of an uninterrupted run.
 
   Args:
     learner: the learner, created with `checkpoint_interval=0`.

@@ -233,7 +233,7 @@ class ConversionReport:
     The last transition of an episode is dropped if its next observation is not
     in the data, as in flat arrays without `next_observations`. This is assumed
     if the reader has marked it, or if the transition into the last step has a
-    reward of its own.
+    separate reward.
     """
     in_dropped = self._column(2)
     return {
@@ -447,8 +447,8 @@ def _scalar_rewards(steps) -> tf.Tensor:
 def _set_rows(table, keys, rows):
   """Inserts rows, and removes rows that are 0, which most episodes have.
 
-  A later pass over data that is shuffled anew has other episodes at the same
-  places, so entries of the last pass must not stay.
+  If the data is reshuffled in a later pass, other episodes have the same
+  positions, so entries of the last pass must not stay.
   """
   is_zero = tf.reduce_all(rows == 0, 1)
   removed = tf.raw_ops.LookupTableRemoveV2(

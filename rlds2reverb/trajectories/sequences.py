@@ -87,8 +87,8 @@ def convert_rlds_to_sequences(
   def take(first, sequences):
     frames, *bounds = sequences
     starts, stops = rows_lib.slice_rows(bounds, first, first + max_batch_size)
-    taken, mask = _take_sequences(windows, frames, starts, stops)
-    return (taken, mask) if with_mask else taken
+    batch, mask = _take_sequences(windows, frames, starts, stops)
+    return (batch, mask) if with_mask else batch
 
   parts = pipelines.flat_map(_find_sequences(windows, blocks), split)
   batches = pipelines.map_elements(parts, take)
@@ -111,7 +111,7 @@ def _find_sequences(windows, blocks) -> tf.data.Dataset:
 
   def find_across(state, block):
     """Carries over the frames that later sequences need."""
-    carried, seen = state
+    carried, num_seen = state
     num_carried = rows_lib.num_rows(carried)
     # A concatenation copies the block, so it is avoided if possible.
     frames = tf.cond(
@@ -119,9 +119,9 @@ def _find_sequences(windows, blocks) -> tf.data.Dataset:
         lambda: rows_lib.concat_rows(carried, block.frames),
         lambda: block.frames,
     )
-    begin = seen - num_carried
+    begin = num_seen - num_carried
     end = begin + rows_lib.num_rows(frames)
-    starts = windows.find(end[tf.newaxis], seen).start - begin
+    starts = windows.find(end[tf.newaxis], num_seen).start - begin
     # The next sequence may start after the last frame so far.
     first = tf.minimum(windows.first_start(end), end) - begin
     carried = tf.nest.map_structure(lambda leaf: leaf[first:], frames)

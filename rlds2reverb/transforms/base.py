@@ -327,7 +327,7 @@ class EpisodeTransform(EpisodeOperation):
     )
 
   def invert(self, steps: dict[str, Any]) -> dict[str, Any]:
-    """Inverts the transform, from transformed fields to those of the data.
+    """Inverts the transform, from transformed fields to original fields.
 
     Use it on the actions of a policy that was trained on transformed data,
     before they are passed to the environment. Transforms without an inverse,

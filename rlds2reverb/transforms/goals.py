@@ -30,7 +30,7 @@ class RelabelGoals(base.EpisodeTransform):
   """Relabels goals, as in hindsight experience replay (HER).
 
   The goal of a step is the observation of another step, by default of a later
-  one. In an episode of steps 0 to 4, it can be one of these:
+  one. The candidates in an episode of steps 0 to 4:
 
       strategy                 step 0          step 2     step 4 (last)
       "final" or "last"        4               4          4

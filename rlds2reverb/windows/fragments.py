@@ -136,7 +136,7 @@ def convert_rlds_to_fragments(
       episode each.
     fragment_length: the number of transitions of a batch. With
       `"complete_episodes"` the batch continues to the end of the episode.
-    batch_mode: one of these two.
+    batch_mode: `"truncate_episodes"` or `"complete_episodes"`.
     fragment_fn: applied to the `TransitionRows` of each episode in a batch,
       `[n, ...]`, with `episode` and `t`; returns such rows. It never sees rows
       of two episodes.
@@ -190,7 +190,7 @@ def convert_rlds_to_fragments(
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
   def find_pieces(carried_count, element):
-    """Finds the pieces of an episode, and which of them fill their batches."""
+    """Finds the pieces of an episode, and whether each fills its batch."""
     rows, counts = element
     totals = tf.concat([[0], carried_count + tf.cumsum(counts)], 0)
     num_rows = tf.size(counts, tf.int64)

@@ -420,14 +420,14 @@ def _to_tensors(**nests: Any) -> Dict[str, Any]:
   problem = 'All fields must have the same number of rows'
   lengths = {name: leaf.shape[0] for name, leaf in leaves.items()}
   if len(set(lengths.values()) - {None}) > 1:
-    found = ', '.join(f'{name} has {count}' for name, count in lengths.items())
-    raise ValueError(f'{problem}, but {found}.')
+    counts = ', '.join(f'{name} has {count}' for name, count in lengths.items())
+    raise ValueError(f'{problem}, but {counts}.')
   if len(leaves) < 2 or None not in lengths.values():
     return nests
   counts = {name: tf.shape(leaf, tf.int64)[0] for name, leaf in leaves.items()}
-  first, *others = counts.values()
+  first, *remaining = counts.values()
   message = [part for pair in counts.items() for part in pair]
-  are_equal = tf.reduce_all([count == first for count in others])
+  are_equal = tf.reduce_all([count == first for count in remaining])
   return errors.assert_true(nests, are_equal, f'{problem}, but has', *message)
 
 

@@ -190,14 +190,14 @@ def compute_views(
     ] + tf.constant(shifts, tf.int64)
     if len(shifts) == 1:
       index = tf.squeeze(index, 1)
-    after = 'zeros' if fill == 'rllib' else fill
+    fill_value = 'zeros' if fill == 'rllib' else fill
     repeats_first = fill == 'rllib' and is_observation
     columns[name] = rows_lib.take_filled(
         column,
         index,
         end,
-        before='repeat' if repeats_first else after,
-        after=after,
+        before='repeat' if repeats_first else fill_value,
+        after=fill_value,
     )
     mask[name] = rows_lib.is_in_range(index, end)
     if view.agent is not None and presence.PRESENCE in rows:

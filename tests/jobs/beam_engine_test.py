@@ -196,7 +196,7 @@ class BeamEngineTest(job_testing.JobTestCase):
   def test_a_killed_process_ends_the_program_which_resumes(self):
     output = self.new()
     for is_victim, message in (
-        (_is_worker, r'a worker is gone \(.* return code 137\)'),
+        (_is_worker, r'a worker has exited \(.* return code 137\)'),
         (_is_pipeline, 'its process has ended with exit code -9'),
         (None, None),  # The program itself.
     ):

@@ -96,9 +96,9 @@ class ValidateEpisodesTest(tf.test.TestCase):
     found = validating.validate(data.map(fail))
     one, other = found.problems
     self.assertEqual((one.episode, one.rule), (1, validation.UNEQUAL_LENGTHS))
-    self.assertIn('action: 2', one.found)
+    self.assertIn('action: 2', one.values)
     self.assertEqual((other.episode, other.rule), (2, validating.UNREADABLE))
-    self.assertIn('It broke.', other.found)
+    self.assertIn('It broke.', other.values)
     self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
 
   def test_every_part_is_read_as_far_as_possible(self):
@@ -120,7 +120,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
     source = sources.make_source(directory, 'train[:2]', bindings=bindings)
     (problem,) = validating.validate(source).problems
     self.assertEqual((problem.episode, problem.rule), (0, validation.NAN))
-    self.assertEndsWith(problem.found, ', NaN in reward')
+    self.assertEndsWith(problem.values, ', NaN in reward')
 
     # The first file loses the end of its second episode.
     files = data_sets.files_of(directory)

@@ -42,7 +42,7 @@ NEXT --max_invalid_fraction=2 => in the range [0.0, 1.0]
 NEXT --max_invalid_fraction=0.1 => no effect without --invalid_episodes=skip.
 NEXT --weight=-1 => with a positive number
 NEXT --weight=1 --weight=2 => but has [1.0, 2.0] for 1
-NEXT --split=a --split=b => --split is there 2 times, and --dataset
+NEXT --split=a --split=b => There are 2 values of --split, but 1 of --dataset
 NEXT --config=nope.gin => nope.gin
 NEXT --gin_binding="x = =" => Unable to parse value.
 NEXT --gin_binding="convert.num_workers = 0" => convert.num_workers is bound to
@@ -60,7 +60,7 @@ NEXT --dask_scheduler=foo://a:1 => 'foo'
 NEXT --dask_scheduler=a:1 --runner=b => has no effect with
 NEXT --runner=FlinkRunner => pip install '.[beam]'
 MIXED => --mixture needs --data_dir
-MIXED --data_dir=x --weight=1 => Leave out --weight.
+MIXED --data_dir=x --weight=1 => Remove --weight.
 MIXED --data_dir=x --dataset=data => Remove --dataset, --config and --format.
 MIXED --data_dir=x --split=a --split=b => --mixture takes one --split
 --mixture=oxe_magic_soop --data_dir=x --rlds_dir=o => Did you mean oxe_magic_s

@@ -63,11 +63,11 @@ class AccumulationTest(tf.test.TestCase):
         ('mean length', state._replace(moments=moments._replace(mean=nan))),
         (
             'counts',
-            state._replace(steps=state.steps._replace(seen=np.int64(-1))),
+            state._replace(steps=state.steps._replace(num_seen=np.int64(-1))),
         ),
         (
             'arr_1.npy must be int64',
-            state._replace(steps=state.steps._replace(seen=np.float32(1))),
+            state._replace(steps=state.steps._replace(num_seen=np.float32(1))),
         ),
         (
             'arr_4.npy must be float64',
