@@ -3,7 +3,10 @@
 What a function returns is compared with plain numpy loops on `transitions`.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -64,14 +67,14 @@ def random_steps(rng: np.random.Generator, transitions: int) -> golden.Episode:
   }
 
 
-def edge_episodes(length: int, seed: int = 0) -> List[golden.Episode]:
+def edge_episodes(length: int, seed: int = 0) -> list[golden.Episode]:
   """Random episodes of 0, 1, L - 1, L, L + 1 and of many transitions."""
   rng = np.random.default_rng(seed)
   lengths = [0, 1, length - 1, length, length + 1, 2 * length, 3 * length + 1]
   return [random_steps(rng, transitions) for transitions in lengths]
 
 
-def transitions(steps: golden.Episode) -> List[Dict[str, Any]]:
+def transitions(steps: golden.Episode) -> list[dict[str, Any]]:
   """Returns the transitions of an episode, one after the other."""
   rows = []
   for t in range(golden.length_of(steps) - 1):
@@ -104,7 +107,7 @@ def stack(rows: Sequence[Any]) -> Any:
   return tree.map_structure(stack_leaves, *rows)
 
 
-def window_starts(count: int, length: int, stride: int, end: str) -> List[int]:
+def window_starts(count: int, length: int, stride: int, end: str) -> list[int]:
   """Returns the starts of the windows of an episode, as `Windows` draws them.
 
   Args:
@@ -161,8 +164,8 @@ def window(
 
 def check_everywhere(
     test: tf.test.TestCase,
-    cases: Dict[str, Tuple[Callable[[Any], Any], Callable[[Any], Any]]],
-    episodes: List[golden.Episode],
+    cases: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]],
+    episodes: list[golden.Episode],
     form: Callable[..., tf.data.Dataset] = golden.stacked,
     *,
     tolerance: float = 0,

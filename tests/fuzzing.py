@@ -11,6 +11,7 @@ wrong: other numbers, shapes, dtypes and names.
 """
 
 import argparse
+from collections.abc import Callable
 import contextlib
 import filecmp
 import hashlib
@@ -25,7 +26,7 @@ import shutil
 import struct
 import sys
 import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, NamedTuple
 import zipfile
 import zlib
 
@@ -129,7 +130,7 @@ def digest(nest: Any) -> str:
   return found.hexdigest()
 
 
-def _files_in(folder: str, pattern: str = '') -> List[pathlib.Path]:
+def _files_in(folder: str, pattern: str = '') -> list[pathlib.Path]:
   return sorted(
       path
       for path in pathlib.Path(folder).rglob('*')
@@ -317,7 +318,7 @@ def _craft_npz(rng: random.Random, path: pathlib.Path) -> None:
 def _craft_hdf5(rng: random.Random, path: pathlib.Path) -> None:
   """Replaces a data set, a group or an attribute of a file."""
   with h5py.File(path, 'r+') as file:
-    names: List[str] = []
+    names: list[str] = []
     file.visit(names.append)
     name = rng.choice(names)
     node = file[name]
@@ -513,7 +514,7 @@ def _craft_store(rng: random.Random, folder: str, pattern: str = '') -> None:
   folders.write_marker(folder, content)
 
 
-_CRAFTS: Dict[str, Callable[[random.Random, pathlib.Path], None]] = {
+_CRAFTS: dict[str, Callable[[random.Random, pathlib.Path], None]] = {
     '.json': _craft_json,
     '.jsonl': _craft_json,
     '.zarray': _craft_json,
@@ -575,7 +576,7 @@ def _unzip_torchrl(folder: str) -> None:
           f.write(archive.read(name))
 
 
-def _elements(dataset: tf.data.Dataset) -> List[Any]:
+def _elements(dataset: tf.data.Dataset) -> list[Any]:
   # A lie about a length may make a data set endless. `take` would trace a graph
   # for each change.
   return list(itertools.islice(dataset.as_numpy_iterator(), 1000))
@@ -630,7 +631,7 @@ def _write_checkpoint(folder: str) -> None:
 def _read_checkpoint(folder: str) -> Any:
   """Restores a server and reads all items; merges; reads the episodes."""
   server = serve.restore_reverb_server(folder)
-  found: Dict[Any, Any] = {}
+  found: dict[Any, Any] = {}
   try:
     client = server.localhost_client()
     [(name, info)] = client.server_info().items()
@@ -831,7 +832,7 @@ def _read_statistics(folder: str) -> Any:
   return np.array(results.to_json(found))
 
 
-FORMATS: Dict[str, Format] = {
+FORMATS: dict[str, Format] = {
     'checkpoint': Format(
         _write_checkpoint, _read_checkpoint, _craft_any, r'.*\.tfrecord'
     ),
@@ -915,7 +916,7 @@ class Child:
 
   def __init__(self, folder: str):
     self._folder = folder
-    self._right: Dict[str, str] = {}
+    self._right: dict[str, str] = {}
 
   def _whole(self, name: str) -> str:
     folder = os.path.join(self._folder, 'whole', name)
@@ -937,7 +938,7 @@ class Child:
     shutil.rmtree(copy, ignore_errors=True)
     return shutil.copytree(folder, copy)
 
-  def run(self, name: str, seed: int, is_crafted: bool) -> Dict[str, str]:
+  def run(self, name: str, seed: int, is_crafted: bool) -> dict[str, str]:
     """Returns what came of a change: its `outcome` and `details`."""
     copy = self._copy(name, self._whole(name))
     rng = random.Random(f'{name} {seed}')

@@ -4,19 +4,12 @@ An episode is a dict of the fields of its steps. Its leaves are numpy arrays
 `[T, ...]`.
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import gc
 import operator
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +19,7 @@ import tree
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import episode_dataset
 
-Episode = Dict[str, Any]
+Episode = dict[str, Any]
 
 FIRST, MID, LAST = 0, 1, 2
 
@@ -50,10 +43,10 @@ UNEQUAL_LENGTHS = 'All fields of an episode must have the same number of steps.'
 class Case(NamedTuple):
   """Episodes, and columns of the frames that they are converted to."""
 
-  episodes: List[Episode]
-  step_type: List[int]
-  next_step_type: List[int]
-  discount: List[float]
+  episodes: list[Episode]
+  step_type: list[int]
+  next_step_type: list[int]
+  discount: list[float]
 
 
 class InvalidCase(NamedTuple):
@@ -64,7 +57,7 @@ class InvalidCase(NamedTuple):
 
   episode: Episode
   sentence: str
-  step: Optional[int]
+  step: int | None
 
 
 def make_episode(
@@ -87,7 +80,7 @@ def make_episode(
 
 def make_episodes(
     lengths: Sequence[int], *, terminal: bool = True, apart: int = 100
-) -> List[Episode]:
+) -> list[Episode]:
   """Returns flat episodes; step `t` of episode `e` shows `apart * e + t`."""
   return [
       make_episode([1] * length, terminal=terminal, base=apart * index)
@@ -190,7 +183,7 @@ def stacked_spec(episode: Episode) -> Any:
   return tf.nest.map_structure(spec, episode)
 
 
-def stacked(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
+def stacked(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
   """Returns an RLDS data set of `episodes` with stacked steps.
 
   Args:
@@ -206,7 +199,7 @@ def stacked(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
   )
 
 
-def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
+def nested(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
   """Returns an RLDS data set of `episodes` with nested steps; see `stacked`."""
   return stacked(episodes, spec).map(
       lambda episode: {
@@ -216,7 +209,7 @@ def nested(episodes: List[Episode], spec: Any = None) -> tf.data.Dataset:
 
 
 def batched(
-    episodes: List[Episode], spec: Any = None, batch_size: int = 3
+    episodes: list[Episode], spec: Any = None, batch_size: int = 3
 ) -> tf.data.Dataset:
   """Returns what `stacked` does, and remembers batches of several episodes."""
   return _with_batches(
@@ -270,7 +263,7 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
   )
 
 
-def _batch(episodes: List[Dict[str, Any]]) -> batch_lib.EpisodeBatch:
+def _batch(episodes: list[dict[str, Any]]) -> batch_lib.EpisodeBatch:
   fields = [dict(episode) for episode in episodes]
   steps = [one.pop('steps') for one in fields]
   lengths = [max(map(len, tf.nest.flatten(one))) for one in steps]
@@ -288,7 +281,7 @@ def has_batches(rlds_data: tf.data.Dataset) -> bool:
 
 def assert_batches_hold(
     test: tf.test.TestCase, rlds_data: tf.data.Dataset
-) -> List[Any]:
+) -> list[Any]:
   """Asserts that a data set has batches, which hold its episodes bit for bit.
 
   Returns:
@@ -351,9 +344,9 @@ def random_episodes(
     *,
     nested_fields: bool = False,
     discount_dtype: Any = np.float32,
-    discount_shape: Tuple[int, ...] = (),
+    discount_shape: tuple[int, ...] = (),
     max_length: int = 7,
-) -> List[Episode]:
+) -> list[Episode]:
   """Returns valid random episodes of 1 to `max_length` steps, one of one step.
 
   Args:
@@ -416,7 +409,7 @@ def length_of(episode: Episode) -> int:
   return len(episode['is_first'])
 
 
-def step_of(episode: Episode, step: int) -> Dict[str, Any]:
+def step_of(episode: Episode, step: int) -> dict[str, Any]:
   return tf.nest.map_structure(lambda leaf: leaf[step], episode)
 
 
@@ -427,8 +420,8 @@ def _zero(leaf):
 def expected_frames(
     episodes: Sequence[Episode],
     terminal_discount: str = 'step',
-    policy_info: Optional[Callable[[Any, Any], Any]] = None,
-) -> List[trajectory.Trajectory]:
+    policy_info: Callable[[Any, Any], Any] | None = None,
+) -> list[trajectory.Trajectory]:
   """Converts valid episodes step by step, by their positions.
 
   Args:
@@ -483,7 +476,7 @@ def expected_frames(
   return frames
 
 
-def find_fault(episode: Episode) -> Optional[Tuple[str, Optional[int]]]:
+def find_fault(episode: Episode) -> tuple[str, int | None] | None:
   """Returns the sentence and the step of the first fault, None where valid."""
   length = length_of(episode)
   if length == 0:
@@ -539,12 +532,12 @@ def joined(*episodes: Episode) -> Episode:
   )
 
 
-def frames_of(dataset: tf.data.Dataset) -> List[Any]:
+def frames_of(dataset: tf.data.Dataset) -> list[Any]:
   """Returns the elements of a data set of frames, in numpy."""
   return list(dataset.as_numpy_iterator())
 
 
-def rows_of(block: Any) -> List[Any]:
+def rows_of(block: Any) -> list[Any]:
   """Returns the rows of a nest whose every leaf is `[B, ...]`."""
   lengths = {len(leaf) for leaf in tree.flatten(block)}
   if len(lengths) != 1:
@@ -555,7 +548,7 @@ def rows_of(block: Any) -> List[Any]:
   ]
 
 
-def rows_of_blocks(dataset: tf.data.Dataset) -> List[Any]:
+def rows_of_blocks(dataset: tf.data.Dataset) -> list[Any]:
   """Returns the rows of all blocks of a data set, in numpy."""
   return [
       row for block in dataset.as_numpy_iterator() for row in rows_of(block)
@@ -564,7 +557,7 @@ def rows_of_blocks(dataset: tf.data.Dataset) -> List[Any]:
 
 def frames_and_error(
     dataset: tf.data.Dataset,
-) -> Tuple[List[Any], Optional[tf.errors.InvalidArgumentError]]:
+) -> tuple[list[Any], tf.errors.InvalidArgumentError | None]:
   """Returns the frames before an InvalidArgumentError, and that error."""
   frames = []
   try:
@@ -574,7 +567,7 @@ def frames_and_error(
   return frames, None
 
 
-def place(episode: int, step: Optional[int]) -> str:
+def place(episode: int, step: int | None) -> str:
   """Returns how a message names a place."""
   if step is None:
     return f'episode {episode}: it has none.'

@@ -4,8 +4,8 @@ It reads the files as text, so it needs nothing that they import.
 """
 
 import ast
+from collections.abc import Iterator
 import pathlib
-from typing import Iterator, List, Optional
 
 from absl.testing import absltest
 
@@ -46,7 +46,7 @@ _ABOVE_THEIR_FOLDERS = (
 )
 
 
-def _find_files(folder: str) -> List[str]:
+def _find_files(folder: str) -> list[str]:
   """Returns the paths of the Python files in a folder, from the top folder."""
   # Bazel makes an empty __init__.py where there is none.
   return sorted(
@@ -73,7 +73,7 @@ def _get_imported_modules(path: str) -> Iterator[pathlib.Path]:
       yield pathlib.Path(name.replace('.', '/'))
 
 
-def _find_file(module: pathlib.Path, files: List[str]) -> Optional[str]:
+def _find_file(module: pathlib.Path, files: list[str]) -> str | None:
   """Returns the file of a module, or of that in which a name stands."""
   for path in (module, module.parent):
     for file in (f'{path}.py', f'{path}/__init__.py'):

@@ -1,6 +1,6 @@
 """Random episodes with the features of well-known data sets."""
 
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 def random_episode(
     features: tfds.features.FeaturesDict, length: int, is_terminal: bool
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns an episode with stacked steps, in numpy."""
   rng = np.random.default_rng(length)
   spec = features.get_tensor_spec()

@@ -1,8 +1,9 @@
 """The pages of the manual, README.md and CONTRIBUTING.md, and their blocks."""
 
+from collections.abc import Iterator
 import os
 import re
-from typing import Iterator, List, NamedTuple, Optional
+from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BLOCK = re.compile(
@@ -27,10 +28,10 @@ class Block(NamedTuple):
   language: str
   code: str
   line: int
-  output: Optional[str]
+  output: str | None
 
 
-def paths() -> List[str]:
+def paths() -> list[str]:
   """Returns the paths of the pages, from the top folder."""
   found = ['CONTRIBUTING.md', 'README.md']
   for folder, _, names in os.walk(os.path.join(ROOT, 'docs')):

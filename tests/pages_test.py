@@ -5,6 +5,7 @@ calls have parameters that exist, and messages are those of the library.
 """
 
 import ast
+from collections.abc import Iterator
 import importlib
 import inspect
 import os
@@ -12,7 +13,7 @@ import pkgutil
 import re
 import sys
 import textwrap
-from typing import Any, Dict, Iterator, List
+from typing import Any
 
 from absl.testing import absltest
 
@@ -34,7 +35,7 @@ def _anchor(heading: str) -> str:
   return re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
 
 
-def _rooms() -> List[Any]:
+def _rooms() -> list[Any]:
   """Returns the public packages of the library."""
   # All are there for `dir`, and are imported when they are asked for.
   return [
@@ -45,7 +46,7 @@ def _rooms() -> List[Any]:
   ]
 
 
-def _public() -> Dict[str, Any]:
+def _public() -> dict[str, Any]:
   """Returns the public functions and classes by their names."""
   return {
       name: getattr(module, name)
@@ -76,7 +77,7 @@ def _documented(value: Any) -> str:
   return '\n'.join(inspect.getdoc(one) or '' for one in values)
 
 
-def _calls(code: str, mode: str = 'eval') -> List[ast.Call]:
+def _calls(code: str, mode: str = 'eval') -> list[ast.Call]:
   """Returns the calls in code; none if it is no Python."""
   try:
     # `f(x=, y=)` is how the manual names parameters.
@@ -86,7 +87,7 @@ def _calls(code: str, mode: str = 'eval') -> List[ast.Call]:
   return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
-def _parameters(call: ast.Call, public: Dict[str, Any]) -> List[str]:
+def _parameters(call: ast.Call, public: dict[str, Any]) -> list[str]:
   """Returns the parameters of what is called, if it is ours and has names."""
   name = getattr(call.func, 'attr', getattr(call.func, 'id', None))
   if name not in public:

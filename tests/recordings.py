@@ -1,7 +1,7 @@
 """Recorded episodes; `tests/record_environments.py` says of what."""
 
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -14,13 +14,13 @@ FOLDER = os.path.join(
 NAMES = ('walker', 'cartpole_pixels', 'half_cheetah', 'breakout')
 
 
-def read(path: str) -> List[List[Dict[str, Any]]]:
+def read(path: str) -> list[list[dict[str, Any]]]:
   """Reads the steps of each episode one by one, by TFDS alone."""
   episodes = tfds.builder_from_directory(path).as_dataset(split='train')
   return [list(episode['steps']) for episode in tfds.as_numpy(episodes)]
 
 
-def write(episodes: List[Dict[str, Any]], path: str) -> None:
+def write(episodes: list[dict[str, Any]], path: str) -> None:
   """Writes episodes with the TFDS features that their first steps have.
 
   Args:

@@ -4,13 +4,13 @@ Here are those that no other file tests: ports, permissions, and what a video
 may open.
 """
 
+from collections.abc import Iterator
 import os
 import pathlib
 import re
 import socket
 import stat
 import time
-from typing import Iterator, List
 
 from absl.testing import absltest
 import pytest
@@ -178,7 +178,7 @@ def _promises() -> Iterator[str]:
       yield from re.findall(r'\*\*(.*?)\*\*', line)
 
 
-def _listening(pid: int) -> List[str]:
+def _listening(pid: int) -> list[str]:
   """Returns the TCP sockets on which a process listens, and those below it."""
   lines = []
   sockets = set()

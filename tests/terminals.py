@@ -1,5 +1,6 @@
 """Pseudo-terminals, and what is shown on them."""
 
+from collections.abc import Iterator
 import contextlib
 import fcntl
 import os
@@ -7,7 +8,7 @@ import pty
 import struct
 import termios
 import threading
-from typing import Iterator, List, NamedTuple
+from typing import NamedTuple
 
 
 class Terminal(NamedTuple):
@@ -19,7 +20,7 @@ class Terminal(NamedTuple):
   """
 
   descriptor: int
-  chunks: List[str]
+  chunks: list[str]
 
   @property
   def text(self) -> str:

@@ -1,7 +1,7 @@
 """A real Reverb server for tests, and what its tables hold."""
 
 import contextlib
-from typing import Any, List, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import reverb
@@ -83,7 +83,7 @@ class Contents(NamedTuple):
     signature: the table's.
   """
 
-  items: List[Any]
+  items: list[Any]
   num_episodes: int
   signature: Any
 

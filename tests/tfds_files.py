@@ -1,7 +1,10 @@
 """Writes small TFDS data sets, of any features, for tests."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import os
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds

@@ -10,7 +10,8 @@ reward of each last step is 99, which means nothing. An action is two floats:
 the observation plus and minus a half.
 """
 
-from typing import Any, Callable, Dict, List
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -62,8 +63,8 @@ def _to_numpy(nest):
 
 def _way(form, call):
   def run(
-      fn: Callable[[Dict[str, Any]], Any], episodes: List[golden.Episode]
-  ) -> List[Any]:
+      fn: Callable[[dict[str, Any]], Any], episodes: list[golden.Episode]
+  ) -> list[Any]:
     """Returns what `fn` makes of each episode, in numpy."""
     return call(fn, form(episodes))
 

@@ -9,7 +9,7 @@ file, tests/data/robot_batches.npz, without them.
 
 import os
 import tempfile
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -190,7 +190,7 @@ def _openvla(folder: str, name: str) -> Any:
   ).iterator()
 
 
-def _flat(nest: Any, path: str) -> Dict[str, np.ndarray]:
+def _flat(nest: Any, path: str) -> dict[str, np.ndarray]:
   if not isinstance(nest, dict):
     text = np.asarray(nest).dtype == object
     return {path: np.asarray(nest, 'S') if text else np.asarray(nest)}

@@ -19,7 +19,7 @@ has a meaning, the steps have a field `has_action`, one bool a step. Code that
 drops the last action calls `has_action_mask`.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tree
@@ -83,7 +83,7 @@ def make_batch(steps: Any, fields: Any = ()) -> EpisodeBatch:
   )
 
 
-def split_steps(episode: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
+def split_steps(episode: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
   """Returns the steps of an episode, and its other fields."""
   fields = dict(episode)
   return fields.pop(rlds.STEPS), fields
@@ -94,7 +94,7 @@ def num_episodes(batch: EpisodeBatch) -> tf.Tensor:
   return tf.size(batch.row_splits, tf.int64) - 1
 
 
-def get_episode(index: tf.Tensor, batch: EpisodeBatch) -> Dict[str, Any]:
+def get_episode(index: tf.Tensor, batch: EpisodeBatch) -> dict[str, Any]:
   """Returns the episode at a position of a batch."""
 
   def copy_steps():
@@ -169,7 +169,7 @@ def from_ragged(rows: Any, fields: Any) -> EpisodeBatch:
 
 
 def divide(
-    row_splits: tf.Tensor, row_bytes: int, is_alone: Optional[tf.Tensor] = None
+    row_splits: tf.Tensor, row_bytes: int, is_alone: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Divides episodes into batches of limited size.
 
@@ -192,7 +192,7 @@ def divide(
 
 
 def divide_by_bytes(
-    num_bytes: tf.Tensor, max_bytes: int, is_alone: Optional[tf.Tensor] = None
+    num_bytes: tf.Tensor, max_bytes: int, is_alone: tf.Tensor | None = None
 ) -> tf.Tensor:
   """Divides a sequence of episodes into parts of limited size.
 
@@ -307,7 +307,7 @@ def last_step_mask(num_steps: tf.Tensor) -> tf.Tensor:
   return tf.equal(tf.range(num_steps), num_steps - 1)
 
 
-def has_action_mask(steps: Dict[str, Any], last: tf.Tensor) -> tf.Tensor:
+def has_action_mask(steps: dict[str, Any], last: tf.Tensor) -> tf.Tensor:
   """Returns whether the action of each step has a meaning, bool `[N]`.
 
   Args:

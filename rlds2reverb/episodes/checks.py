@@ -1,9 +1,12 @@
 """Checks of arguments."""
 
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import difflib
 import numbers
 import operator
-from typing import Any, Iterable, Mapping, Optional, Sequence, Union
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +35,8 @@ def check_known(owner: str, kind: str, name: Any, names: Iterable[Any]) -> None:
 
 
 def check_weights(
-    weights: Union[Mapping[str, float], Sequence[float], np.ndarray],
-    names: Optional[Iterable[str]] = None,
+    weights: Mapping[str, float] | Sequence[float] | np.ndarray,
+    names: Iterable[str] | None = None,
     *,
     name: str = 'weights',
     of: str = 'data set',

@@ -5,7 +5,9 @@ Users see a `tf.data.Dataset` of RLDS episodes. The library processes
 `EpisodeDataset` wraps a data set of batches, and is read in batches directly.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,7 +54,7 @@ class EpisodeDataset(tf_private.WrappedDataset):
     if tf.is_tensor(num_episodes):
       num_episodes = tf.get_static_value(num_episodes)
     # A data set of the same length, from which cardinalities are computed.
-    indices: Optional[tf.data.Dataset] = None
+    indices: tf.data.Dataset | None = None
     if num_episodes == tf.data.INFINITE_CARDINALITY:
       indices = tf.data.Dataset.range(1).repeat()
     elif num_episodes not in (None, tf.data.UNKNOWN_CARDINALITY):
@@ -157,8 +159,8 @@ def is_last_transition_dropped(rlds_data: tf.data.Dataset) -> bool:
 def batches_of(
     rlds_data: tf.data.Dataset,
     *,
-    fields: Optional[Iterable[str]] = None,
-    episode_fields: Optional[Iterable[str]] = None,
+    fields: Iterable[str] | None = None,
+    episode_fields: Iterable[str] | None = None,
     with_faults: bool = False,
 ) -> tf.data.Dataset:
   """Returns the `EpisodeBatch`es of any data set of episodes.
@@ -199,8 +201,8 @@ def batches_of(
 
 
 def _fields_to_read(
-    step_spec: Dict[str, Any], fields: Iterable[str]
-) -> Optional[Iterable[str]]:
+    step_spec: dict[str, Any], fields: Iterable[str]
+) -> Iterable[str] | None:
   """Returns the names of the fields of nested steps to read; None for all.
 
   Dropping a field takes an operation for every step, which costs more than
@@ -423,7 +425,7 @@ def _divide(ragged: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
 
 
 def unbatch(
-    batches: tf.data.Dataset, num_episodes: Optional[int] = None
+    batches: tf.data.Dataset, num_episodes: int | None = None
 ) -> tf.data.Dataset:
   """Returns the episodes in batches, one by one, with stacked `steps`.
 
@@ -500,7 +502,7 @@ def raise_faults(batches: tf.data.Dataset) -> tf.data.Dataset:
   return pipelines.map_elements(number_episodes(batches), check)
 
 
-def _check_no_fault(batch: batch_lib.EpisodeBatch) -> List[tf.Operation]:
+def _check_no_fault(batch: batch_lib.EpisodeBatch) -> list[tf.Operation]:
   """Raises the fault of a numbered batch as an InvalidArgumentError."""
   if batch.fault == ():
     return []

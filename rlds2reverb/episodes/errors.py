@@ -6,7 +6,7 @@ TensorFlow's messages contain names of graph nodes and escaped strings.
 
 import contextlib
 import re
-from typing import Any, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -50,7 +50,7 @@ def _unescape(match: re.Match) -> str:
   return _CONTROLS.get(code, code)
 
 
-def restore(error: tf.errors.OpError) -> Tuple[Type[tf.errors.OpError], str]:
+def restore(error: tf.errors.OpError) -> tuple[type[tf.errors.OpError], str]:
   """Returns the original class of an error, and its message without nodes.
 
   A Python function in a graph that raises a DataLossError or NotFoundError
@@ -66,8 +66,8 @@ def restore(error: tf.errors.OpError) -> Tuple[Type[tf.errors.OpError], str]:
 
 
 def check_true(
-    condition: Any, *message: Any, summarize: Optional[int] = None
-) -> List[tf.Operation]:
+    condition: Any, *message: Any, summarize: int | None = None
+) -> list[tf.Operation]:
   """Raises an `InvalidArgumentError` if a condition is False.
 
   In eager mode the text of the error is the message alone, whereas
@@ -94,7 +94,7 @@ def check_true(
   return [tf.debugging.Assert(condition, list(message), summarize)]
 
 
-def _text_of(part: Any, summarize: Optional[int]) -> str:
+def _text_of(part: Any, summarize: int | None) -> str:
   if isinstance(part, str):
     return part
   value = np.asarray(part)

@@ -8,8 +8,8 @@ A file can also name other files. Readers refuse a name that leads outside of
 the folder of the data set, unless the user allows the place.
 """
 
+from collections.abc import Callable
 import os
-from typing import Callable, List, Optional
 
 # The environment variable that sets the limit in bytes. Worker processes and
 # commands inherit it.
@@ -110,7 +110,7 @@ def read_expanded(
   return content
 
 
-def check_place(name: str, path: str, folder: Optional[str] = None) -> None:
+def check_place(name: str, path: str, folder: str | None = None) -> None:
   """Raises a ValueError if a file names a path outside of its data set.
 
   Symbolic links are not resolved.
@@ -132,7 +132,7 @@ def check_place(name: str, path: str, folder: Optional[str] = None) -> None:
     )
 
 
-def _allowed_places() -> List[str]:
+def _allowed_places() -> list[str]:
   places = os.environ.get(PLACES_VARIABLE, '').split(os.pathsep)
   return [os.path.expanduser(place) for place in places if place]
 

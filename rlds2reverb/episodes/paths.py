@@ -9,17 +9,10 @@ entire nest. If a key contains a `/`, the string may be ambiguous, and the tuple
 must be used.
 """
 
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 from etils import epy
 import tree
@@ -29,8 +22,8 @@ from rlds2reverb.episodes import checks
 with epy.lazy_imports():
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
-Path = Union[str, Sequence[Any]]
-KeyPath = Tuple[Any, ...]
+Path = str | Sequence[Any]
+KeyPath = tuple[Any, ...]
 
 
 def name_of(path: Path) -> str:
@@ -52,7 +45,7 @@ def find(nest: Any, path: Path) -> KeyPath:
   return keys
 
 
-def look_up(nest: Any, path: Path) -> Tuple[Optional[KeyPath], str]:
+def look_up(nest: Any, path: Path) -> tuple[KeyPath | None, str]:
   """Finds a field without raising, so that a caller can list all problems.
 
   Returns:
@@ -172,7 +165,7 @@ def check_list(name: str, fields: Sequence[Path]) -> None:
     )
 
 
-def leaves(nest: Any) -> Dict[str, Any]:
+def leaves(nest: Any) -> dict[str, Any]:
   """Returns the leaves of `nest` in a dict, by their names.
 
   Raises:
@@ -187,7 +180,7 @@ def leaves(nest: Any) -> Dict[str, Any]:
   return leaf_of_name
 
 
-def _nodes(nest) -> List[KeyPath]:
+def _nodes(nest) -> list[KeyPath]:
   nodes = {}
   for keys, _ in tree.flatten_with_path(nest):
     for length in range(1, len(keys) + 1):
@@ -195,13 +188,13 @@ def _nodes(nest) -> List[KeyPath]:
   return list(nodes)
 
 
-def _find_all(nest, path) -> List[KeyPath]:
+def _find_all(nest, path) -> list[KeyPath]:
   if isinstance(path, str):
     return [keys for keys in _nodes(nest) if name_of(keys) == path]
   return [keys for keys in [(), *_nodes(nest)] if keys == tuple(path)]
 
 
-def _copy_dict(nest, keys) -> Dict[Any, Any]:
+def _copy_dict(nest, keys) -> dict[Any, Any]:
   if not isinstance(nest, Mapping):
     raise ValueError(
         f'Fields can be taken from and put into dicts only, but {keys[0]!r} is'

@@ -8,8 +8,10 @@ an iterator is made. For a small data set that is longer than reading it. So
 functions of this library; functions of the user are mapped by `Dataset.map`.
 """
 
+from collections.abc import Callable
+from collections.abc import Hashable
 import functools
-from typing import Any, Callable, Hashable, Optional
+from typing import Any
 import weakref
 
 import numpy as np
@@ -62,7 +64,7 @@ _NOT_OPTIMIZED = {'experimental_ints_on_device': True}
 def map_elements(
     data: tf.data.Dataset,
     function: Callable[..., Any],
-    num_parallel_calls: Optional[int] = None,
+    num_parallel_calls: int | None = None,
 ) -> tf.data.Dataset:
   """Like `data.map`, but skips graph optimization of the function."""
   traced, spec = _trace(function, data.element_spec)
@@ -79,7 +81,7 @@ def map_elements(
 def flat_map(
     data: tf.data.Dataset,
     function: Callable[..., tf.data.Dataset],
-    num_parallel_calls: Optional[int] = None,
+    num_parallel_calls: int | None = None,
 ) -> tf.data.Dataset:
   """Like `data.flat_map`, but skips graph optimization of the function.
 
@@ -239,7 +241,7 @@ def map_or_else(
     data: tf.data.Dataset,
     function: Callable[..., Any],
     fallback: Callable[..., Any],
-    num_parallel_calls: Optional[int] = None,
+    num_parallel_calls: int | None = None,
 ) -> tf.data.Dataset:
   """Maps a function over a data set, and a fallback where it raises an error.
 

@@ -6,7 +6,7 @@ TensorFlow is imported only for tensors.
 """
 
 import numbers
-from typing import Any, Tuple, Union
+from typing import Any, Union
 
 from etils import epy
 import numpy as np
@@ -20,7 +20,7 @@ with epy.lazy_imports():
 GOLDEN = 0x9E3779B97F4A7C15
 _MIXER = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
-Seed = Union[int, Tuple[Any, Any], 'tf.Tensor']
+Seed = Union[int, tuple[Any, Any], 'tf.Tensor']
 
 
 def spawn_seeds(seed: int, count: int, *key: int) -> np.ndarray:

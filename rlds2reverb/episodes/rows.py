@@ -9,9 +9,11 @@ unless it is to be repeated:
     "repeat"         a   a  a  b  c  d   d   d
 """
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import math
 import numbers
-from typing import Any, Callable, Sequence, Union
+from typing import Any
 
 import tensorflow as tf
 import tree
@@ -116,9 +118,9 @@ def take_filled(
     index: tf.Tensor,
     stop: tf.Tensor,
     *,
-    before: Union[str, float] = 'zeros',
-    after: Union[str, float] = 'zeros',
-    start: Union[int, tf.Tensor] = 0,
+    before: str | float = 'zeros',
+    after: str | float = 'zeros',
+    start: int | tf.Tensor = 0,
 ) -> Any:
   """Gathers rows, and fills those outside of `[start, stop)`.
 
@@ -159,7 +161,7 @@ def is_in_range(index: tf.Tensor, stop: Any, start: Any = 0) -> tf.Tensor:
   return (index >= start) & (index < stop)
 
 
-def check_fill(fill: Union[str, float], choices: Sequence[str] = FILLS) -> None:
+def check_fill(fill: str | float, choices: Sequence[str] = FILLS) -> None:
   """Raises a ValueError if `fill` is neither one of `choices` nor a number."""
   if isinstance(fill, str):
     checks.check_choice('fill', fill, choices)

@@ -6,17 +6,10 @@ key `steps`. The steps are either *nested*, a `tf.data.Dataset` of steps, or
 given `SkipDecoding` for `steps`. The library accepts both.
 """
 
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,11 +36,11 @@ class StepsSpec(NamedTuple):
     stacked: whether `steps` are tensors `[T, ...]`, not a `tf.data.Dataset`.
   """
 
-  step: Dict[str, Any]
+  step: dict[str, Any]
   stacked: bool
 
 
-def get_rlds_step_features() -> List[str]:
+def get_rlds_step_features() -> list[str]:
   """Returns the names of the seven features that an RLDS step must have."""
   return [
       rlds.OBSERVATION,
@@ -228,13 +221,13 @@ def has_static_shape(spec: Any) -> bool:
 
 
 def select_fields(
-    steps: Dict[str, Any], fields: Iterable[str]
-) -> Dict[str, Any]:
+    steps: dict[str, Any], fields: Iterable[str]
+) -> dict[str, Any]:
   """Returns the named fields of steps."""
   return {field: steps[field] for field in fields}
 
 
-def find_float_fields(step: Any) -> List[Tuple[str, Any]]:
+def find_float_fields(step: Any) -> list[tuple[str, Any]]:
   """Returns name and leaf of every floating-point leaf, which may hold NaN."""
   return [
       (paths.name_of(path), leaf)
@@ -298,7 +291,7 @@ def stack_steps(steps: Any) -> Any:
   return batches.concatenate(empty).take(1).get_single_element()
 
 
-def stack_fields(steps: Any, fields: Iterable[str]) -> Dict[str, Any]:
+def stack_fields(steps: Any, fields: Iterable[str]) -> dict[str, Any]:
   """Returns some fields of all steps of one episode, stacked `[T, ...]`.
 
   Other fields of nested steps are not read. The lengths of stacked steps are
@@ -330,7 +323,7 @@ class FieldLengths(NamedTuple):
     lengths: int32 `[leaves]`: the number of rows of each leaf.
   """
 
-  names: List[str]
+  names: list[str]
   lengths: tf.Tensor
 
   def are_equal(self) -> tf.Tensor:
@@ -338,7 +331,7 @@ class FieldLengths(NamedTuple):
     return tf.reduce_min(self.lengths) == tf.reduce_max(self.lengths)
 
 
-def get_lengths(steps: Any) -> Optional[FieldLengths]:
+def get_lengths(steps: Any) -> FieldLengths | None:
   """Returns the number of rows of each leaf of stacked steps.
 
   Args:

@@ -5,10 +5,13 @@ They were checked with TensorFlow 2.15.1, TFDS 4.9.10 and TF-Agents 0.19.0;
 differently, its public functions, which are slower, are used instead.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import threading
 import types
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -124,7 +127,7 @@ class WrappedDataset(tf.data.Dataset):
     """
     self._input, self._make = source, make
     self._spec = source.element_spec if element_spec is None else element_spec
-    self._wrapped: Optional[tf.data.Dataset] = None
+    self._wrapped: tf.data.Dataset | None = None
     super().__init__(None)
     if not tf.executing_eagerly():
       self._wrapped = make(source)  # It must be in this function's graph.
@@ -208,7 +211,7 @@ def name_damaged_files(dataset: tf.data.Dataset) -> Iterator[None]:
     raise error_class(e.node_def, e.op, damage) from e
 
 
-def inputs_of(dataset: tf.data.Dataset) -> List[tf.data.Dataset]:
+def inputs_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
   """Returns the data sets that a data set reads."""
   # A data set of `pipelines` has its input in an attribute.
   source = getattr(dataset, '_source', None)
@@ -296,7 +299,7 @@ def read_records(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
     read_file: Callable[..., tf.data.Dataset],
-) -> Optional[tf.data.Dataset]:
+) -> tf.data.Dataset | None:
   """Returns dicts with the string of each record, or None if that fails."""
   with read_tfrecords_by(read_file):
     records = _Reader(file_format_of(builder, read_config)).read(
@@ -313,7 +316,7 @@ def read_records(
 
 def cycle_length_of(
     read_config: tfds.ReadConfig, in_order: bool = False
-) -> Optional[int]:
+) -> int | None:
   """Returns how many files TFDS reads in parallel.
 
   Args:
@@ -326,7 +329,7 @@ def cycle_length_of(
   return 1 if in_order else _CYCLE_LENGTH
 
 
-def id_prefixes_of(instructions: Sequence[Any]) -> List[str]:
+def id_prefixes_of(instructions: Sequence[Any]) -> list[str]:
   """Returns the prefix of the `tfds_id`s of the records of each file."""
   # pylint: disable-next=protected-access
   prefixes = reader._get_tfds_id_prefixes(instructions)

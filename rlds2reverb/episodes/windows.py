@@ -6,9 +6,10 @@ arrays, and TensorFlow, which is imported only then, for tensors. `take_windows`
 gathers their rows.
 """
 
+from collections.abc import Mapping
 import dataclasses
 import enum
-from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Union
 
 from etils import epy
 import numpy as np
@@ -95,7 +96,7 @@ class Windows:
 
   length: int
   stride: int = 1
-  end: Union[str, EndOfEpisode] = EndOfEpisode.DROP
+  end: str | EndOfEpisode = EndOfEpisode.DROP
 
   def __post_init__(self):
     checks.check_positive('The length of windows', self.length)
@@ -197,7 +198,7 @@ class Windows:
 
 def check_windows(
     windows: Windows,
-    refused: Optional[Mapping[EndOfEpisode, str]] = None,
+    refused: Mapping[EndOfEpisode, str] | None = None,
     of: str = '',
 ) -> None:
   """Raises a ValueError unless an argument is a supported `Windows`.
@@ -219,7 +220,7 @@ def check_windows(
     )
 
 
-def expand_ranges(first: Any, count: Any, stride: int) -> Tuple[Any, Any]:
+def expand_ranges(first: Any, count: Any, stride: int) -> tuple[Any, Any]:
   """Concatenates arithmetic progressions.
 
   Args:
@@ -267,9 +268,9 @@ def take_windows(
     length: Any,
     stop: 'tf.Tensor',
     *,
-    fill: Union[str, float] = 'zeros',
+    fill: str | float = 'zeros',
     start: Union[int, 'tf.Tensor'] = 0,
-) -> Tuple[Any, 'tf.Tensor']:
+) -> tuple[Any, 'tf.Tensor']:
   """Gathers the rows of windows.
 
   Args:

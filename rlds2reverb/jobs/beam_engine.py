@@ -12,6 +12,8 @@ and have threads that delay the end of the program. The pipeline process kills
 its group when this process exits or closes the pipe between them.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import json
 import os
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterator, List, NoReturn, Optional, Sequence
+from typing import Any, NoReturn
 
 from absl import logging
 import apache_beam as beam
@@ -77,7 +79,7 @@ class BeamEngine(processes.Engine):
       ValueError: if the runner does not exist.
     """
     self._options = [*_DEFAULTS, *options]
-    self._process: Optional[subprocess.Popen] = None
+    self._process: subprocess.Popen | None = None
     standard = pipeline_options.PipelineOptions(self._options).view_as(
         pipeline_options.StandardOptions
     )
@@ -107,7 +109,7 @@ class BeamEngine(processes.Engine):
     for message in self._run(attempt, [_JOIN]).values():
       raise tasks_lib.TaskError(message)
 
-  def _run(self, attempt: Any, numbers: Sequence[int]) -> Dict[int, str]:
+  def _run(self, attempt: Any, numbers: Sequence[int]) -> dict[int, str]:
     """Runs a pipeline; returns the messages of failed tasks, by number."""
     failures = attempt.job.path('failures')
     files.remove_folder(failures)  # Of an earlier run.
@@ -148,7 +150,7 @@ class BeamEngine(processes.Engine):
     except ValueError:
       return f'its process has ended with exit code {code}'
 
-  def _end_process(self) -> Optional[int]:
+  def _end_process(self) -> int | None:
     """Ends the pipeline process and its workers; returns its exit code."""
     process, self._process = self._process, None
     if process is None:
@@ -183,7 +185,7 @@ def run_pipeline() -> NoReturn:
   signal.signal(signal.SIGTERM, lambda *_: None)  # See `end_with_parent`.
   report = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)  # Beam and the tasks may print.
-  results: List[Any] = []
+  results: list[Any] = []
   lock = threading.Lock()
 
   def end(problem: str) -> NoReturn:
@@ -221,7 +223,7 @@ def _run(
     attempt: Any,
     failures: str,
     numbers: Sequence[int],
-    results: List[Any],
+    results: list[Any],
 ) -> str:
   """Runs a pipeline, and adds its result to `results` while it runs.
 

@@ -5,11 +5,14 @@ joined. `job` describes the folder of a job.
 """
 
 import collections
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -38,16 +41,16 @@ class JobError(RuntimeError):
 
 def convert(
     plan: plan_lib.Plan,
-    folder: Optional[files.PathLike] = None,
+    folder: files.PathLike | None = None,
     *,
     dry_run: bool = False,
     max_invalid_fraction: float = 1.0,
     allow_empty: bool = False,
-    engine: Optional[processes.Engine] = None,
+    engine: processes.Engine | None = None,
     patience: float = 60.0,
     compare_checksums: bool = False,
     say: Callable[[str], None] = print,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Runs a plan, or resumes it.
 
       plan = make_plan([open_source(make_source('/data/cartpole'))],
@@ -150,7 +153,7 @@ class _Run:
     self.output = tasks_lib.make_output(self.job)
     self.receipts = self.job.receipts()
 
-  def finish(self, allow_empty: bool) -> Dict[str, Any]:
+  def finish(self, allow_empty: bool) -> dict[str, Any]:
     """Runs unfinished tasks and joins their outputs; returns the summary."""
     start = time.monotonic()
     was_finished = self.output.is_finished(self.receipts)
@@ -222,7 +225,7 @@ class _Run:
         ' again when the server is well.'
     )
 
-  def _run_round(self, numbers: List[int]) -> Dict[int, Exception]:
+  def _run_round(self, numbers: list[int]) -> dict[int, Exception]:
     """Runs tasks; returns the errors of failed ones.
 
     A failed task does not stop the others. A task whose process died, or whose
@@ -234,9 +237,9 @@ class _Run:
     attempt = tasks_lib.Attempt(
         self.job, self.max_skipped > 0, self.compare_checksums
     )
-    failures: Dict[int, Exception] = {}
-    unavailable_since: Dict[int, float] = {}
-    deaths: Dict[int, int] = collections.Counter()
+    failures: dict[int, Exception] = {}
+    unavailable_since: dict[int, float] = {}
+    deaths: dict[int, int] = collections.Counter()
     display = ProgressDisplay(
         self.plan.num_episodes,
         sum(
@@ -295,7 +298,7 @@ class _Run:
           f' of the tasks that are done are in {quarantine}.'
       )
 
-  def _find_changed(self) -> List[int]:
+  def _find_changed(self) -> list[int]:
     return tasks_lib.find_changed(
         self.plan, self.receipts, self.compare_checksums
     )
@@ -337,7 +340,7 @@ class ProgressDisplay:
     """
     self._initial = initial
     self.total = collections.Counter(initial)
-    self._tasks: Dict[int, tasks_lib.Progress] = {}
+    self._tasks: dict[int, tasks_lib.Progress] = {}
     self._bar = progress_bar.ProgressBar(
         num_episodes, initial=_count_read(initial)
     )
@@ -371,7 +374,7 @@ def _count_read(progress: tasks_lib.Progress) -> int:
 
 def _describe_failures(failures: Mapping[int, Exception]) -> Iterator[str]:
   """Yields a line for each distinct message, with its tasks."""
-  tasks_of: Dict[str, List[int]] = collections.defaultdict(list)
+  tasks_of: dict[str, list[int]] = collections.defaultdict(list)
   for number, error in sorted(failures.items()):
     tasks_of[str(error)].append(number)
   for message, tasks in tasks_of.items():
@@ -381,7 +384,7 @@ def _describe_failures(failures: Mapping[int, Exception]) -> Iterator[str]:
     yield f'  {"tasks" if len(tasks) > 1 else "task"} {listed}: {message}'
 
 
-def _get_common_spec(opened: List[opened_lib.OpenSource]) -> Any:
+def _get_common_spec(opened: list[opened_lib.OpenSource]) -> Any:
   """Returns the frame spec; raises a ValueError if sources differ."""
   first, *remaining = opened
   spec = first.make_frame_spec()

@@ -3,10 +3,11 @@
 It needs the extra `dask`: `pip install '.[dask]'` in a clone.
 """
 
+from collections.abc import Iterator
 import contextlib
 import queue
 import time
-from typing import Any, Iterator, List
+from typing import Any
 
 from absl import logging
 import distributed
@@ -51,7 +52,7 @@ class DaskEngine(processes.Engine):
     tables_lib.check_address(scheduler.rpartition('/')[2])
     self._address = scheduler
     self._worker_timeout = worker_timeout
-    self._futures: List[Any] = []
+    self._futures: list[Any] = []
     try:
       self._client = distributed.Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as e:

@@ -1,8 +1,9 @@
 """Describes data: metadata, fields, statistics and oddities."""
 
+from collections.abc import Mapping
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -35,11 +36,11 @@ _LIMITER = ('samples_per_insert', 'min_size_to_sample', 'min_diff', 'max_diff')
 
 
 def describe(
-    data: Union[tf.data.Dataset, sources_lib.Source, files.PathLike],
+    data: tf.data.Dataset | sources_lib.Source | files.PathLike,
     *,
-    name: Optional[str] = None,
-    sample: Optional[int] = None,
-    bounds: Union[None, str, Mapping[str, reading_lib.Bounds]] = None,
+    name: str | None = None,
+    sample: int | None = None,
+    bounds: None | str | Mapping[str, reading_lib.Bounds] = None,
     num_excerpts: int = 40,
     seed: int = 0,
 ) -> description_lib.Description:
@@ -87,9 +88,9 @@ def describe(
     checks.check_positive('sample', sample)
   episodes: Any = data
   report = report_lib.ConversionReport()
-  opened: Optional[opened_lib.OpenSource] = None
+  opened: opened_lib.OpenSource | None = None
   index, feature_bounds = None, {}
-  attributes: Dict[str, Any] = {'source': 'episodes'}
+  attributes: dict[str, Any] = {'source': 'episodes'}
   if isinstance(data, sources_lib.Source):
     opened = sources_lib.open_source(data)
     total, index = opened.num_episodes, opened_lib.EPISODE_INDEX
@@ -199,8 +200,8 @@ def _read(
 
 def _get_feature_bounds(
     features: tfds.features.FeaturesDict,
-    mapping: Optional[step_mapping.StepMapping],
-) -> Dict[str, reading_lib.Bounds]:
+    mapping: step_mapping.StepMapping | None,
+) -> dict[str, reading_lib.Bounds]:
   """Returns the bounds of actions and class labels in features."""
   path = rlds.ACTION if mapping is None else mapping.action
   if not isinstance(path, str) or path.startswith('../'):
@@ -227,7 +228,7 @@ def _get_feature_bounds(
   return bounds
 
 
-def get_environment_bounds(environment: str) -> Dict[str, reading_lib.Bounds]:
+def get_environment_bounds(environment: str) -> dict[str, reading_lib.Bounds]:
   """Returns the bounds of the action space of an environment."""
   env = environments.make_environment(environment)
   spaces = tree.flatten_with_path({rlds.ACTION: env.action_space})
@@ -245,7 +246,7 @@ def get_environment_bounds(environment: str) -> Dict[str, reading_lib.Bounds]:
   }
 
 
-def _describe_data_set(opened: opened_lib.OpenSource) -> Dict[str, Any]:
+def _describe_data_set(opened: opened_lib.OpenSource) -> dict[str, Any]:
   """Returns `Description.about` of an `OpenSource`."""
   info = opened.info
   if hasattr(info, 'splits'):
@@ -287,7 +288,7 @@ def _describe_data_set(opened: opened_lib.OpenSource) -> Dict[str, Any]:
   }
 
 
-def _describe_split(name, num_episodes, filepaths) -> Dict[str, Any]:
+def _describe_split(name, num_episodes, filepaths) -> dict[str, Any]:
   return {
       'name': name,
       'episodes': num_episodes,
@@ -296,7 +297,7 @@ def _describe_split(name, num_episodes, filepaths) -> Dict[str, Any]:
   }
 
 
-def _describe_table(table: Any) -> Dict[str, Any]:
+def _describe_table(table: Any) -> dict[str, Any]:
   """Returns the description of a table of a checkpoint."""
   limiter = table.rate_limiter
   settings = []

@@ -10,8 +10,9 @@ After they are parsed, `sources_from_flags` returns the sources.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import os
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -137,13 +138,13 @@ def _define_reader_flags() -> None:
   )
 
 
-def reader_options() -> Dict[str, Any]:
+def reader_options() -> dict[str, Any]:
   """Returns the options of a format's reader that the flags give.
 
   Raises:
     UsageError: if `--column_names` is not a list of pairs.
   """
-  options: Dict[str, Any] = {}
+  options: dict[str, Any] = {}
   for text in flags.FLAGS.column_names or ():
     name, sign, column = (part.strip() for part in text.partition('='))
     if not name or not sign:
@@ -161,8 +162,8 @@ def reader_options() -> Dict[str, Any]:
 
 
 def sources_from_flags(
-    program: str, mixture: Optional[str] = None
-) -> List[sources_lib.Source]:
+    program: str, mixture: str | None = None
+) -> list[sources_lib.Source]:
   """Returns the sources that the flags describe.
 
   Other flags get the values that configs or `--gin_binding` bind for the
@@ -222,7 +223,7 @@ def sources_from_flags(
 
 def source_or_checkpoint(
     program: str, several: str, ignored: Sequence[str]
-) -> Union[sources_lib.Source, str]:
+) -> sources_lib.Source | str:
   """Returns the source of `--dataset`, or the path of `--checkpoint_dir`.
 
   Args:
@@ -332,7 +333,7 @@ def define_table_flags(*ends: str) -> None:
   )
 
 
-def tables_from_flags() -> List[items_lib.TableItems]:
+def tables_from_flags() -> list[items_lib.TableItems]:
   """Returns the items of each table.
 
   Raises:
@@ -364,7 +365,7 @@ def user_data_set(name: str) -> str:
   return name
 
 
-def user_config(name: Optional[str]) -> Optional[str]:
+def user_config(name: str | None) -> str | None:
   """Returns the path of a gin file of the user, or the name of a config."""
   return name and config_path(name)
 

@@ -7,11 +7,12 @@ quarantine.jsonl   the invalid episodes
 summary.json       the summary of a finished job
 """
 
+from collections.abc import Mapping
 import functools
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
@@ -31,10 +32,10 @@ from rlds2reverb.store import json_files
 #   filtered: the number of episodes that filters dropped
 #   seconds: the duration of the task
 #   output: values of the output; see `JobOutput.write`
-Receipt = Dict[str, Any]
+Receipt = dict[str, Any]
 
 _NUMBER = (int, float)
-_RECEIPT_TYPES: Dict[str, Any] = {
+_RECEIPT_TYPES: dict[str, Any] = {
     'task': int,
     'data': object,
     **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), int),
@@ -44,7 +45,7 @@ _RECEIPT_TYPES: Dict[str, Any] = {
 }
 # Some of the statistics may be missing; see `tasks.merge_counts`.
 _REWARD_TYPES = {'episodes': int, 'sum': _NUMBER}
-_STATISTICS_TYPES: Dict[str, Any] = {
+_STATISTICS_TYPES: dict[str, Any] = {
     'last_rewards': _REWARD_TYPES,
     'left_out_rewards': _REWARD_TYPES,
     **dict.fromkeys(('nan', 'removed_steps'), {}),
@@ -62,9 +63,7 @@ class Job:
     plan: the plan. A worker reads it from the folder.
   """
 
-  def __init__(
-      self, plan: plan_lib.Plan, folder: Optional[files.PathLike] = None
-  ):
+  def __init__(self, plan: plan_lib.Plan, folder: files.PathLike | None = None):
     place = plan.output.place
     if not folder and plan.output.kind == plan_lib.SERVER:
       name = re.sub('[:/,]', '_', place)
@@ -89,7 +88,7 @@ class Job:
     # prefix.
     return self.path('parts', f'{number:08d}')
 
-  def list_parts(self, marker: str) -> List[int]:
+  def list_parts(self, marker: str) -> list[int]:
     """Returns the tasks whose parts have a file `marker`."""
     return [
         int(name)
@@ -100,7 +99,7 @@ class Job:
   def remove_parts(self) -> None:
     files.remove_folder(self.path('parts'))
 
-  def locks(self) -> List[str]:
+  def locks(self) -> list[str]:
     """Returns the lock files of the folder and the output.
 
     Several jobs may write to a server concurrently, but only one to a folder.
@@ -137,12 +136,12 @@ class Job:
     if _read_plan(self.folder) != self.plan:
       atomic.write_text(self.path('plan.json'), self.plan.to_json())
 
-  def list_done(self) -> List[int]:
+  def list_done(self) -> list[int]:
     """Returns the tasks that have a receipt, of any plan."""
     names = files.names_in(self.path('receipts'))
     return [int(name[:-5]) for name in names if re.match(r'\d+\.json$', name)]
 
-  def receipts(self) -> Dict[int, Receipt]:
+  def receipts(self) -> dict[int, Receipt]:
     """Returns the receipts of this plan, by the number of the task.
 
     Raises:
@@ -223,7 +222,7 @@ def _check_statistics(statistics: Mapping[str, Any]) -> None:
         _check_types(value, {'min': _NUMBER, 'max': _NUMBER})
 
 
-def find_differences(stored: plan_lib.Plan, plan: plan_lib.Plan) -> List[str]:
+def find_differences(stored: plan_lib.Plan, plan: plan_lib.Plan) -> list[str]:
   """Returns a line for each value that differs between two plans."""
   old, new = json.loads(stored.to_json()), json.loads(plan.to_json())
   if len(stored.tasks) != len(plan.tasks):
@@ -239,7 +238,7 @@ def find_differences(stored: plan_lib.Plan, plan: plan_lib.Plan) -> List[str]:
   ]
 
 
-def _read_json(path: str, remedy: str) -> Optional[Dict[str, Any]]:
+def _read_json(path: str, remedy: str) -> dict[str, Any] | None:
   """Returns the value of a JSON file, or None without a file."""
   try:
     return files.read_json(path, remedy)
@@ -247,7 +246,7 @@ def _read_json(path: str, remedy: str) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _read_plan(folder: str) -> Optional[plan_lib.Plan]:
+def _read_plan(folder: str) -> plan_lib.Plan | None:
   path = os.path.join(folder, 'plan.json')
   remedy = (
       f'If {folder} is the folder of a job, remove it and start the job again;'

@@ -1,23 +1,16 @@
 """Open data sets of a job: episodes by ranges, files, and read errors."""
 
 import abc
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import functools
 import hashlib
 import os
 import types
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -90,7 +83,7 @@ class Range(NamedTuple):
     )
 
 
-def find_overlap(ranges: Sequence[Range]) -> Optional[Range]:
+def find_overlap(ranges: Sequence[Range]) -> Range | None:
   """Returns episodes that two of the ranges share, or None."""
   ordered = sorted(ranges)
   for first, second in zip(ordered, ordered[1:]):
@@ -101,7 +94,7 @@ def find_overlap(ranges: Sequence[Range]) -> Optional[Range]:
 
 def parse_split(
     split: str, splits: Mapping[str, Any], dataset: str
-) -> List[Range]:
+) -> list[Range]:
   """Returns the ranges of a split such as `train[:10%]+test`.
 
   Args:
@@ -162,8 +155,8 @@ class OpenSource(abc.ABC):
   directory: str
   info: Any
   features: Any
-  ranges: List[Range]
-  shards: List[Range]
+  ranges: list[Range]
+  shards: list[Range]
   is_splittable = True
   num_bytes: int
   fingerprint: str
@@ -220,7 +213,7 @@ class OpenSource(abc.ABC):
       episodes = applying.transform_episodes(episodes, self.transforms)
     return episodes
 
-  def files(self, *parts: Range) -> List[str]:
+  def files(self, *parts: Range) -> list[str]:
     """Returns the distinct paths of the files of some or all ranges."""
     paths = [
         path for part in parts or self.ranges for path in self._list_files(part)
@@ -291,7 +284,7 @@ class OpenSource(abc.ABC):
     return ''
 
   @abc.abstractmethod
-  def sample_lengths(self) -> Tuple[List[int], float]:
+  def sample_lengths(self) -> tuple[list[int], float]:
     """Reads the lengths of all or some episodes.
 
     Returns:
@@ -304,7 +297,7 @@ class OpenSource(abc.ABC):
     """Returns the unmapped episodes of a range, in their order."""
 
   @abc.abstractmethod
-  def _list_files(self, part: Range) -> List[str]:
+  def _list_files(self, part: Range) -> list[str]:
     """Returns the paths of the files of a range."""
 
 
@@ -347,7 +340,7 @@ class RldsSource(OpenSource):
     return [file.filename for file in self._get_instructions(part)]
 
   def sample_lengths(self):
-    lengths: List[int] = []
+    lengths: list[int] = []
     num_bytes = 0
     parse = {_IS_FIRST: tf.io.VarLenFeature(tf.int64)}
     with contextlib.suppress(tf.errors.OpError):  # The job reports it.
@@ -404,7 +397,7 @@ class FormatSource(OpenSource):
   is_splittable = False
 
   def __init__(
-      self, source: Any, episodes: tf.data.Dataset, options: Dict[str, Any]
+      self, source: Any, episodes: tf.data.Dataset, options: dict[str, Any]
   ):
     super().__init__(source)
     self.directory = source.dataset
@@ -430,16 +423,16 @@ class FormatSource(OpenSource):
     return fingerprints.fingerprint(stamps, self.source.format, self._options)
 
   @functools.cached_property
-  def _lengths(self) -> List[int]:
+  def _lengths(self) -> list[int]:
     return read_lengths(self._episodes)
 
   @functools.cached_property
-  def ranges(self) -> List[Range]:  # type: ignore[override]
+  def ranges(self) -> list[Range]:  # type: ignore[override]
     split = types.SimpleNamespace(num_examples=len(self._lengths))
     return parse_split(self.source.split, {_SPLIT: split}, self.source.dataset)
 
   @property
-  def shards(self) -> List[Range]:  # type: ignore[override]
+  def shards(self) -> list[Range]:  # type: ignore[override]
     return self.ranges
 
   def compute_state(self, parts):
@@ -482,7 +475,7 @@ def _add_index(episodes: tf.data.Dataset, begin: int) -> tf.data.Dataset:
   )
 
 
-def read_lengths(episodes: tf.data.Dataset) -> List[int]:
+def read_lengths(episodes: tf.data.Dataset) -> list[int]:
   """Reads the numbers of steps of episodes; 0 for unreadable ones."""
   batches = episode_dataset.batches_of(
       episodes, fields=[rlds.IS_FIRST], episode_fields=[], with_faults=True
@@ -493,7 +486,7 @@ def read_lengths(episodes: tf.data.Dataset) -> List[int]:
   return [int(length) for batch in lengths for length in batch.numpy()]
 
 
-def read_indices(episodes: tf.data.Dataset) -> List[int]:
+def read_indices(episodes: tf.data.Dataset) -> list[int]:
   """Reads the field `EPISODE_INDEX` of episodes."""
   batches = episode_dataset.batches_of(
       episodes, episode_fields=[EPISODE_INDEX], with_faults=True
@@ -502,7 +495,7 @@ def read_indices(episodes: tf.data.Dataset) -> List[int]:
   return [int(index) for batch in indices for index in batch.numpy()]
 
 
-def get_policy_info_fn(episode_spec: Dict[str, Any]) -> Any:
+def get_policy_info_fn(episode_spec: dict[str, Any]) -> Any:
   """Returns the function that makes policy info, or None."""
   step = steps_lib.get_steps_spec(episode_spec).step
   has_info = step_mapping.POLICY_INFO in step

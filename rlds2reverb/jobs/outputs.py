@@ -4,8 +4,10 @@
 """
 
 import abc
+from collections.abc import Mapping
+from collections.abc import Sequence
 import os
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -36,7 +38,7 @@ _SERVER_TIMEOUT_SECONDS = 30
 
 Receipts = Mapping[int, job_lib.Receipt]
 # The number of items of a task by table, and JSON values for its receipt.
-Written = Tuple[Dict[str, int], Dict[str, Any]]
+Written = tuple[dict[str, int], dict[str, Any]]
 
 
 class JobOutput(abc.ABC):
@@ -54,7 +56,7 @@ class JobOutput(abc.ABC):
     self.place = job.plan.output.place
 
   @abc.abstractmethod
-  def check(self, spec: Any, receipts: Receipts) -> List[str]:
+  def check(self, spec: Any, receipts: Receipts) -> list[str]:
     """Checks that the output can be written.
 
     Args:
@@ -76,7 +78,7 @@ class JobOutput(abc.ABC):
   @abc.abstractmethod
   def find_lost(
       self, receipts: Receipts, changed: Sequence[int]
-  ) -> Dict[int, str]:
+  ) -> dict[int, str]:
     """Returns finished tasks that have to be repeated, with the reason.
 
     It is called before and after the tasks, while `is_finished` is false.
@@ -339,14 +341,14 @@ class ServerOutput(JobOutput):
   def join(self, receipts):
     """Does nothing: the servers have the items already."""
 
-  def _get_tables(self, address: str) -> Dict[str, Any]:
+  def _get_tables(self, address: str) -> dict[str, Any]:
     return tables_lib.table_infos(
         address,
         [table['table_name'] for table in self.plan.tables],
         _SERVER_TIMEOUT_SECONDS,
     )
 
-  def _get_state(self, address: str) -> Dict[str, Any]:
+  def _get_state(self, address: str) -> dict[str, Any]:
     """Returns the id of the server's run, and how many items it has removed."""
     return {
         'state': tables_lib.get_state_id(address, _SERVER_TIMEOUT_SECONDS),
@@ -362,7 +364,7 @@ def _count_removed(info) -> int:
   return tables_lib.num_inserted(info) - info.current_size
 
 
-def _count_removed_since(address: str, info, state: Dict[str, Any]) -> int:
+def _count_removed_since(address: str, info, state: dict[str, Any]) -> int:
   """Returns how many items a table has removed since a state of its server.
 
   Raises:

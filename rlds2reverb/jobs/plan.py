@@ -10,10 +10,12 @@ work into independent tasks:
 """
 
 import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import json
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 from absl import logging
 
@@ -96,7 +98,7 @@ class Output:
         tables_lib.check_address(address)
 
   @property
-  def addresses(self) -> List[str]:
+  def addresses(self) -> list[str]:
     """The addresses of the servers."""
     return self.place.split(',')
 
@@ -111,7 +113,7 @@ class Task:
   """
 
   source: int
-  ranges: Tuple[opened_lib.Range, ...]
+  ranges: tuple[opened_lib.Range, ...]
 
   @property
   def split(self) -> str:
@@ -122,7 +124,7 @@ class Task:
     return sum(part.num_episodes for part in self.ranges)
 
   @property
-  def indices(self) -> List[int]:
+  def indices(self) -> list[int]:
     """The indices of the episodes in their split."""
     return [
         index for part in self.ranges for index in range(part.begin, part.end)
@@ -146,13 +148,13 @@ class Plan:
     format: the version of the format of the plan and of its receipts.
   """
 
-  sources: Tuple[sources_lib.Source, ...]
-  data_sets: Tuple[DataSet, ...]
+  sources: tuple[sources_lib.Source, ...]
+  data_sets: tuple[DataSet, ...]
   output: Output
-  tables: Tuple[Mapping[str, Any], ...]
+  tables: tuple[Mapping[str, Any], ...]
   rules: Mapping[str, str]
-  tasks: Tuple[Task, ...]
-  only: Optional[str] = None
+  tasks: tuple[Task, ...]
+  only: str | None = None
   format: int = _FORMAT
 
   @property
@@ -165,7 +167,7 @@ class Plan:
     return fingerprints.fingerprint(self.to_json())
 
   @property
-  def table_items(self) -> List[items_lib.TableItems]:
+  def table_items(self) -> list[items_lib.TableItems]:
     tables = []
     for table in self.tables:
       windows = table['windows'] and windows_lib.Windows(**table['windows'])
@@ -177,7 +179,7 @@ class Plan:
     return options_lib.ConversionRules(**self.rules)
 
   @functools.cached_property
-  def _opened(self) -> Dict[int, opened_lib.OpenSource]:
+  def _opened(self) -> dict[int, opened_lib.OpenSource]:
     return {}
 
   def open_source(self, index: int) -> opened_lib.OpenSource:
@@ -193,11 +195,11 @@ class Plan:
       self._opened[index] = sources_lib.open_source(self.sources[index])
     return self._opened[index]
 
-  def open(self) -> List[opened_lib.OpenSource]:
+  def open(self) -> list[opened_lib.OpenSource]:
     """Opens all sources; see `open_source`."""
     return [self.open_source(index) for index in range(len(self.sources))]
 
-  def identity(self, task: Task) -> Dict[str, str]:
+  def identity(self, task: Task) -> dict[str, str]:
     """Returns the identity of the episodes of a task, without their index.
 
     The identity does not depend on the other tasks, sources or the output, so
@@ -215,7 +217,7 @@ class Plan:
     return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1)
 
 
-def from_json(values: Dict[str, Any]) -> Plan:
+def from_json(values: dict[str, Any]) -> Plan:
   """Returns the plan of JSON values.
 
   Raises:
@@ -243,10 +245,10 @@ def make_plan(
     output: Output,
     *,
     tables: Sequence[items_lib.TableItems] = (),
-    rules: Optional[options_lib.ConversionRules] = None,
-    weights: Optional[Sequence[float]] = None,
-    only: Optional[Tuple[str, Sequence[Sequence[opened_lib.Range]]]] = None,
-    task_bytes: Optional[int] = None,
+    rules: options_lib.ConversionRules | None = None,
+    weights: Sequence[float] | None = None,
+    only: tuple[str, Sequence[Sequence[opened_lib.Range]]] | None = None,
+    task_bytes: int | None = None,
 ) -> Plan:
   """Makes the plan of a conversion, without reading any records.
 
@@ -317,10 +319,10 @@ def make_plan(
 
 
 def _take_by_weights(
-    ranges: List[List[opened_lib.Range]],
+    ranges: list[list[opened_lib.Range]],
     weights: Sequence[float],
     names: Sequence[str],
-) -> List[List[opened_lib.Range]]:
+) -> list[list[opened_lib.Range]]:
   """Returns the first episodes of each source, in proportion to its weight.
 
   Logs a warning if the share of a source rounds to 0.
@@ -337,7 +339,7 @@ def _take_by_weights(
   scaled = random_lib.scale_weights(weights).tolist()
   scarcest = min(range(len(sizes)), key=lambda i: sizes[i] / scaled[i])
   unit = sizes[scarcest] / scaled[scarcest]
-  result: List[List[opened_lib.Range]] = []
+  result: list[list[opened_lib.Range]] = []
   for i, parts in enumerate(ranges):
     remaining = round(unit * scaled[i])
     if not remaining:
@@ -364,7 +366,7 @@ def _take_by_weights(
 
 def _group(
     parts: Sequence[opened_lib.Range], max_episodes: int
-) -> List[Tuple[opened_lib.Range, ...]]:
+) -> list[tuple[opened_lib.Range, ...]]:
   """Groups ranges of files into tasks.
 
   A large file becomes several tasks, and adjacent small files become one.
@@ -373,7 +375,7 @@ def _group(
     parts: the ranges.
     max_episodes: the maximum number of episodes of a task.
   """
-  tasks: List[List[opened_lib.Range]] = []
+  tasks: list[list[opened_lib.Range]] = []
   room = 0  # How many more episodes fit into the last task.
   for part in parts:
     count = -(-part.num_episodes // max_episodes)
@@ -396,7 +398,7 @@ def _group(
 
 def read_quarantine(
     path: files.PathLike, opened: Sequence[opened_lib.OpenSource]
-) -> List[List[opened_lib.Range]]:
+) -> list[list[opened_lib.Range]]:
   """Returns the episodes that a quarantine file lists.
 
   Args:
@@ -416,7 +418,7 @@ def read_quarantine(
     lines = f.readlines()
   if not lines:
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
-  ranges: List[List[opened_lib.Range]] = [[] for _ in opened]
+  ranges: list[list[opened_lib.Range]] = [[] for _ in opened]
   for number, line in enumerate(lines, 1):
     try:
       values = json_files.loads(line)
@@ -448,7 +450,7 @@ def read_quarantine(
 
 def _check_disjoint(opened, ranges) -> None:
   """Raises a ValueError if two sources share an episode."""
-  ranges_of: Dict[Any, List[Any]] = collections.defaultdict(list)
+  ranges_of: dict[Any, list[Any]] = collections.defaultdict(list)
   for source, parts in zip(opened, ranges):
     key = source.name, source.directory, source.preprocessing_hash
     ranges_of[key] += parts

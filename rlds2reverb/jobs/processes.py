@@ -21,6 +21,9 @@ If a process is killed, its child processes are killed at the same time.
 
 import abc
 import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 import contextlib
 import ctypes
 import functools
@@ -29,7 +32,7 @@ from multiprocessing import connection as connections
 import os
 import pathlib
 import signal
-from typing import Any, Callable, Dict, Iterable, Iterator, Tuple
+from typing import Any
 
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs import usage
@@ -59,7 +62,7 @@ class Engine(abc.ABC):
       attempt: tasks_lib.Attempt,
       numbers: Iterable[int],
       report: Callable[[int, tasks_lib.Progress], None],
-  ) -> Iterator[Tuple[int, Any]]:
+  ) -> Iterator[tuple[int, Any]]:
     """Yields the outcomes of tasks in the order in which they finish.
 
     Args:
@@ -198,9 +201,9 @@ def _fork_workers(pipe: connections.Connection, num_tasks: int) -> None:
   usage.quiet_logs(is_worker=True)
   # By the pipes of workers: process ids, numbers of started tasks, and current
   # tasks.
-  pids: Dict[Any, int] = {}
-  started: Dict[Any, int] = collections.Counter()
-  busy: Dict[Any, int] = {}
+  pids: dict[Any, int] = {}
+  started: dict[Any, int] = collections.Counter()
+  busy: dict[Any, int] = {}
   ready: Any
   with contextlib.suppress(EOFError, OSError):  # The job has died.
     while True:
@@ -226,7 +229,7 @@ def _fork_workers(pipe: connections.Connection, num_tasks: int) -> None:
             del busy[ready]
 
 
-def _fork_worker(pids: Dict[Any, int], num_tasks: int) -> Any:
+def _fork_worker(pids: dict[Any, int], num_tasks: int) -> Any:
   """Forks a worker and stores its id; returns its pipe."""
   pipe, child_end = multiprocessing.Pipe()
   pids[pipe] = os.fork()

@@ -4,10 +4,12 @@ The record files of a task become files of the data set as hard links, or as
 copies where the file system has no links.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import itertools
 import os
 import pathlib
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -39,7 +41,7 @@ class RldsOutput(outputs.FolderOutput):
     arrays = _iterate(episodes)
     # TFDS writes no split without episodes.
     first = next(arrays, None)
-    output: Dict[str, Any] = {'files': [], 'bytes': 0}
+    output: dict[str, Any] = {'files': [], 'bytes': 0}
     with atomic.new_folder(
         self.prepare_part(number), [_PART_MARKER], replace=True
     ) as path:
@@ -151,7 +153,7 @@ def _read_info(folder: str) -> tfds.core.DatasetInfo:
   return tfds.builder_from_directory(folder).info
 
 
-def _iterate(episodes: Any) -> Iterator[Dict[str, Any]]:
+def _iterate(episodes: Any) -> Iterator[dict[str, Any]]:
   """Yields the valid episodes of a task as NumPy arrays."""
   for block in episodes.blocks().prefetch(1).as_numpy_iterator():
     episodes.watch(block)
@@ -167,7 +169,7 @@ def _iterate(episodes: Any) -> Iterator[Dict[str, Any]]:
       yield {**fields, rlds.STEPS: steps}
 
 
-def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
+def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> dict[str, str]:
   """Returns the description, citation, homepage and license of data sets.
 
   Distinct texts of several data sets are joined.
@@ -192,8 +194,8 @@ def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> Dict[str, str]:
 
 
 def _make_features(
-    opened: Sequence[opened_lib.OpenSource], episode_spec: Dict[str, Any]
-) -> Dict[str, Any]:
+    opened: Sequence[opened_lib.OpenSource], episode_spec: dict[str, Any]
+) -> dict[str, Any]:
   """Returns the features of the new data set.
 
   Class labels and text keep their features if all inputs have the same ones,

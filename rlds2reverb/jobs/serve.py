@@ -14,6 +14,9 @@ prometheus_client.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import functools
@@ -23,18 +26,7 @@ import os
 import shutil
 import tempfile
 import time
-from typing import (
-    Any,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -70,9 +62,9 @@ def serve_source(
     source: sources_lib.Source,
     tables: Sequence[items.TableItems],
     *,
-    port: Optional[int] = None,
-    checkpoint_root: Optional[files.PathLike] = None,
-    rules: Optional[options_lib.ConversionRules] = None,
+    port: int | None = None,
+    checkpoint_root: files.PathLike | None = None,
+    rules: options_lib.ConversionRules | None = None,
     allow_empty: bool = False,
     overrides: Sequence[serve.TableOverrides] = (),
 ) -> reverb.Server:
@@ -142,13 +134,13 @@ class KeptCheckpoints:
 
   root: str
   count: int = 1
-  max_hours: Optional[float] = None
+  max_hours: float | None = None
 
   @property
   def _kept(self) -> str:
     return self.root.rstrip(os.sep) + _KEPT
 
-  def locked(self) -> ContextManager[bool]:
+  def locked(self) -> contextlib.AbstractContextManager[bool]:
     """Locks the root, as other servers would remove its files.
 
     Raises:
@@ -156,7 +148,7 @@ class KeptCheckpoints:
     """
     return atomic.lock(f'{self._kept}.lock', self.root)
 
-  def paths(self) -> List[str]:
+  def paths(self) -> list[str]:
     """Returns all complete checkpoints, the newest first."""
     paths = {
         os.path.basename(path := os.path.dirname(done)): path
@@ -167,9 +159,9 @@ class KeptCheckpoints:
 
   def restart(
       self,
-      port: Optional[int] = None,
+      port: int | None = None,
       overrides: Sequence[serve.TableOverrides] = (),
-  ) -> Optional[reverb.Server]:
+  ) -> reverb.Server | None:
     """Starts a server from the newest checkpoint; returns None without one.
 
     A damaged checkpoint is renamed, and the previous one is used. Incomplete
@@ -213,7 +205,7 @@ class KeptCheckpoints:
           self._remove(os.path.join(self._kept, os.path.basename(old)))
     return path
 
-  def age(self) -> Optional[float]:
+  def age(self) -> float | None:
     """Returns the age in seconds of the newest checkpoint, or None."""
     return next(map(_get_age, self.paths()), None)
 
@@ -276,8 +268,8 @@ class TableStatus(NamedTuple):
 
 
 def get_status(
-    server: Union[str, reverb.Client, reverb.Server], timeout: float = 10.0
-) -> Dict[str, TableStatus]:
+    server: str | reverb.Client | reverb.Server, timeout: float = 10.0
+) -> dict[str, TableStatus]:
   """Returns the status of every table of a server, by name.
 
   Args:
@@ -338,7 +330,7 @@ def import_prometheus() -> Any:
 def serve_metrics(
     port: int,
     server: reverb.Server,
-    checkpoints: Optional[KeptCheckpoints] = None,
+    checkpoints: KeptCheckpoints | None = None,
 ) -> None:
   """Serves the metrics of a server at `http://host:port/metrics`.
 
@@ -362,7 +354,7 @@ class _Collector:
   """Queries a server at every scrape."""
 
   client: reverb.Client
-  checkpoints: Optional[KeptCheckpoints]
+  checkpoints: KeptCheckpoints | None
 
   def collect(self) -> Iterator[Any]:
     core = importlib.import_module('prometheus_client.core')

@@ -11,10 +11,12 @@ text. A job stores it in a file, and other processes and machines open it.
       episodes = opened.read(part)
 """
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import os
 import pkgutil
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -61,12 +63,12 @@ class Source:
 
   dataset: str
   split: str = 'train'
-  data_dir: Optional[str] = None
-  config: Optional[str] = None
+  data_dir: str | None = None
+  config: str | None = None
   bindings: str = ''
-  format: Optional[str] = None
+  format: str | None = None
 
-  def get_arguments(self, name: str) -> Dict[str, Any]:
+  def get_arguments(self, name: str) -> dict[str, Any]:
     """Returns the arguments that the bindings set for a class or program.
 
     Args:
@@ -74,7 +76,7 @@ class Source:
     """
     return configs.parse_arguments(name, self.bindings, self._place)
 
-  def get_reader_options(self) -> Dict[str, Any]:
+  def get_reader_options(self) -> dict[str, Any]:
     """Returns the options that the bindings set for the format's reader."""
     if self.format not in readers.READERS:
       return {}
@@ -98,7 +100,7 @@ class Source:
       )
     return options_lib.ConversionRules(**rules)
 
-  def parse_preprocessing(self) -> Tuple[Any, List[Any]]:
+  def parse_preprocessing(self) -> tuple[Any, list[Any]]:
     """Returns the mapping or None, and the transforms and filters."""
     mapping = None
     if self.get_arguments('StepMapping'):
@@ -119,11 +121,11 @@ def make_source(
     dataset: files.PathLike,
     split: str = 'train',
     *,
-    data_dir: Optional[files.PathLike] = None,
-    config: Optional[str] = None,
+    data_dir: files.PathLike | None = None,
+    config: str | None = None,
     bindings: Sequence[str] = (),
-    format: Optional[str] = None,
-    options: Optional[Mapping[str, Any]] = None,
+    format: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Source:
   """Makes a `Source`.
 
@@ -235,7 +237,7 @@ def make_sources(
     split: str = 'train',
     *,
     bindings: Sequence[str] = (),
-) -> List[Source]:
+) -> list[Source]:
   """Makes a source for each data set of a mixture.
 
   Args:
@@ -271,7 +273,7 @@ def make_sources(
 
 def compute_weights(
     opened: Sequence[opened_lib.OpenSource],
-) -> Dict[str, float]:
+) -> dict[str, float]:
   """Returns the share of the episodes of each source in a mixture, by name.
 
   A mixture's weight multiplies the size of a data set, so the share is the

@@ -5,8 +5,10 @@ from the steps per byte of a sample.
 """
 
 import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tree
@@ -94,7 +96,7 @@ def describe_job(
   )
 
 
-def _describe_source(source, lengths, factor) -> List[str]:
+def _describe_source(source, lengths, factor) -> list[str]:
   # Like the program describe. `source.num_bytes` excludes headers of records.
   num_bytes = files.total_size(source.files())
   estimate = 'how many steps is not known before they are read'
@@ -116,12 +118,12 @@ def _describe_source(source, lengths, factor) -> List[str]:
 
 def make_summary(
     plan: plan_lib.Plan, receipts: Mapping[int, job_lib.Receipt]
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns the summary of a job, as JSON values."""
   tables = {table['table_name']: 0 for table in plan.tables}
   total = {**tasks_lib.make_counts(), 'items': tables}
   total.update(filtered=0, seconds=0, there_before=0)
-  rules: Dict[str, int] = collections.Counter()
+  rules: dict[str, int] = collections.Counter()
   for receipt in receipts.values():
     counts = {key: receipt[key] for key in total if key in receipt}
     if plan.output.kind == plan_lib.SERVER:

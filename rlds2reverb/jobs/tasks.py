@@ -6,13 +6,15 @@ task without a receipt is repeated, and a task with a receipt is finished.
 """
 
 import collections
+from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent import futures
 import dataclasses
 import errno
 import gc
 import os
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +33,7 @@ from rlds2reverb.trajectories import conversion
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 
-_OUTPUTS: Dict[str, Callable[[job_lib.Job], outputs.JobOutput]] = {
+_OUTPUTS: dict[str, Callable[[job_lib.Job], outputs.JobOutput]] = {
     plan_lib.CHECKPOINT: outputs.CheckpointOutput,
     plan_lib.RLDS: rlds_output.RldsOutput,
     plan_lib.SERVER: outputs.ServerOutput,
@@ -254,7 +256,7 @@ def find_changed(
     plan: plan_lib.Plan,
     receipts: Mapping[int, job_lib.Receipt],
     checksums: bool = False,
-) -> List[int]:
+) -> list[int]:
   """Returns the finished tasks whose input files have changed since.
 
   Args:
@@ -291,7 +293,7 @@ def find_output_problem(
     folder: the output folder, for errors that name no path.
   """
   folders = job.folder, job.plan.output.place
-  cause: Optional[BaseException] = error
+  cause: BaseException | None = error
   while cause is not None:
     path, reason = None, ''
     if isinstance(cause, OSError) and cause.errno:
@@ -343,7 +345,7 @@ class TaskEpisodes:
     self.report = report_lib.ConversionReport()
 
   @property
-  def counts(self) -> Dict[str, Any]:
+  def counts(self) -> dict[str, Any]:
     return self._counter.counts
 
   def read(self, *, with_index: bool = False) -> tf.data.Dataset:
@@ -388,7 +390,7 @@ class TaskEpisodes:
       self._last_report = time.monotonic()
       self._on_progress()
 
-  def get_counts(self) -> Dict[str, Any]:
+  def get_counts(self) -> dict[str, Any]:
     """Returns all counts of the valid episodes so far; see `make_counts`."""
     report = self.report
     statistics = {
@@ -400,7 +402,7 @@ class TaskEpisodes:
     }
     return merge_counts(self.counts, {'statistics': statistics})
 
-  def list_skipped(self) -> List[Dict[str, Any]]:
+  def list_skipped(self) -> list[dict[str, Any]]:
     """Returns the invalid episodes so far: lines of a quarantine file.
 
     Each has the name and the `directory` of its `data_set`, the `split`, the
@@ -444,7 +446,7 @@ class TaskEpisodes:
     )
 
 
-def make_counts() -> Dict[str, Any]:
+def make_counts() -> dict[str, Any]:
   """Returns the counts of no episodes, as JSON values.
 
   `removed_steps` are by the class of the transform or filter that removed them.
@@ -469,11 +471,11 @@ def make_counts() -> Dict[str, Any]:
   }
 
 
-def _sum_rewards(rewards: Mapping[int, float]) -> Dict[str, Any]:
+def _sum_rewards(rewards: Mapping[int, float]) -> dict[str, Any]:
   return {'episodes': len(rewards), 'sum': sum(rewards.values())}
 
 
-def _make_range(values: np.ndarray) -> Dict[str, Any]:
+def _make_range(values: np.ndarray) -> dict[str, Any]:
   numbers = values.tolist()
   return {
       'count': len(values),
@@ -528,7 +530,7 @@ class FrameCounter:
   def __init__(self):
     self.counts = make_counts()
     # Sums over earlier blocks of an unfinished episode.
-    self._carry: Dict[str, Any] = {'length': 0, 'return': 0}
+    self._carry: dict[str, Any] = {'length': 0, 'return': 0}
 
   def add(self, block: conversion.FrameBlock) -> None:
     """Adds frames of one or several episodes."""

@@ -9,6 +9,9 @@ A program ends with
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import gc
 import math
@@ -21,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence
+from typing import Any, NoReturn
 import warnings
 
 from absl import app
@@ -76,7 +79,7 @@ _DIED = (
 
 
 def run(
-    main: Callable[..., Optional[int]],
+    main: Callable[..., int | None],
     errors: Callable[[], tuple[type[Exception], ...]] = tuple,
     *,
     takes_more: Callable[[], bool] = lambda: False,
@@ -179,10 +182,10 @@ class StopSignals:
   def __init__(self):
     self._is_held = False
     self._is_interrupted = False
-    self._signaled_at: Optional[float] = None
+    self._signaled_at: float | None = None
     self._stop = threading.Event()
 
-  def __enter__(self) -> 'StopSignals':
+  def __enter__(self) -> StopSignals:
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGALRM
     self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
     self._unraisablehook = sys.unraisablehook
@@ -204,7 +207,7 @@ class StopSignals:
     """Lets later signals end `wait` instead of raising an error."""
     self._is_held = True
 
-  def wait(self, seconds: Optional[float] = None) -> bool:
+  def wait(self, seconds: float | None = None) -> bool:
     """Waits for a signal; returns whether one arrived.
 
     Args:

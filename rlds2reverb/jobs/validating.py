@@ -5,7 +5,7 @@ problem per episode. A validation lists every problem of every episode.
 """
 
 import dataclasses
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,7 +37,7 @@ class Problem:
 
   split: str
   episode: int
-  step: Optional[int]
+  step: int | None
   rule: str
   values: str
 
@@ -63,8 +63,8 @@ class Validation:
   num_episodes: int = 0
   num_invalid: int = 0
   num_problems: int = 0
-  problems: List[Problem] = dataclasses.field(default_factory=list)
-  not_read: List[str] = dataclasses.field(default_factory=list)
+  problems: list[Problem] = dataclasses.field(default_factory=list)
+  not_read: list[str] = dataclasses.field(default_factory=list)
 
   @property
   def is_valid(self) -> bool:
@@ -72,9 +72,9 @@ class Validation:
 
 
 def validate(
-    data: Union[tf.data.Dataset, sources_lib.Source],
+    data: tf.data.Dataset | sources_lib.Source,
     *,
-    rules: Optional[options_lib.ConversionRules] = None,
+    rules: options_lib.ConversionRules | None = None,
     limit: int = 100,
 ) -> Validation:
   """Validates every episode of a data set or of a source.
@@ -154,7 +154,7 @@ def _validate_episodes(
     rules: options_lib.ConversionRules,
     limit: int,
     part: opened_lib.Range = opened_lib.Range('', 0, 0),
-) -> Tuple[int, Optional[tf.errors.OpError]]:
+) -> tuple[int, tf.errors.OpError | None]:
   """Adds the problems of all episodes to a result.
 
   Returns:

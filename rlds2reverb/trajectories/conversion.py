@@ -5,7 +5,7 @@ episodes, as nearly all are, becomes one block of frames, unless shorter blocks
 are requested.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
@@ -57,12 +57,12 @@ class FrameBlock(NamedTuple):
 @options_lib.takes_options
 def convert_rlds_to_trajectories(
     rlds_data: tf.data.Dataset,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    policy_info_fn: specs.PolicyInfoFn | None = None,
     *,
     batched: bool = False,
-    block_length: Optional[int] = None,
+    block_length: int | None = None,
     single_episode_blocks: bool = False,
-    options: Optional[options_lib.ConversionOptions] = None,
+    options: options_lib.ConversionOptions | None = None,
 ) -> tf.data.Dataset:
   """Converts RLDS data to TF-Agents trajectories.
 
@@ -132,7 +132,7 @@ def trajectory_blocks(
     rlds_data: tf.data.Dataset,
     options: options_lib.ConversionOptions,
     *,
-    block_length: Optional[int] = None,
+    block_length: int | None = None,
     single_episode_blocks: bool = False,
     with_steps: bool = False,
 ) -> tf.data.Dataset:
@@ -248,10 +248,10 @@ class _Settings(NamedTuple):
   """
 
   rules: options_lib.ConversionRules
-  used_fields: Tuple[str, ...]
-  read_fields: Tuple[str, ...]
-  episode_fields: Tuple[str, ...]
-  block_length: Optional[int]
+  used_fields: tuple[str, ...]
+  read_fields: tuple[str, ...]
+  episode_fields: tuple[str, ...]
+  block_length: int | None
   single_episode_blocks: bool
   with_steps: bool
 

@@ -1,9 +1,10 @@
 """`ConversionOptions` and `ConversionRules`: how data is converted."""
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import inspect
-from typing import Any, Callable, Optional, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import gin
 
@@ -114,11 +115,11 @@ class ConversionOptions:
   """
 
   rules: ConversionRules = dataclasses.field(default_factory=ConversionRules)
-  policy_info_fn: Optional[specs.PolicyInfoFn] = None
-  report: Optional[report_lib.ConversionReport] = None
-  identity: Optional[Any] = None
-  episode_id: Optional[str] = None
-  chunk_length: Optional[int] = None
+  policy_info_fn: specs.PolicyInfoFn | None = None
+  report: report_lib.ConversionReport | None = None
+  identity: Any | None = None
+  episode_id: str | None = None
+  chunk_length: int | None = None
   one_episode_chunks: bool = False
 
   def __post_init__(self):
@@ -174,7 +175,7 @@ def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
   return call
 
 
-def complete(options: Optional[ConversionOptions]) -> ConversionOptions:
+def complete(options: ConversionOptions | None) -> ConversionOptions:
   """Returns the options, or default ones for None.
 
   Raises:
@@ -196,8 +197,8 @@ def _advice(attribute='rules') -> str:
 
 
 def with_policy_info(
-    options: Optional[ConversionOptions],
-    policy_info_fn: Optional[specs.PolicyInfoFn],
+    options: ConversionOptions | None,
+    policy_info_fn: specs.PolicyInfoFn | None,
 ) -> ConversionOptions:
   """Returns options with the `policy_info_fn` of an argument, as in TF-Agents.
 

@@ -1,15 +1,9 @@
 """`ConversionReport`: skipped episodes, and warnings about converted data."""
 
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from absl import logging
 import tensorflow as tf
@@ -40,7 +34,7 @@ def format_warnings(
     num_dropped: int = 0,
     sum_dropped: float = 0.0,
     examples: Sequence[str] = ('', '', ''),
-) -> List[str]:
+) -> list[str]:
   """Returns warnings about data that was converted.
 
   Args:
@@ -111,18 +105,18 @@ class ConversionReport:
   """
 
   def __init__(self):
-    self.inserted_items: Dict[str, int] = {}
+    self.inserted_items: dict[str, int] = {}
     self._is_attached = False
     # A row for each operation and episode: the number of removed steps.
     self._removed = None
-    self._operations: List[str] = []
+    self._operations: list[str] = []
     # A row for each skipped episode, with its fault.
     self._skipped = None
     # A row for each episode of a block, if any number is not 0. Its columns: 1
     # if it bootstraps, the reward of the last step, 1 if that reward belongs to
     # a dropped transition, and the number of NaNs of each field.
     self._blocks = None
-    self._nan_fields: List[str] = []
+    self._nan_fields: list[str] = []
     self._is_last_transition_dropped = False
 
   def __str__(self) -> str:
@@ -143,7 +137,7 @@ class ConversionReport:
     )
 
   @property
-  def warnings(self) -> List[str]:
+  def warnings(self) -> list[str]:
     """One paragraph for each kind of problem, skipped episodes last."""
     bootstrapped = self.bootstrapped_terminals
     dropped = self.dropped_rewards
@@ -180,7 +174,7 @@ class ConversionReport:
       logging.warning('%s', warning)
 
   @property
-  def skipped_episodes(self) -> List[SkippedEpisode]:
+  def skipped_episodes(self) -> list[SkippedEpisode]:
     """The skipped episodes, in the order of the data set.
 
     Each has the `episode`, its index in the data set; the `reason`, a sentence
@@ -197,7 +191,7 @@ class ConversionReport:
     ]
 
   @property
-  def skipped_faults(self) -> Dict[int, errors.Fault]:
+  def skipped_faults(self) -> dict[int, errors.Fault]:
     """The faults of the skipped episodes, by their index in the data set."""
     faults = {}
     for episode, row in sorted(_entries(self._skipped).items()):
@@ -206,7 +200,7 @@ class ConversionReport:
     return faults
 
   @property
-  def bootstrapped_terminals(self) -> List[int]:
+  def bootstrapped_terminals(self) -> list[int]:
     """The indices of terminal episodes whose last discount is not 0.
 
     This is the discount of the transition into the terminal state. A learner
@@ -216,7 +210,7 @@ class ConversionReport:
     return list(self._column(0))
 
   @property
-  def last_rewards(self) -> Dict[int, float]:
+  def last_rewards(self) -> dict[int, float]:
     """The reward of the last step, where it is not 0, by episode index.
 
     It belongs to no transition, so no learner sees it. `StepMapping` can move
@@ -227,7 +221,7 @@ class ConversionReport:
     return self._column(1)
 
   @property
-  def dropped_rewards(self) -> Dict[int, float]:
+  def dropped_rewards(self) -> dict[int, float]:
     """The `last_rewards` that belong to a transition after the last step.
 
     The last transition of an episode is dropped if its next observation is not
@@ -243,7 +237,7 @@ class ConversionReport:
     }
 
   @property
-  def nan_counts(self) -> Dict[str, int]:
+  def nan_counts(self) -> dict[str, int]:
     """The number of NaNs in each field that holds any, by its path."""
     counts = {}
     for column, field in enumerate(self._nan_fields, 3):
@@ -254,7 +248,7 @@ class ConversionReport:
     return counts
 
   @property
-  def removed_steps(self) -> Dict[str, int]:
+  def removed_steps(self) -> dict[str, int]:
     """The number of steps that each transform or filter removed, by its class.
 
     If a filter drops an episode, its steps count as removed by that filter.
@@ -262,7 +256,7 @@ class ConversionReport:
     The data must come from `transform_episodes`, or a job's config: other data
     sets, such as `data.take(10)`, have no counts.
     """
-    counts: Dict[str, int] = {}
+    counts: dict[str, int] = {}
     for position, [count] in _entries(self._removed).items():
       name = self._operations[position // _KEY_STRIDE]
       counts[name] = counts.get(name, 0) + int(count)
@@ -288,7 +282,7 @@ class ConversionReport:
         table, episodes + index * _KEY_STRIDE, counts[:, tf.newaxis]
     )
 
-  def _column(self, column: int) -> Dict[int, float]:
+  def _column(self, column: int) -> dict[int, float]:
     """Returns a number of each episode where it is not 0, by index."""
     return {
         position // _KEY_STRIDE: float(row[column])
@@ -303,7 +297,7 @@ class ConversionReport:
 
   def attach(
       self,
-      float_fields: Sequence[Tuple[str, Any]],
+      float_fields: Sequence[tuple[str, Any]],
       is_last_transition_dropped: bool = False,
   ) -> 'ReportTables':
     """Prepares the report for one conversion.
@@ -347,7 +341,7 @@ def _make_table(dtype, default):
   )
 
 
-def _entries(table) -> Dict[int, Any]:
+def _entries(table) -> dict[int, Any]:
   if table is None:
     return {}
   keys, values = table.export()
@@ -389,7 +383,7 @@ class ReportTables(NamedTuple):
       row_splits: tf.Tensor,
       first_step: tf.Tensor,
       *,
-      steps: Dict[str, Any],
+      steps: dict[str, Any],
       is_last: tf.Tensor,
       bootstraps: tf.Tensor,
   ) -> None:

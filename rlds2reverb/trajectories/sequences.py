@@ -1,7 +1,5 @@
 """Converts RLDS episodes to sequences: windows of frames of one length."""
 
-from typing import Optional
-
 import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
@@ -21,9 +19,9 @@ def convert_rlds_to_sequences(
     rlds_data: tf.data.Dataset,
     windows: windows_lib.Windows,
     *,
-    options: Optional[options_lib.ConversionOptions] = None,
+    options: options_lib.ConversionOptions | None = None,
     batched: bool = False,
-    max_batch_size: Optional[int] = None,
+    max_batch_size: int | None = None,
     with_mask: bool = False,
 ) -> tf.data.Dataset:
   """Converts RLDS data to sequences of TF-Agents trajectories.

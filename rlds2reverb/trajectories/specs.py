@@ -1,7 +1,8 @@
 """Specs of trajectories, `policy_info` functions, and table signatures."""
 
 import collections.abc
-from typing import Any, Callable, Dict, List, Optional
+from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -17,11 +18,11 @@ from rlds2reverb.episodes import steps as steps_lib
 
 # Takes the current and the next RLDS step, both dicts without a batch
 # dimension. Returns the nest that becomes the policy_info of the current step.
-PolicyInfoFn = Callable[[Dict[str, Any], Dict[str, Any]], Any]
+PolicyInfoFn = Callable[[dict[str, Any], dict[str, Any]], Any]
 
 
 def create_trajectory_data_spec(
-    rlds_data: tf.data.Dataset, policy_info_fn: Optional[PolicyInfoFn] = None
+    rlds_data: tf.data.Dataset, policy_info_fn: PolicyInfoFn | None = None
 ) -> trajectory.Trajectory:
   """Creates the data spec that a Reverb server and a replay buffer need.
 
@@ -48,7 +49,7 @@ def create_trajectory_data_spec(
 
 
 def frame_spec(
-    episode: Any, policy_info_fn: Optional[PolicyInfoFn]
+    episode: Any, policy_info_fn: PolicyInfoFn | None
 ) -> trajectory.Trajectory:
   """Returns the spec of `create_trajectory_data_spec`.
 
@@ -92,7 +93,7 @@ class PolicyInfo:
     spec: the spec of its result, a nest.
   """
 
-  def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: Dict[str, Any]):
+  def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: dict[str, Any]):
     self.fields = set()
 
     def call(current, following):
@@ -112,7 +113,7 @@ class PolicyInfo:
     )
     self._fn = tf.function(call)
 
-  def __call__(self, rows: Dict[str, Any]) -> Any:
+  def __call__(self, rows: dict[str, Any]) -> Any:
     """Calls the function on each step of a block and the step that follows.
 
     Args:
@@ -178,7 +179,7 @@ class SpecMismatchError(ValueError):
     differences: one sentence for each difference, with the path of the field.
   """
 
-  def __init__(self, differences: List[str]):
+  def __init__(self, differences: list[str]):
     super().__init__(
         'Replay buffer table signature spec should match RLDS data spec.'
     )
@@ -208,7 +209,7 @@ def check_signature(signature: Any, data_spec: trajectory.Trajectory) -> None:
     raise error
 
 
-def _differences(signature, data_spec) -> List[str]:
+def _differences(signature, data_spec) -> list[str]:
   # Fields are compared by tuples of keys, as a key may itself contain a slash.
   expected = dict(tree.flatten_with_path(signature))
   actual = dict(tree.flatten_with_path(data_spec))

@@ -5,7 +5,8 @@ it is refused, or skipped, before any of its frames come out. The rules are
 about the *outline* of episodes, their flags and discounts, and about NaN.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ _NO_LAST = (
 
 # A dict of columns [N + 1], of the steps of a batch and of the next step: the
 # flags are bool, and the discount is float32.
-Outline = Dict[str, tf.Tensor]
+Outline = dict[str, tf.Tensor]
 FIELDS = (*rlds.FLAGS, rlds.DISCOUNT)
 
 
@@ -77,7 +78,7 @@ def validate(
     validation: str = 'strict',
     *,
     nan_fields: Sequence[str] = (),
-    following: Optional[Outline] = None,
+    following: Outline | None = None,
 ) -> ValidationResult:
   """Checks the episodes of a batch.
 
@@ -148,7 +149,7 @@ def validate(
   )
 
 
-def first_outline(steps: Dict[str, Any]) -> Outline:
+def first_outline(steps: dict[str, Any]) -> Outline:
   """Returns the outline `[1]` of the first step, for the batch before it.
 
   It is the outline of a first step if there are no steps, or if fields differ
@@ -160,7 +161,7 @@ def first_outline(steps: Dict[str, Any]) -> Outline:
   return {name: column[:1] for name, column in outline.items()}
 
 
-def _equal_rows(steps, fields) -> Dict[str, Any]:
+def _equal_rows(steps, fields) -> dict[str, Any]:
   """Returns fields of steps; without rows if the lengths of steps differ."""
   lengths = steps_lib.get_lengths(steps)
   steps = steps_lib.select_fields(steps, fields)

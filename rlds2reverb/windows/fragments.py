@@ -1,6 +1,7 @@
 """Fragments of episodes: batches, sequences and horizons, after RLlib."""
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ class ChoppedSequences(NamedTuple):
 
 def chop_into_sequences(
     rows: Any,
-    max_length: Optional[int] = None,
+    max_length: int | None = None,
     *,
     dynamic_max: bool = False,
     time_major: bool = False,
@@ -108,11 +109,12 @@ def convert_rlds_to_fragments(
     fragment_length: int,
     batch_mode: str = 'truncate_episodes',
     *,
-    fragment_fn: Optional[
+    fragment_fn: (
         Callable[[transitions.TransitionRows], transitions.TransitionRows]
-    ] = None,
-    count_steps_by: Optional[str] = None,
-    agent_steps: Optional[str] = None,
+        | None
+    ) = None,
+    count_steps_by: str | None = None,
+    agent_steps: str | None = None,
     drop_remainder: bool = False,
     names: transitions.Names = None,
 ) -> tf.data.Dataset:
@@ -298,7 +300,7 @@ def _concat_pieces(pieces, drop_remainder):
 
 def apply_horizon(
     rlds_data: tf.data.Dataset,
-    horizon: Optional[int],
+    horizon: int | None,
     *,
     soft: bool = False,
     no_done_at_end: bool = False,
@@ -381,7 +383,7 @@ def apply_horizon(
   return rlds_data.map(cut)
 
 
-def _without_terminal(steps) -> Dict[str, Any]:
+def _without_terminal(steps) -> dict[str, Any]:
   """Returns steps of which none is terminal, so that learners bootstrap."""
   is_terminal = steps_lib.to_column(
       rlds.IS_TERMINAL, steps[rlds.IS_TERMINAL], tf.bool
@@ -393,7 +395,7 @@ def _without_terminal(steps) -> Dict[str, Any]:
   return _set(steps, rlds.DISCOUNT, is_terminal | leads_to_terminal, 1)
 
 
-def _set(steps, field, rows, value) -> Dict[str, Any]:
+def _set(steps, field, rows, value) -> dict[str, Any]:
   """Sets a field of one number a step in some rows, bool `[T]`."""
   column = steps[field]
   rows = tf.reshape(rows, tf.shape(column))

@@ -5,7 +5,7 @@ which an agent is present has its last observation. As in the last step of any
 RLDS episode, its action and reward there have no meaning, and it does not act.
 """
 
-from typing import Any, Dict
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ PRESENCE = 'is_present'
 
 
 def flags(
-    fields: Dict[str, Any], agent: Any, presence: str = PRESENCE
+    fields: dict[str, Any], agent: Any, presence: str = PRESENCE
 ) -> tf.Tensor:
   """Returns whether an agent is present at each step or row, bool `[N]`.
 
@@ -66,7 +66,7 @@ def is_active(is_present: tf.Tensor) -> tf.Tensor:
   return (tf.cumsum(counts) > 0) & (later > 0)
 
 
-def count_acting(fields: Dict[str, Any], presence: str = PRESENCE) -> tf.Tensor:
+def count_acting(fields: dict[str, Any], presence: str = PRESENCE) -> tf.Tensor:
   """Returns how many agents act at each step, int64 `[N]`.
 
   Raises:

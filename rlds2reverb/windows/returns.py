@@ -8,7 +8,7 @@ bootstraps at the end of a truncated episode, and not of a terminated one.
 """
 
 import functools
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -29,7 +29,7 @@ TD_LAMBDA_RETURN = 'td_lambda_return'
 ADVANTAGE = 'advantage'
 
 # A number in [0, 1], or a scalar tensor.
-_Fraction = Union[float, tf.Tensor]
+_Fraction: TypeAlias = float | tf.Tensor
 
 
 def n_step_transitions(

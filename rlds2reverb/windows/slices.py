@@ -1,6 +1,6 @@
 """Random slices of trajectories, and random steps of an episode."""
 
-from typing import Any, NamedTuple, Tuple, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -27,14 +27,14 @@ class Slices(NamedTuple):
 
 def sample_slices(
     rows: Any,
-    shape: Tuple[int, int],
+    shape: tuple[int, int],
     seed: random_lib.Seed,
     *,
     strict: bool = True,
     weighting: str = 'trajectory',
     replacement: bool = True,
-    fill: Union[str, float] = 'zeros',
-    span: Tuple[int, int] = (0, 0),
+    fill: str | float = 'zeros',
+    span: tuple[int, int] = (0, 0),
 ) -> Slices:
   """Draws random sub-trajectories, like TorchRL's `SliceSampler`.
 

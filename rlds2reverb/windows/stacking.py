@@ -4,7 +4,7 @@ Steps stay steps, which can be converted, and transition rows stay rows, which
 the other functions on rows take.
 """
 
-from typing import Any, Dict, Optional, Union
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,19 +22,19 @@ ACTION_MASK = 'action_mask'
 # The rules by which actions of a chunk count as real.
 OWN, OCTO = MASK_RULES = ('own', 'octo')
 
-_StepsOrRows = Union[Dict[str, Any], transitions.TransitionRows]
+_StepsOrRows = dict[str, Any] | transitions.TransitionRows
 
 
 def stack_and_chunk(
     episode: Any,
-    num_frames: Optional[int] = None,
-    num_actions: Optional[int] = None,
-    fill: Union[str, float] = 'repeat',
+    num_frames: int | None = None,
+    num_actions: int | None = None,
+    fill: str | float = 'repeat',
     *,
-    before: Union[str, float] = 'repeat',
-    goal_step: Optional[paths.Path] = None,
+    before: str | float = 'repeat',
+    goal_step: paths.Path | None = None,
     mask_rule: str = OWN,
-    frame_axis: Optional[int] = None,
+    frame_axis: int | None = None,
     names: transitions.Names = None,
 ) -> _StepsOrRows:
   """Stacks the last observations and chunks the next actions of each step.

@@ -1,6 +1,7 @@
 """The transition rows of episodes, from which all windows are made."""
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,7 @@ from rlds2reverb.episodes import steps as steps_lib
 NEXT_OBSERVATION = 'next_observation'
 
 # Other names for the columns that a function adds, by their default names.
-Names = Optional[Mapping[str, str]]
+Names = Mapping[str, str] | None
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 
@@ -35,7 +36,7 @@ class TransitionRows(NamedTuple):
     columns: a dict of nests, every leaf `[T, ...]`; see `transition_rows`.
   """
 
-  columns: Dict[str, Any]
+  columns: dict[str, Any]
 
 
 class NStepRows(TransitionRows):
@@ -191,7 +192,7 @@ def _refuse_next_observation():
   )
 
 
-def stack_dict(steps: Any) -> Dict[str, Any]:
+def stack_dict(steps: Any) -> dict[str, Any]:
   """Returns nested or stacked steps as a new dict of tensors `[T, ...]`.
 
   Raises:
@@ -209,8 +210,8 @@ def stack_dict(steps: Any) -> Dict[str, Any]:
 
 
 def add_columns(
-    columns: Dict[str, Any], new_columns: Dict[str, Any], names: Names = None
-) -> Dict[str, Any]:
+    columns: dict[str, Any], new_columns: dict[str, Any], names: Names = None
+) -> dict[str, Any]:
   """Returns columns with new ones, none of which may exist already.
 
   Args:
@@ -264,9 +265,9 @@ class FlatRows(NamedTuple):
       cls,
       rows: Any,
       *,
-      lengths: Optional[Any] = None,
-      episode_ids: Optional[Any] = None,
-      is_last: Optional[Any] = None,
+      lengths: Any | None = None,
+      episode_ids: Any | None = None,
+      is_last: Any | None = None,
       states: Any = (),
   ) -> 'FlatRows':
     """Makes `FlatRows` of rows, given where the trajectories end.
@@ -350,7 +351,7 @@ class FlatRows(NamedTuple):
     return cls(**nests, lengths=ends - starts)
 
 
-def _concat_episodes(rlds_data: tf.data.Dataset) -> Tuple[Any, tf.Tensor]:
+def _concat_episodes(rlds_data: tf.data.Dataset) -> tuple[Any, tf.Tensor]:
   """Reads the transitions of all episodes, and the length of each."""
   # Rows and lengths must come from one pass, because a data set may be shuffled
   # differently in the next. The first pass reads all of it into the cache.
@@ -386,7 +387,7 @@ def _check_lengths(lengths, count) -> tf.Tensor:
   )
 
 
-def _to_tensors(**nests: Any) -> Dict[str, Any]:
+def _to_tensors(**nests: Any) -> dict[str, Any]:
   """Converts arguments of rows to tensors, and checks their lengths.
 
   Args:

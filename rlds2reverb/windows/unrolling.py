@@ -1,6 +1,6 @@
 """Chunks of an episode for recurrent agents, and their burn-in."""
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -33,7 +33,7 @@ class Chunks(NamedTuple):
       each chunk; or `()`.
   """
 
-  columns: Dict[str, Any]
+  columns: dict[str, Any]
   mask: tf.Tensor
   initial_state: Any = ()
 
@@ -55,7 +55,7 @@ class BurnIn(NamedTuple):
   reward: Any
   is_terminal: Any
   weight: Any
-  columns: Dict[str, Any]
+  columns: dict[str, Any]
   mask: tf.Tensor
   initial_state: Any
 
@@ -64,7 +64,7 @@ def unroll(
     episode: Any,
     windows: windows_lib.Windows,
     *,
-    state: Optional[paths.Path] = None,
+    state: paths.Path | None = None,
     time_major: bool = False,
 ) -> Chunks:
   """Cuts the transition rows of one episode into chunks of one length.
@@ -122,7 +122,7 @@ def unroll(
 def split_burn_in(
     chunks: Chunks,
     burn_in: int,
-    n_step: Optional[int] = None,
+    n_step: int | None = None,
     *,
     time_major: bool = False,
 ) -> BurnIn:

@@ -1,8 +1,9 @@
 """Views: columns of a step's past and future, as RLlib's trajectory views."""
 
+from collections.abc import Sequence
 import dataclasses
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tree
@@ -40,26 +41,26 @@ class ViewRequirement:
       False for it, the view is zero and its mask False.
   """
 
-  data_col: Optional[str] = None
-  shift: Union[int, str, Sequence[int]] = 0
+  data_col: str | None = None
+  shift: int | str | Sequence[int] = 0
   space: Any = None
   used_for_training: bool = True
   batch_repeat_value: int = 1
-  agent: Optional[str] = None
+  agent: str | None = None
 
 
 class Views(NamedTuple):
   """The result of `compute_views`."""
 
-  columns: Dict[str, Any]
-  mask: Dict[str, tf.Tensor]
+  columns: dict[str, Any]
+  mask: dict[str, tf.Tensor]
 
 
 def apply_views(
     episode: Any,
-    views: Dict[str, ViewRequirement],
+    views: dict[str, ViewRequirement],
     *,
-    fill: Union[str, float] = 'rllib',
+    fill: str | float = 'rllib',
     for_training: bool = True,
     names: transitions.Names = None,
 ) -> transitions.TransitionRows:
@@ -121,11 +122,11 @@ def apply_views(
 
 def compute_views(
     episode: Any,
-    views: Dict[str, ViewRequirement],
+    views: dict[str, ViewRequirement],
     *,
-    fill: Union[str, float] = 'rllib',
-    start: Union[int, tf.Tensor] = 0,
-    stop: Optional[Union[int, tf.Tensor]] = None,
+    fill: str | float = 'rllib',
+    start: int | tf.Tensor = 0,
+    stop: int | tf.Tensor | None = None,
     for_training: bool = True,
 ) -> Views:
   """Computes the views of one episode, or of a fragment of it.
@@ -231,9 +232,7 @@ def _repeat_name(name) -> str:
   return f'batch_repeat_value of view {name!r}'
 
 
-def _parse_shifts(
-    name: str, shift: Union[int, str, Sequence[int]]
-) -> List[int]:
+def _parse_shifts(name: str, shift: int | str | Sequence[int]) -> list[int]:
   """Returns the shifts of a `ViewRequirement`."""
   problem = (
       f'The shift of view {name!r} must be an int, a list of ints or a range'
@@ -248,7 +247,7 @@ def _parse_shifts(
     if stride < 1 or last < first:
       raise ValueError(f'{problem} The range is empty.')
     return list(range(first, last + 1, stride))
-  shifts: List[Any] = [shift]
+  shifts: list[Any] = [shift]
   if isinstance(shift, (list, tuple)):
     shifts = list(shift)
   if not shifts or not all(

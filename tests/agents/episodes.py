@@ -1,6 +1,6 @@
 """Episodes of many agents for tests."""
 
-from typing import Dict, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests import golden
 
 
 def make_steps(
-    presence: Dict[str, Sequence[int]], *, terminal: bool = True
+    presence: dict[str, Sequence[int]], *, terminal: bool = True
 ) -> golden.Episode:
   """Returns steps of agents that are there as their flags say.
 

@@ -13,7 +13,7 @@ _TEXTS = {
     '12345678': b'12345678',
     'a\0bc': b'a',
     'a\nb\0c\nd': b'a\nb',
-    'né': 'né'.encode('utf-8'),
+    'né': 'né'.encode(),
 }
 # The success of the steps of an episode, and whether it is terminal.
 _SUCCESSES = (

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import tree
@@ -23,7 +23,7 @@ def steps(
     *,
     terminal: bool = False,
     **others: Any,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns all fields of the steps of `T` actions.
 
   There are `T + 1` steps, if there are as many observations or if the episode

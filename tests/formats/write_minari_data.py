@@ -10,7 +10,7 @@ comparison: an array a column and episode, named `0/observations/pose/0`.
 import os
 import shutil
 import tempfile
-from typing import Any, Dict
+from typing import Any
 
 from absl import app
 import gymnasium
@@ -90,7 +90,7 @@ def _record(
   collector.create_dataset(dataset_id=f'{name}-v0', description=name)
 
 
-def _flatten(name: str, value: Any) -> Dict[str, np.ndarray]:
+def _flatten(name: str, value: Any) -> dict[str, np.ndarray]:
   """Returns the leaves of what Minari has read, by their paths."""
   if isinstance(value, np.ndarray) and value.dtype == object:
     # Of Arrow, Minari gives nested infos as an array of dicts.

@@ -1,7 +1,8 @@
 """Small RLDS data sets on disk, of several files, for the tests of jobs."""
 
+from collections.abc import Sequence
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -25,7 +26,7 @@ FEATURES = {
 
 def episode(
     index: int, length: int, *, discount: float = 1.0, terminal: bool = True
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns an episode whose numbers say which episode and step they are of."""
   return {
       'steps': [
@@ -45,7 +46,7 @@ def episode(
 
 def write(
     directory: str,
-    episodes: Sequence[Dict[str, Any]],
+    episodes: Sequence[dict[str, Any]],
     *,
     per_file: int = 2,
     split: str = 'train',
@@ -73,7 +74,7 @@ def numbered(directory: str, lengths: Sequence[int], **kwargs: Any) -> str:
   )
 
 
-def files_of(directory: str) -> List[str]:
+def files_of(directory: str) -> list[str]:
   """Returns the paths of the files with the episodes, sorted."""
   return [
       os.path.join(directory, name)

@@ -1,11 +1,12 @@
 """Jobs on small data sets of several files, and what they leave."""
 
+from collections.abc import Sequence
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any
 
 from absl.testing import parameterized
 import numpy as np
@@ -29,7 +30,7 @@ LENGTHS = (3, 4, 2, 6, 5, 4, 3, 7)
 KINDS = (plan_lib.CHECKPOINT, plan_lib.SERVER, plan_lib.RLDS)
 
 
-def pairs(indices_and_lengths) -> List[List[float]]:
+def pairs(indices_and_lengths) -> list[list[float]]:
   """Returns the rewards of the items of two frames of numbered episodes."""
   return [
       [100 * index + step, 100 * index + step + 1]
@@ -72,7 +73,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
 
   def start_server(
       self,
-      port: Optional[int] = None,
+      port: int | None = None,
       max_size: int = 1000,
       rate_limiter: Any = None,
       signature: Any = None,
@@ -99,7 +100,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
   def plan(
       self,
       kind: str = plan_lib.CHECKPOINT,
-      place: Optional[str] = None,
+      place: str | None = None,
       *,
       episodes_per_task: int = 2,
       **kwargs: Any,
@@ -140,7 +141,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
       self,
       output: str,
       *flags: str,
-      directory: Optional[str] = None,
+      directory: str | None = None,
       **environment: str,
   ) -> subprocess.Popen:
     """Starts the program `convert` in a process group of its own."""
@@ -180,16 +181,16 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
       self._jobs = self.create_tempdir().full_path
     return os.path.join(self._jobs, plan.hash)
 
-  def receipts_of(self, plan: plan_lib.Plan) -> Dict[int, job_lib.Receipt]:
+  def receipts_of(self, plan: plan_lib.Plan) -> dict[int, job_lib.Receipt]:
     return job_lib.Job(plan, self.job_folder(plan)).receipts()
 
 
-def items_in(client: reverb.Client) -> List[Any]:
+def items_in(client: reverb.Client) -> list[Any]:
   """Returns what `items_of` does for the table of a server."""
   return items_of(client.checkpoint())
 
 
-def items_of(directory: str) -> List[Any]:
+def items_of(directory: str) -> list[Any]:
   """Returns the key and the rewards of every item of a checkpoint, sorted.
 
   A server starts from a copy of it whose table gives every item once.
@@ -218,7 +219,7 @@ def items_of(directory: str) -> List[Any]:
       server.stop()
 
 
-def contents_of(directory: str) -> Dict[str, bytes]:
+def contents_of(directory: str) -> dict[str, bytes]:
   """Returns the bytes of all files in a folder or at a URL, by their names."""
   contents = {}
   for name in tf.io.gfile.listdir(directory):
@@ -227,6 +228,6 @@ def contents_of(directory: str) -> Dict[str, bytes]:
   return contents
 
 
-def rewards_of(items_and_keys: List[Any]) -> List[List[float]]:
+def rewards_of(items_and_keys: list[Any]) -> list[list[float]]:
   """Returns the rewards alone, sorted."""
   return sorted(rewards for _, rewards in items_and_keys)

@@ -9,6 +9,7 @@ it, so that jobs can be forked from it.
 """
 
 import collections
+from collections.abc import Sequence
 import itertools
 import os
 import pathlib
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, List, Sequence
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -101,7 +102,7 @@ def _compare(kind: str, place: str, expected: str) -> None:
     assert len(set(keys)) == len(keys) == sum(_LENGTHS) - len(_LENGTHS), keys
 
 
-def _below(pid: int) -> List[int]:
+def _below(pid: int) -> list[int]:
   """Returns the ids of the processes that one has started, and they."""
   children = pathlib.Path(f'/proc/{pid}/task/{pid}/children').read_text()
   return sum(([int(one), *_below(int(one))] for one in children.split()), [])

@@ -1,7 +1,8 @@
 """Random RLDS data sets with all kinds of features, for random access."""
 
+from collections.abc import Sequence
 import io
-from typing import Any, Dict, List, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -76,7 +77,7 @@ def jpeg(pixels: np.ndarray) -> bytes:
 
 def episode(
     rng: np.random.Generator, number: int, length: int
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns an episode of random steps."""
   is_terminal = bool(rng.integers(2))
 
@@ -123,7 +124,7 @@ def write(
   )
 
 
-def encoded() -> Dict[str, Any]:
+def encoded() -> dict[str, Any]:
   """Returns the decoders that leave images encoded."""
   skip = tfds.decode.SkipDecoding()
   return {
@@ -132,12 +133,12 @@ def encoded() -> Dict[str, Any]:
   }
 
 
-def as_list(dataset: tf.data.Dataset) -> List[Any]:
+def as_list(dataset: tf.data.Dataset) -> list[Any]:
   """Returns the elements of a data set, nests of arrays."""
   return list(dataset.as_numpy_iterator())
 
 
-def leaves(nest: Any) -> Dict[str, Any]:
+def leaves(nest: Any) -> dict[str, Any]:
   """Returns the leaves of a nest by their paths."""
   return {
       '/'.join(map(str, keys)): leaf

@@ -1,6 +1,6 @@
 """Random blocks of frames, and what the batches that they become hold."""
 
-from typing import Any, List
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -117,7 +117,7 @@ def read_chunks(batch):
   return read
 
 
-def read_items(batch) -> List[Any]:
+def read_items(batch) -> list[Any]:
   return [schema_pb2.PrioritizedItem.FromString(item) for item in batch.items]
 
 

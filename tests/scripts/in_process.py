@@ -6,6 +6,7 @@ The commands are a list of lists of arguments; the results a list of exit codes
 and of what was printed, as JSON. So TensorFlow is imported once.
 """
 
+from collections.abc import Sequence
 import contextlib
 import io
 import json
@@ -14,7 +15,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from typing import List, NamedTuple, Sequence
+from typing import NamedTuple
 from unittest import mock
 
 from absl import app
@@ -41,7 +42,7 @@ class Result(NamedTuple):
 
 def run(
     program: str, commands: Sequence[Sequence[str]], **variables: str
-) -> List[Result]:
+) -> list[Result]:
   """Runs a program with each list of arguments, in a process of its own."""
   with tempfile.TemporaryFile('w+') as results:
     subprocess.run(

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from typing import Any, Dict
+from typing import Any
 
 
-def environment(**variables: str) -> Dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
   """Returns the environment of a program, with more variables."""
   return {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **variables}
 

@@ -1,7 +1,5 @@
 """A small tokenizer for tests: the words of a text, each with its own id."""
 
-from typing import List
-
 import tensorflow as tf
 
 WORDS = ('.', 'a', 'cat', 'is', 'it', 'not', 'so', 'this', 'yes')
@@ -19,7 +17,7 @@ def by_words(strings: tf.Tensor) -> tf.RaggedTensor:
   return words.with_values(table.lookup(words.values))
 
 
-def by_letters(texts: List[str]) -> List[List[int]]:
+def by_letters(texts: list[str]) -> list[list[int]]:
   """Returns a number for each word, from its letters, in Python."""
   return [
       [sum(map(ord, word)) % 97 + 1 for word in text.split()] for text in texts

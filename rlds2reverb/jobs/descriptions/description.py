@@ -1,10 +1,11 @@
 """`Description`: the description of a data set, in plain values."""
 
 import collections
+from collections.abc import Sequence
 import dataclasses
 import json
 import math
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -72,19 +73,19 @@ class Description:
   """
 
   source: str
-  about: Dict[str, Any] = _new(dict)
-  num_available: Optional[int] = None
+  about: dict[str, Any] = _new(dict)
+  num_available: int | None = None
   is_sample: bool = False
-  counts: Dict[str, int] = _new(dict)
-  removed_steps: Dict[str, int] = _new(dict)
-  returns: Dict[str, Any] = _new(dict)
-  lengths: Dict[str, Any] = _new(dict)
-  fields: List[Dict[str, Any]] = _new(list)
-  histograms: Dict[str, Dict[str, Any]] = _new(dict)
-  order: List[Dict[str, Any]] = _new(list)
-  oddities: List[Dict[str, Any]] = _new(list)
-  episodes: List[Dict[str, Any]] = _new(list)
-  tables: List[Dict[str, Any]] = _new(list)
+  counts: dict[str, int] = _new(dict)
+  removed_steps: dict[str, int] = _new(dict)
+  returns: dict[str, Any] = _new(dict)
+  lengths: dict[str, Any] = _new(dict)
+  fields: list[dict[str, Any]] = _new(list)
+  histograms: dict[str, dict[str, Any]] = _new(dict)
+  order: list[dict[str, Any]] = _new(list)
+  oddities: list[dict[str, Any]] = _new(list)
+  episodes: list[dict[str, Any]] = _new(list)
+  tables: list[dict[str, Any]] = _new(list)
 
   def to_json(self, *, frames: bool = False) -> str:
     """Returns the description as JSON text.
@@ -143,7 +144,7 @@ def make_description(
   )
 
 
-def _to_json(number: Any) -> Optional[float]:
+def _to_json(number: Any) -> float | None:
   """Returns a finite number, or None."""
   number = float(number)
   return number if math.isfinite(number) else None
@@ -151,7 +152,7 @@ def _to_json(number: Any) -> Optional[float]:
 
 def _describe_column(
     statistics: results.FieldStatistics, index
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns the statistics of one number of a field."""
   names = ('mean', 'std', 'min', 'max')
   return {
@@ -165,7 +166,7 @@ def _describe_column(
   }
 
 
-def _describe_field(reading, keys, spec) -> Dict[str, Any]:
+def _describe_field(reading, keys, spec) -> dict[str, Any]:
   """Returns the description of a leaf of an episode."""
   name = paths.name_of(keys[1:]) if keys[0] == rlds.STEPS else None
   statistics, columns = reading.statistics.fields.get(name), []
@@ -189,9 +190,9 @@ def _describe_field(reading, keys, spec) -> Dict[str, Any]:
   }
 
 
-def _describe_excerpt(reading, excerpt) -> Dict[str, Any]:
+def _describe_excerpt(reading, excerpt) -> dict[str, Any]:
   """Returns an excerpt as JSON values."""
-  curves: Dict[str, List[Any]] = {f: [] for f in reading.statistics.fields}
+  curves: dict[str, list[Any]] = {f: [] for f in reading.statistics.fields}
   for column, numbers in zip(reading.columns, excerpt['curves'].T):
     # A float32 has 7 digits.
     curve = [_to_json(f'{number:.7g}') for number in numbers.tolist()]
@@ -204,7 +205,7 @@ def _describe_excerpt(reading, excerpt) -> Dict[str, Any]:
   }
 
 
-def _summarize_order(episodes: np.ndarray) -> List[Dict[str, Any]]:
+def _summarize_order(episodes: np.ndarray) -> list[dict[str, Any]]:
   """Returns the mean and the range of the returns along the data set."""
   is_shown = np.isfinite(episodes['return']) & (episodes['num_steps'] > 0)
   return [
@@ -219,7 +220,7 @@ def _summarize_order(episodes: np.ndarray) -> List[Dict[str, Any]]:
   ]
 
 
-def _make_histograms(reading) -> Dict[str, Dict[str, Any]]:
+def _make_histograms(reading) -> dict[str, dict[str, Any]]:
   """Returns the histograms of lengths, returns, rewards and actions.
 
   Lengths and returns are of all episodes, the others of a sample of the steps.
@@ -241,7 +242,7 @@ def _make_histograms(reading) -> Dict[str, Dict[str, Any]]:
   return histograms
 
 
-def _make_histogram(sample, count, max_integers, names=()) -> Dict[str, Any]:
+def _make_histogram(sample, count, max_integers, names=()) -> dict[str, Any]:
   """Returns the histogram of a sample of `count` numbers."""
   edges, values, labels = np.zeros(0), None, None
   low, high = (sample.min(), sample.max()) if sample.size else (0, 0)
@@ -273,10 +274,10 @@ def _make_histogram(sample, count, max_integers, names=()) -> Dict[str, Any]:
 
 def _choose_excerpts(
     reading: Any,
-    histograms: Dict[str, Dict[str, Any]],
+    histograms: dict[str, dict[str, Any]],
     odd: Sequence[Any],
     count: int,
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
   """Chooses the episodes to show, at most `count`.
 
   They are the best, the worst and the longest ones; the ones of findings; and
@@ -298,8 +299,8 @@ def _choose_excerpts(
       episode: _list_bars(reading, histograms, excerpt)
       for episode, excerpt in excerpts.items()
   }
-  chosen: List[int] = []
-  shown: Set[Tuple[str, int]] = set()
+  chosen: list[int] = []
+  shown: set[tuple[str, int]] = set()
   room = _MAX_BYTES
   while len(chosen) < min(count, len(excerpts)):
     if len(chosen) < len(reasons):
@@ -318,9 +319,9 @@ def _choose_excerpts(
   return [{**excerpts[i], 'reasons': reasons[i]} for i in chosen]
 
 
-def _find_reasons(excerpts, odd) -> Dict[int, List[str]]:
+def _find_reasons(excerpts, odd) -> dict[int, list[str]]:
   """Returns the episodes that are always shown, with the reasons."""
-  reasons: Dict[int, List[str]] = collections.defaultdict(list)
+  reasons: dict[int, list[str]] = collections.defaultdict(list)
   for reason, sign, name in (
       ('highest return', -1, 'return'),
       ('lowest return', 1, 'return'),
@@ -343,7 +344,7 @@ def _find_reasons(excerpts, odd) -> Dict[int, List[str]]:
   return reasons
 
 
-def _list_bars(reading, histograms, excerpt) -> Set[Tuple[str, int]]:
+def _list_bars(reading, histograms, excerpt) -> set[tuple[str, int]]:
   """Returns the bars of histograms and extremes of columns of an excerpt."""
   columns = {
       'lengths': [excerpt['num_transitions']],

@@ -4,7 +4,8 @@
 results and from statistics.
 """
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -114,21 +115,21 @@ class Finding(NamedTuple):
   """
 
   kind: str
-  field: Optional[str]
+  field: str | None
   message: str
-  num_episodes: Optional[int] = None
-  episode: Optional[int] = None
-  step: Optional[int] = None
+  num_episodes: int | None = None
+  episode: int | None = None
+  step: int | None = None
 
 
 def check_episodes(
-    steps: Dict[str, Any],
+    steps: dict[str, Any],
     row_splits: np.ndarray,
     are_valid: np.ndarray,
     are_new: np.ndarray,
     is_last_dropped: bool = False,
     is_fault: bool = False,
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
   """Checks a batch of episodes for oddities, in NumPy.
 
   Args:
@@ -194,8 +195,8 @@ class CameraCheck:
   def __init__(self, field: str):
     self.field = field
     self.num_frames = self.num_plain = 0
-    self.first_plain: Optional[int] = None
-    self.colors: List[Tuple[int, ...]] = []
+    self.first_plain: int | None = None
+    self.colors: list[tuple[int, ...]] = []
     self.is_frozen = True
     self._first_frame: Any = None
 
@@ -225,7 +226,7 @@ class CameraCheck:
     self.colors = sorted({*self.colors, *colors})[:2]
 
 
-def _plain_color(frame: Any) -> Optional[Tuple[int, ...]]:
+def _plain_color(frame: Any) -> tuple[int, ...] | None:
   """Returns the color of an image of a single color, or None."""
   if isinstance(frame, bytes):
     if not frame.startswith(_IMAGE_HEADS):
@@ -242,7 +243,7 @@ def _plain_color(frame: Any) -> Optional[Tuple[int, ...]]:
   return tuple(np.round(pixels.mean(0)).astype(int).tolist())
 
 
-def find_joined(steps: Dict[str, Any], row_splits: np.ndarray) -> np.ndarray:
+def find_joined(steps: dict[str, Any], row_splits: np.ndarray) -> np.ndarray:
   """Returns the steps after which another trajectory begins, bool `[N]`.
 
   It compares fields that are not of RLDS, by their names: next observations,
@@ -297,7 +298,7 @@ def sums(numbers: np.ndarray, splits: np.ndarray, axis: int = 0) -> np.ndarray:
   return np.diff(np.take(totals, splits, axis), axis=axis)
 
 
-def find(reading: Any) -> List[Finding]:
+def find(reading: Any) -> list[Finding]:
   """Returns all findings of a `Reading`."""
   return [
       *_find_in_episodes(reading),

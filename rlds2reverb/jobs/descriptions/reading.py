@@ -5,10 +5,11 @@ excerpts: some steps of a few episodes, with their numbers and images.
 """
 
 import base64
+from collections.abc import Mapping
 import dataclasses
 import hashlib
 import itertools
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +63,7 @@ class Bounds:
   low: Any
   high: Any
   source: str
-  names: Tuple[str, ...] = ()
+  names: tuple[str, ...] = ()
 
 
 class Column(NamedTuple):
@@ -111,8 +112,8 @@ class Reading:
       self,
       rlds_data: tf.data.Dataset,
       *,
-      episode_index: Optional[str] = None,
-      bounds: Optional[Mapping[str, Bounds]] = None,
+      episode_index: str | None = None,
+      bounds: Mapping[str, Bounds] | None = None,
       with_frames: bool = True,
       seed: int = 0,
   ):
@@ -159,15 +160,15 @@ class Reading:
         for field, size, start in zip(fields, sizes, self._starts)
         for i in range(min(size, _MAX_COLUMNS))
     ]
-    self.kinds: List[Tuple[str, Optional[str]]] = [
+    self.kinds: list[tuple[str, str | None]] = [
         *itertools.product(findings.OF_STEPS, [None]),
         *itertools.product(findings.OF_FIELDS, fields),
     ]
     self.shown = np.zeros([2, len(self.kinds)], np.int64)
     self.places = np.full([2 * len(self.columns) + len(self.kinds), 2], -1)
     self._greatest = np.full(len(self.places), -np.inf)
-    self.excerpts: Dict[int, Dict[str, Any]] = {}
-    self._originals: Dict[bytes, int] = {}
+    self.excerpts: dict[int, dict[str, Any]] = {}
+    self._originals: dict[bytes, int] = {}
     self._cameras = {
         keys: findings.CameraCheck(paths.name_of(keys))
         for keys, leaf in tree.flatten_with_path(steps)
@@ -183,11 +184,11 @@ class Reading:
     self._read(rlds_data)
 
   @property
-  def cameras(self) -> List[findings.CameraCheck]:
+  def cameras(self) -> list[findings.CameraCheck]:
     """The results for fields with images, decoded or encoded."""
     return list(self._cameras.values())
 
-  def columns_of(self, field: str) -> List[Tuple[int, Column]]:
+  def columns_of(self, field: str) -> list[tuple[int, Column]]:
     """Returns the columns of a field with their indices in `columns`."""
     return [
         (index, column)
@@ -195,7 +196,7 @@ class Reading:
         if column.field == field
     ]
 
-  def find_extremes(self, index: int) -> List[List[int]]:
+  def find_extremes(self, index: int) -> list[list[int]]:
     """Returns the places of the minimum and maximum of a column."""
     return self.places[[index, len(self.columns) + index]].tolist()
 
@@ -209,7 +210,7 @@ class Reading:
     )
     accumulation, records = self._accumulation, [np.zeros(0, _EPISODE)]
     state, add = accumulation.empty(), accumulation.adder()
-    pending: List[accumulation_lib.Rows] = []
+    pending: list[accumulation_lib.Rows] = []
     # One at a time: the images of a long episode may take much memory.
     for values in (
         episode_dataset.number_episodes(batches)
@@ -282,7 +283,7 @@ class Reading:
     self._update_excerpts(batch, records, numbers, odd_steps)
     return records
 
-  def _find_originals(self, batch) -> List[int]:
+  def _find_originals(self, batch) -> list[int]:
     """Returns the first episodes with the same content, by its hash."""
     fields = (rlds.OBSERVATION, rlds.ACTION, rlds.REWARD)
     leaves = tree.flatten([batch.steps[name] for name in fields])
@@ -336,7 +337,7 @@ class Reading:
         )
 
 
-def _choose_representatives(records: np.ndarray, name: str) -> List[int]:
+def _choose_representatives(records: np.ndarray, name: str) -> list[int]:
   """Returns the indices of records that represent a column of all records."""
   if name == 'odd':  # The first episode of each kind.
     return [odd.argmax() for odd in records['odd'].T if odd.any()]
@@ -344,11 +345,11 @@ def _choose_representatives(records: np.ndarray, name: str) -> List[int]:
   return nonempty[spread(records[name][nonempty])].tolist()
 
 
-def _concatenate(blocks: List[accumulation_lib.Rows]) -> accumulation_lib.Rows:
+def _concatenate(blocks: list[accumulation_lib.Rows]) -> accumulation_lib.Rows:
   return accumulation_lib.Rows(*map(np.concatenate, zip(*blocks)))
 
 
-def _make_spec(episode_spec: Any) -> Dict[str, Any]:
+def _make_spec(episode_spec: Any) -> dict[str, Any]:
   """Returns the spec of an episode, with the read fields of a step as steps."""
   steps = steps_lib.get_steps_spec(episode_spec)
 
@@ -411,7 +412,7 @@ class Excerpts:
     instruction: the keys, in an episode, of a text with its task, or empty.
   """
 
-  def __init__(self, spec: Dict[str, Any], with_frames: bool = True):
+  def __init__(self, spec: dict[str, Any], with_frames: bool = True):
     """Takes the spec of an episode, with the spec of a step as its steps."""
     self.images = [
         keys
@@ -432,11 +433,11 @@ class Excerpts:
   def make(
       self,
       record: np.void,
-      fields: Dict[str, Any],
-      steps: Dict[str, Any],
+      fields: dict[str, Any],
+      steps: dict[str, Any],
       numbers: np.ndarray,
-      shown: List[int],
-  ) -> Dict[str, Any]:
+      shown: list[int],
+  ) -> dict[str, Any]:
     """Makes the excerpt of an episode.
 
     Args:

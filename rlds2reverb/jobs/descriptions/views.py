@@ -6,9 +6,11 @@ vl-convert-python, which provides Vega-Lite, are imported when a page is made.
 """
 
 import base64
+from collections.abc import Iterator
+from collections.abc import Sequence
 import importlib
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any
 
 import tensorflow as tf
 import tree
@@ -43,7 +45,7 @@ def to_text(description: description_lib.Description) -> str:
   return '\n'.join(lines)
 
 
-def list_messages(description: description_lib.Description) -> List[str]:
+def list_messages(description: description_lib.Description) -> list[str]:
   """Returns a sentence for each finding, or one if nothing was found."""
   messages = [finding['message'] for finding in description.oddities]
   return messages or ['Nothing was found.']
@@ -57,7 +59,7 @@ def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f'  {first:<{widths[0]}}  {"  ".join(cells)}'.rstrip()
 
 
-def number(value: Optional[float]) -> str:
+def number(value: float | None) -> str:
   """Formats a number as an integer, or with four digits."""
   if value is None:
     return '-'
@@ -76,7 +78,7 @@ def _size(num_bytes: int) -> str:
   return f'{num_bytes} bytes'
 
 
-def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
+def about_rows(about: dict[str, Any]) -> list[tuple[str, str]]:
   """Returns labels and values of the metadata of a data set."""
   names = ('description', 'version', 'format', 'homepage', 'folder')
   rows = [(name, about.get(name)) for name in names]
@@ -91,7 +93,7 @@ def about_rows(about: Dict[str, Any]) -> List[Tuple[str, str]]:
   return [(label, value) for label, value in rows if value]
 
 
-def count_lines(description: description_lib.Description) -> List[str]:
+def count_lines(description: description_lib.Description) -> list[str]:
   """Returns lines with the numbers of read episodes and steps."""
   counts = description.counts
   if not counts:
@@ -118,7 +120,7 @@ def count_lines(description: description_lib.Description) -> List[str]:
   ]
 
 
-def table_rows(table: Dict[str, Any]) -> List[Tuple[str, str]]:
+def table_rows(table: dict[str, Any]) -> list[tuple[str, str]]:
   """Returns labels and settings of a table of a checkpoint, its size first."""
   size = checks.counted(table['num_items'], 'item')
   size = f'{size} of at most {number(table["max_size"])}'
@@ -127,7 +129,7 @@ def table_rows(table: Dict[str, Any]) -> List[Tuple[str, str]]:
   return [(f'Table {table["name"]}', size), *rows, *table['signature'].items()]
 
 
-def field_rows(description: description_lib.Description) -> List[List[str]]:
+def field_rows(description: description_lib.Description) -> list[list[str]]:
   """Returns a row for each field, after the names of the columns."""
   rows = [['field', 'dtype', 'shape', 'min', 'max']]
   for field in description.fields:
@@ -143,7 +145,7 @@ def field_rows(description: description_lib.Description) -> List[List[str]]:
 
 def statistics_rows(
     description: description_lib.Description, max_columns: int
-) -> Iterator[Tuple[str, List[List[str]]]]:
+) -> Iterator[tuple[str, list[list[str]]]]:
   """Yields the name and the rows of returns and lengths, and of each field.
 
   Args:
@@ -166,12 +168,12 @@ def statistics_rows(
       yield name, rows
 
 
-def _numbers(column: Dict[str, Any]) -> List[str]:
+def _numbers(column: dict[str, Any]) -> list[str]:
   numbers = {**column, **column['quantiles']}
   return [number(numbers.get(name)) for name in _NUMBERS]
 
 
-def import_page_libraries() -> List[Any]:
+def import_page_libraries() -> list[Any]:
   """Returns the packages `jinja2` and `vl_convert`.
 
   Raises:

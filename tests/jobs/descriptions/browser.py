@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from typing import Any, Optional
+from typing import Any
 
 _COMMAND = ('chromium', 'chromium-browser')
 # Before the scripts of a page: it notes what they complain about.
@@ -44,7 +44,7 @@ addEventListener('load', async () => {
 </script>"""
 
 
-def find_chromium() -> Optional[str]:
+def find_chromium() -> str | None:
   """Returns the path of Chromium, or None where it is not installed."""
   return next(filter(None, map(shutil.which, _COMMAND)), None)
 

@@ -1,7 +1,5 @@
 """Episodes that are odd on purpose, for the tests of descriptions."""
 
-from typing import List
-
 import numpy as np
 
 from tests import golden
@@ -40,7 +38,7 @@ def make(base: int, length: int = 6) -> golden.Episode:
   }
 
 
-def _odd() -> List[golden.Episode]:
+def _odd() -> list[golden.Episode]:
   episodes = [make(index) for index in range(11)]
   # But for one number these two would be the first once more.
   for index in INVALID, BOOTSTRAPS:
@@ -70,7 +68,7 @@ def _odd() -> List[golden.Episode]:
 EPISODES = _odd()
 
 
-def clean(count: int) -> List[golden.Episode]:
+def clean(count: int) -> list[golden.Episode]:
   """Returns `count` episodes of 2 to 39 steps, of which nothing is odd."""
   rng = np.random.default_rng(100)
   return [make(100 + i, int(rng.integers(2, 40))) for i in range(count)]

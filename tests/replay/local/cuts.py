@@ -1,6 +1,8 @@
 """Items cut from episodes in plain Python, and small stores of frames."""
 
-from typing import Any, Callable, List, Optional, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,14 +16,14 @@ from tests import contract
 from tests import golden
 
 
-def episodes_of(lengths: Sequence[int]) -> List[golden.Episode]:
+def episodes_of(lengths: Sequence[int]) -> list[golden.Episode]:
   """Returns flat episodes; step `t` of episode `e` shows `100 * e + t`."""
   return golden.make_episodes(lengths, terminal=False)
 
 
 def cut_rows(
-    lengths: Sequence[int], length: Optional[int], stride: int, end: str
-) -> List[List[int]]:
+    lengths: Sequence[int], length: int | None, stride: int, end: str
+) -> list[list[int]]:
   """Returns the rows of the items of episodes; -1 is a boundary."""
   if end == 'cross':
     lengths = [sum(lengths)]
@@ -40,11 +42,11 @@ def cut_rows(
 
 def cut_items(
     episodes: Sequence[golden.Episode],
-    length: Optional[int],
+    length: int | None,
     stride: int = 1,
     end: str = 'drop',
-    policy_info: Optional[Callable[[Any, Any], Any]] = None,
-) -> List[Any]:
+    policy_info: Callable[[Any, Any], Any] | None = None,
+) -> list[Any]:
   """Returns the items of episodes, `Trajectory`s of arrays `[L, ...]`.
 
   The arguments are those of `TableItems` and `golden.expected_frames`.
@@ -60,7 +62,7 @@ def cut_items(
   ]
 
 
-def items_of_pass(buffer: Any, batch_size: int = 4) -> List[Any]:
+def items_of_pass(buffer: Any, batch_size: int = 4) -> list[Any]:
   """Returns every item of a replay buffer once, in their order."""
   if buffer.store.windows is None:
     batch_size = None
@@ -101,15 +103,15 @@ def make_frames(
   )
 
 
-def leaves(*args: Any) -> List[np.ndarray]:
+def leaves(*args: Any) -> list[np.ndarray]:
   """Returns the leaves of frames; see `make_frames`."""
   return tf.nest.flatten(make_frames(*args))
 
 
 def make_store(
     num_items: Sequence[int],
-    priorities: Optional[Sequence[float]] = None,
-    returns: Optional[Sequence[float]] = None,
+    priorities: Sequence[float] | None = None,
+    returns: Sequence[float] | None = None,
     end: str = 'drop',
 ) -> loading.FrameStore:
   """Returns a store whose items are of 2 frames.

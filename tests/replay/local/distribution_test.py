@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import List
 import unittest
 
 from absl.testing import parameterized
@@ -66,7 +65,7 @@ class DistributionTest(parameterized.TestCase, tf.test.TestCase):
   def buffer(self):
     return replay_buffer.EpisodesReplayBuffer(self.store)
 
-  def train(self, batches, train_step, count) -> List[List[int]]:
+  def train(self, batches, train_step, count) -> list[list[int]]:
     """Trains, and returns the sorted items of the batches of each step."""
     iterator = iter(batches)
 
