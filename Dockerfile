@@ -1,4 +1,4 @@
-# The quickstart and the tests on Debian 12:
+# The quickstart, the tests and the programs on Debian 12; see docs/docker.md:
 #
 #     docker build --tag rlds2reverb .
 #     docker run --rm rlds2reverb
@@ -8,4 +8,5 @@ WORKDIR /rlds2reverb
 COPY . .
 # Makes the environment, and the byte code of what it imports, for all containers.
 RUN bash scripts/quickstart.sh --num_episodes=5
+ENV PATH=/rlds2reverb/.venv/bin:$PATH
 CMD ["bash", "scripts/quickstart.sh"]
