@@ -13,7 +13,7 @@ in when an item is read.
 
 import functools
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from etils import epy
 import numpy as np
@@ -137,34 +137,25 @@ class ItemIndex:
     return self._numbers[episode], start - self.episodes.first_row[episode]
 
   def read(
-      self,
-      rows: rows_lib.RowStore,
-      items: np.ndarray,
-      batch_shape: Optional[Sequence[int]] = None,
-      extra: Tuple[np.dtype, ...] = (),
+      self, rows: rows_lib.RowStore, items: np.ndarray
   ) -> List[np.ndarray]:
     """Reads items of one length.
 
     Args:
       rows: the rows.
       items: the numbers of the items, int64 `[N]`.
-      batch_shape: the shape of the items in the result; by default `[N]`.
-      extra: the dtypes of further arrays.
 
     Returns:
-      All columns, arrays `[*batch_shape, L, ...]`, with cells for strings; and
-      further arrays `[*batch_shape, L]`. Rows after the end of an episode
-      repeat the last row if `windows.fill` is `'repeat'`, and otherwise are the
-      padding of `rows`.
+      All columns, arrays `[N, L, ...]`, with cells for strings. Rows after the
+      end of an episode repeat the last row if `windows.fill` is `'repeat'`, and
+      otherwise are the padding of `rows`.
     """
     episode, start, end = self.find(items)
-    length, repeats = self.length, False
     if self.windows is None:
       [length] = self.episodes.num_rows[episode].tolist()
-    else:
-      repeats = self.windows.fill == 'repeat'
-    shape = (*([len(items)] if batch_shape is None else batch_shape), length)
-    return rows.gather(start, length, None, end, repeats, shape, extra)
+      return rows.gather(start, length)
+    repeats_last = self.windows.fill == 'repeat'
+    return rows.gather(start, self.length, None, end, repeats_last)
 
   def is_data(self, items: np.ndarray) -> np.ndarray:
     """Returns which rows of items are not padding, bool `[N, L]`."""
@@ -212,8 +203,8 @@ def alive(index: Any, items: np.ndarray) -> np.ndarray:
   is_wrong = (items < 0) | (items >= count)
   if is_wrong.any():
     raise SamplingError(
-        'There is no item of this key. Keys are those of the SampleInfo that'
-        ' came with a batch of this replay buffer. Found:'
+        'There is no item of this key. Use the keys of the SampleInfo of a'
+        ' batch of this replay buffer. Found:'
         f' {items[is_wrong][:16].tolist()} of {count} items.'
     )
   return items >= index.first

@@ -433,40 +433,6 @@ def update_tree(
   return highest
 
 
-@_kernel(
-    numba.void(
-        numba.int64, _ITEMS, _FLOATS, _FLOATS, numba.int64,
-        numba.uint64[::1], _NEW_FLOATS, _NEW_ITEMS, _NEW_FLOATS,
-        numba.int32[::1],
-    )
-)  # fmt: skip
-def fill_sample_info(
-    length, items, probabilities, priorities, num_items,
-    key, probability, table_size, priority, times_sampled,
-):  # fmt: skip
-  """Fills the fields of Reverb's `SampleInfo`, equal for all rows of an item.
-
-  Args:
-    length: the number of rows of an item.
-    items: the numbers of the items, int64 `[N]`.
-    probabilities: the probability of each item, float64 `[N]`.
-    priorities: the priority of each item, float64 `[N]`.
-    num_items: the number of items that can be drawn.
-    key: receives the numbers of the items, uint64 `[N * length]`.
-    probability: receives the probabilities, float64 `[N * length]`.
-    table_size: receives `num_items`, int64 `[N * length]`.
-    priority: receives the priorities, float64 `[N * length]`.
-    times_sampled: receives zeros, int32 `[N * length]`.
-  """
-  for k in range(len(items)):
-    for place in range(k * length, (k + 1) * length):
-      key[place] = items[k]
-      probability[place] = probabilities[k]
-      table_size[place] = num_items
-      priority[place] = priorities[k]
-      times_sampled[place] = 0
-
-
 # How long compiling or loading the kernels took.
 seconds = time.perf_counter() - _start
 if not _cached or any(kernel.stats.cache_misses for kernel in _cached):

@@ -46,7 +46,7 @@ FRAMES, INDEX = 'prepared frames', 'index for random access'
 # Copying a row of this size takes much longer than finding it.
 _LARGE_COLUMN_BYTES = 1 << 10
 # TensorFlow shares an array that begins at a multiple of this many bytes, and
-# copies any other array.
+# copies other arrays.
 _ALIGNMENT = 64
 _NO_STRING = (strings_lib.OWN_FILE, 0, 0, 0)
 
@@ -83,28 +83,18 @@ class Place(NamedTuple):
 
 
 class _GatherPlan(NamedTuple):
-  """The arrays of a batch in one piece of memory, and calls that fill them.
+  """The places of gathered columns in one block of memory.
 
   Attributes:
-    dtype: a record of all arrays, each of which is aligned.
-    calls: the arguments of `kernels.gather`: the group of columns, the dtype of
-      a word, and `[C, 3]` places of columns.
+    num_bytes: the size of the memory.
+    arrays: the shape, the dtype and the first byte of each column.
+    calls: arguments of `kernels.gather`: the group of columns, the dtype of a
+      word, and `[C, 3]` places of columns.
   """
 
-  dtype: np.dtype
+  num_bytes: int
+  arrays: List[Tuple[Tuple[int, ...], np.dtype, int]]
   calls: List[Tuple[int, Any, np.ndarray]]
-
-  def allocate(self) -> Tuple[List[np.ndarray], np.ndarray, int]:
-    """Allocates the arrays so that TensorFlow can share them.
-
-    Returns:
-      The arrays, with undefined content; the memory; and the byte in the memory
-      at which the arrays begin.
-    """
-    memory = np.empty(self.dtype.itemsize + _ALIGNMENT, np.uint8)
-    first = -memory.__array_interface__['data'][0] % _ALIGNMENT
-    record = np.ndarray((), self.dtype, memory, first)
-    return [record[name] for name in self.dtype.names], memory, first
 
 
 class RowLayout:
@@ -151,7 +141,7 @@ class RowLayout:
   @classmethod
   def of_json(cls, columns: Any) -> 'RowLayout':
     """Returns the layout whose `columns` went through JSON."""
-    layout = cls([Column(tuple(keys), *rest) for keys, *rest in columns])
+    layout = cls([Column(tuple(keys), *spec) for keys, *spec in columns])
     tree.flatten(layout.structure)  # Raises an error for keys without an order.
     return layout
 
@@ -231,49 +221,36 @@ class RowLayout:
     return [row.ravel() for row in self.encode(leaves)]
 
   def _plan_gather(
-      self,
-      numbers: Optional[Tuple[int, ...]],
-      shape: Tuple[int, ...],
-      extra: Tuple[np.dtype, ...],
+      self, numbers: Optional[Tuple[int, ...]], num_windows: int, length: int
   ) -> _GatherPlan:
     """Plans how windows of rows are gathered.
 
     Args:
       numbers: the numbers of the columns to gather; None for all.
-      shape: the shape of all rows of all windows.
-      extra: the dtypes of further arrays of this shape.
+      num_windows: the number of windows.
+      length: the number of rows of each window.
     """
-    size, offsets, formats = 0, [], []
-    num_rows = math.prod(shape)
+    num_bytes, arrays = 0, []
     calls: Dict[Any, List[List[int]]] = {}
     for number in range(len(self.columns)) if numbers is None else numbers:
-      group, begin, column_bytes, dtype = self.places[number]
-      formats.append((dtype, (*shape, *self.columns[number].shape)))
-      offsets.append(size)
-      # Columns of 4-byte words begin at multiples of 4, as wide dtypes come
-      # first.
-      is_words = not (
-          begin % 4 or column_bytes % 4 or self.row_bytes[group] % 4
-      )
-      word = 4 if is_words else 1
-      if column_bytes:
-        calls.setdefault((group, word), []).append(
-            [begin // word, column_bytes // word, size // word]
-        )
-      size += _align(num_rows * column_bytes)
-    for dtype in extra:
-      formats.append((dtype, shape))
-      offsets.append(size)
-      size += _align(num_rows * dtype.itemsize)
-    names = [str(number) for number in range(len(formats))]
+      group, begin, size, dtype = self.places[number]
+      shape = num_windows, length, *self.columns[number].shape
+      arrays.append((shape, dtype, num_bytes))
+      # Wide dtypes come first, so columns of 4-byte words begin at multiples
+      # of 4.
+      is_bytes = begin % 4 or size % 4 or self.row_bytes[group] % 4
+      word = np.dtype(np.uint8 if is_bytes else np.uint32)
+      if size:
+        places = [
+            offset // word.itemsize for offset in (begin, size, num_bytes)
+        ]
+        calls.setdefault((group, word), []).append(places)
+      num_bytes += num_windows * length * size
+      num_bytes += -num_bytes % _ALIGNMENT
     return _GatherPlan(
-        np.dtype(
-            dict(names=names, formats=formats, offsets=offsets, itemsize=size)
-        ),
-        [
-            (group, np.uint32 if word == 4 else np.uint8, np.array(columns))
-            for (group, word), columns in calls.items()
-        ],
+        num_bytes,
+        arrays,
+        [(*key, np.array(places)) for key, places in calls.items()],
     )
 
 
@@ -296,11 +273,6 @@ def nest_of(leaves: Mapping[Tuple[Any, ...], Any]) -> Any:
   nest = {key: nest_of(part) for key, part in parts.items()}
   is_tuple = list(nest) == list(range(len(nest))) != []
   return tuple(nest.values()) if is_tuple else nest
-
-
-def _align(size: int) -> int:
-  """Returns a number of bytes rounded up to the alignment of arrays."""
-  return size + -size % _ALIGNMENT
 
 
 @dataclasses.dataclass(eq=False)
@@ -343,8 +315,6 @@ class RowStore:
       columns: Optional[Sequence[int]] = None,
       ends: Optional[np.ndarray] = None,
       repeats_last: bool = False,
-      shape: Optional[Sequence[int]] = None,
-      extra: Tuple[np.dtype, ...] = (),
   ) -> List[np.ndarray]:
     """Gathers windows of rows.
 
@@ -356,33 +326,35 @@ class RowStore:
         default windows have no padding.
       repeats_last: whether padding repeats the last row before it, instead of
         being a row of `padding`.
-      shape: the shape of all rows; by default `[W, L]`.
-      extra: the dtypes of further arrays.
 
     Returns:
-      The columns, new arrays `[*shape, ...]`, with a `CELL` for each string;
-      and further arrays `shape` with undefined content.
+      The columns, new arrays `[W, L, ...]`, with a `CELL` for each string.
     """
     plan = self.layout.plan_gather(
-        None if columns is None else tuple(columns),
-        (len(starts), length) if shape is None else tuple(shape),
-        extra,
+        None if columns is None else tuple(columns), len(starts), length
     )
-    leaves, memory, first = plan.allocate()
+    # TensorFlow shares aligned arrays.
+    memory = np.empty(plan.num_bytes + _ALIGNMENT, np.uint8)
+    first = -memory.__array_interface__['data'][0] % _ALIGNMENT
     if ends is None:
       ends = starts + length
     for group, word, places in plan.calls:
-      size = plan.dtype.itemsize // np.dtype(word).itemsize
-      gathered = np.ndarray(size, word, memory, first)
-      gather = self._gather_of(group, word)
+      gathered = np.ndarray(
+          plan.num_bytes // word.itemsize, word, memory, first
+      )
+      gather = self._gather_kernels[group, word]
       gather(starts, ends, length, repeats_last, places, gathered)
-    return leaves
+    return [
+        np.ndarray(shape, dtype, memory, first + offset)
+        for shape, dtype, offset in plan.arrays
+    ]
 
   def take(
       self, rows: np.ndarray, columns: Optional[Sequence[int]] = None
   ) -> List[np.ndarray]:
     """Returns columns of rows, int64 `[...]`, each an array `[..., ...]`."""
-    return self.gather(rows.ravel(), 1, columns, shape=rows.shape)
+    leaves = self.gather(rows.ravel(), 1, columns)
+    return [leaf.reshape(*rows.shape, *leaf.shape[2:]) for leaf in leaves]
 
   def with_strings(self, leaves: Sequence[np.ndarray]) -> List[np.ndarray]:
     """Returns columns with strings, objects, in place of their cells.
@@ -412,25 +384,25 @@ class RowStore:
     """Returns the place of a string, for errors."""
     file, length, offset, _ = cell
     path = os.path.join(self.folder, self.layout.file_names[-1])
-    where = f'at byte {offset}'
+    place = f'at byte {offset}'
     if file != strings_lib.OWN_FILE and self.files is not None:
-      path, where = self.files.paths[file], self.files.place_of(cell)
-    return f'{where} of {path}, {length} bytes'
+      path, place = self.files.paths[file], self.files.place_of(cell)
+    return f'{place} of {path}, {length} bytes'
 
   @functools.cached_property
   def _gather_kernels(self) -> Dict[Any, Callable[..., None]]:
-    return {}
-
-  def _gather_of(self, group: int, word: Any) -> Callable[..., None]:
-    """Returns `kernels.gather` with the rows of a group of columns."""
-    key = group, word
-    if key not in self._gather_kernels:
-      self._gather_kernels[key] = functools.partial(
-          kernels.gather,
-          self.groups[group].reshape(-1).view(word),
-          self.layout.encode_padding(self.padding)[group].view(word),
-      )
-    return self._gather_kernels[key]
+    """`kernels.gather` of each group of columns, by the dtype of its words."""
+    padding = self.layout.encode_padding(self.padding)
+    return {
+        (group, word): functools.partial(
+            kernels.gather,
+            rows.reshape(-1).view(word),
+            padding[group].view(word),
+        )
+        for group, rows in enumerate(self.groups)
+        for word in map(np.dtype, (np.uint8, np.uint32))
+        if rows.shape[1] % word.itemsize == 0
+    }
 
 
 def open_rows(

@@ -118,14 +118,6 @@ def update_tree(
   return max(new_priorities, default=0.0)
 
 
-def fill_sample_info(
-    length, items, probabilities, priorities, num_items, *info
-):
-  values = items, probabilities, num_items, priorities, 0
-  for array, value in zip(info, values):
-    array[:] = np.repeat(np.broadcast_to(value, len(items)), length)
-
-
 class KernelsTest(parameterized.TestCase):
 
   def check(self, function, *arguments, rtol=0.0):
@@ -262,15 +254,6 @@ class KernelsTest(parameterized.TestCase):
     self.assertAlmostEqual(sums[1] / sum(weights.tolist()), 1, delta=1e-12)
     self.assertEqual(minima[1], weights.min())
     self.assertEqual(priorities.tolist(), weights.tolist())
-
-  def test_sample_info(self):
-    rng = np.random.default_rng(0)
-    items, probabilities = rng.integers(0, 2**40, 6), rng.uniform(size=6)
-    dtypes = 'uint64', 'float64', 'int64', 'float64', 'int32'
-    info = [np.ones(30, dtype) for dtype in dtypes]
-    self.check(
-        fill_sample_info, 5, items, probabilities, probabilities * 2, 77, *info
-    )
 
   def test_memory_that_is_read_only(self):
     rows = np.arange(12, dtype=np.uint8)

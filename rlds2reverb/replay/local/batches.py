@@ -4,7 +4,6 @@ import contextlib
 import copy
 from typing import Any, List, Optional, Sequence
 
-from etils import epy
 import numpy as np
 import tensorflow as tf
 import tree
@@ -13,16 +12,14 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import samplers
 
-with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
-
 # The dtypes of the fields of Reverb's `SampleInfo`.
 _INFO_DTYPES = tuple(
     np.dtype(name)
     for name in ('uint64', 'float64', 'int64', 'float64', 'int32')
 )
 _NO_LOCK = contextlib.nullcontext()
-# The maximum size of a group of batches.
+# The maximum size of a group of batches. Groups make reading small batches in a
+# graph about twice as fast.
 _GROUP_BYTES = 4 << 20
 _MAX_GROUP = 16
 
@@ -40,8 +37,8 @@ class FrameBatches(batches_lib.Batches):
 
   Attributes:
     element_spec: the spec of a batch; without `B` for single items.
-    in_advance: whether batches may be drawn before they are asked for.
-    group_size: the number of batches that a graph reads at once.
+    in_advance: whether batches may be drawn before they are requested.
+    group_size: the number of batches that one call from a graph reads.
   """
 
   def __init__(
@@ -72,7 +69,6 @@ class FrameBatches(batches_lib.Batches):
     if self.in_advance and items.length is not None:
       size = store.rows.layout.frame_bytes * (batch_size or 1) * items.length
       self.group_size = max(min(_MAX_GROUP, _GROUP_BYTES // max(size, 1)), 1)
-    self._ones = np.ones(self.group_size * (batch_size or 1))
     lead = [items.length]
     if batch_size is not None:
       lead.insert(0, sampler.batch_size(items, process, batch_size))
@@ -91,7 +87,7 @@ class FrameBatches(batches_lib.Batches):
     self._bind(0, 0)
 
   def of_stream(self, data_set: int, stream: int) -> 'FrameBatches':
-    """Returns the batches of another stream, with random draws of its own."""
+    """Returns the batches of another stream, which has independent draws."""
     other = copy.copy(self)
     other._bind(data_set, stream)  # pylint: disable=protected-access
     return other
@@ -136,43 +132,45 @@ class FrameBatches(batches_lib.Batches):
     Raises:
       SamplingError: if nothing can be drawn.
     """
-    batch_size, draws, shape = self._batch_size or 1, [], []
+    batch_size = self._batch_size or 1
     # Appended frames must not overwrite rows while they are read.
     with self._items.lock if self._items.changes else _NO_LOCK:
-      items, probability, priority = self._draw(first, batch_size)
-      if not len(items):
+      draws = [self._draw(first, batch_size)]
+      size = len(draws[0].items)
+      if not size:
         return None
-      if self._batch_size is not None:
-        shape = [len(items)]
-      if count is not None:
-        draws = [(items, probability, priority)]
-        for number in range(first + 1, first + count):
-          draw = self._draw(number, batch_size)
-          if len(draw.items) != len(items):
-            break
-          draws.append(draw)
-        items, probability, priorities = map(list, zip(*draws))
-        items, probability = np.concatenate(items), np.concatenate(probability)
-        priority = None if priorities[0] is None else np.concatenate(priorities)
-        shape = [len(draws), *shape]
-      leaves = self._items.read(self._store.rows, items, shape, _INFO_DTYPES)
+      for number in range(first + 1, first + (count or 1)):
+        draw = self._draw(number, batch_size)
+        if len(draw.items) != size:
+          break
+        draws.append(draw)
+      items, probability, priority = (
+          draws[0] if len(draws) == 1 else map(_concatenate, zip(*draws))
+      )
+      leaves = self._items.read(self._store.rows, items)
       num_items = self._items.num_items
     if priority is None:
       priorities = self._items.priorities
-      priority = self._ones if priorities is None else priorities[items]
-    info = [leaf.reshape(-1) for leaf in leaves[-len(_INFO_DTYPES) :]]
-    self._fill_sample_info(
-        len(info[0]) // len(items),
-        items,
-        probability,
-        priority,
-        num_items,
-        *info,
-    )
-    return self._store.rows.with_strings(leaves)
+      priority = np.array(1.0) if priorities is None else priorities[items]
+    for values, dtype in zip(
+        (items, probability, num_items, priority, 0), _INFO_DTYPES
+    ):
+      info = np.empty(leaves[0].shape[:2], dtype)
+      info.T[...] = values
+      leaves.append(info)
+    leaves = self._store.rows.with_strings(leaves)
+    if count is None and self._batch_size is not None:
+      return leaves
+    shape = [] if count is None else [len(draws)]
+    shape += [] if self._batch_size is None else [size]
+    return [leaf.reshape(*shape, *leaf.shape[1:]) for leaf in leaves]
 
   def _bind(self, data_set, stream):
     self._stream = stream
     self._process = self._process._replace(stream=(data_set, stream))
     self._draw = self._sampler.bind(self._items, self._process)
-    self._fill_sample_info = kernels.fill_sample_info
+
+
+def _concatenate(parts: Sequence[Any]) -> Any:
+  """Concatenates arrays, unless they are None."""
+  return None if parts[0] is None else np.concatenate(parts)

@@ -14,7 +14,7 @@ all environments together.
 
 import io
 import threading
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -147,20 +147,12 @@ class FrameRing(tf.train.experimental.PythonState):
     return self._places(environment, rows)
 
   def read(
-      self,
-      rows: rows_lib.RowStore,
-      items: np.ndarray,
-      batch_shape: Optional[Sequence[int]] = None,
-      extra: Tuple[np.dtype, ...] = (),
+      self, rows: rows_lib.RowStore, items: np.ndarray
   ) -> List[np.ndarray]:
     """Reads items; see `ItemIndex`."""
     slots = items % self.num_slots
     starts = self._places(self._environments[slots], self._starts[slots])
-    shape = (
-        *([len(items)] if batch_shape is None else batch_shape),
-        self.length,
-    )
-    return rows.gather(starts, self.length, shape=shape, extra=extra)
+    return rows.gather(starts, self.length)
 
   def load(self, rows: rows_lib.RowStore) -> None:
     """Appends recorded episodes to an empty ring.
