@@ -18,8 +18,9 @@ _HAS_ACTION = 'has_action'
 class ActionChunks:
   """Every step is an item, with its last observations and next actions.
 
-  The items are those of `windows.stack_and_chunk`. One frame and K=2, as in ACT
-  and LeRobot, for four steps; observations and chunks have no axis of frames:
+  The items are equal to the steps from `windows.stack_and_chunk`. One frame and
+  K=2, as in ACT and LeRobot, for four steps; observations and chunks have no
+  axis of frames:
 
       step           0              1              2              3
       observation    o0             o1             o2             o3

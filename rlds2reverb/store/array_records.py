@@ -53,8 +53,8 @@ class ArrayRecordFile:
     """Returns the records from `begin` to `end - 1`.
 
     Raises:
-      OSError: if there are no such records, or if one of them is damaged. The
-        error names the first of these.
+      OSError: if there are no such records, or a record is damaged. The error
+        names the first such record.
     """
     self.check_count(end)
     try:
@@ -72,7 +72,7 @@ class ArrayRecordFile:
     if count > self.num_records:
       raise OSError(
           f'{self.path} has {self.num_records} records, but dataset_info.json'
-          f' says that it has at least {count}. {damage.ADVICE}'
+          f' lists at least {count}. {damage.ADVICE}'
       )
 
   def _find_damage(self) -> str:

@@ -47,17 +47,17 @@ class ChecksummedFile:
 
   def write(self, data: Any) -> None:
     """Appends bytes, or a flat array of bytes."""
-    rest = memoryview(data)
+    data = memoryview(data)
     if self._file is not None:
-      self._file.write(rest)
-    elif rest:
-      self._reserve(self.size + len(rest))
-      self._memory[self.size : self.size + len(rest)] = rest
-    while rest:
+      self._file.write(data)
+    elif data:
+      self._reserve(self.size + len(data))
+      self._memory[self.size : self.size + len(data)] = data
+    while data:
       begin = self.size % BLOCK_BYTES
-      part, rest = rest[: BLOCK_BYTES - begin], rest[BLOCK_BYTES - begin :]
-      before = self.checksums.pop() if begin else 0
-      self.checksums.append(zlib.crc32(part, before))
+      part, data = data[: BLOCK_BYTES - begin], data[BLOCK_BYTES - begin :]
+      checksum = self.checksums.pop() if begin else 0
+      self.checksums.append(zlib.crc32(part, checksum))
       self.size += len(part)
 
   def read(self, row_bytes: int) -> np.ndarray:

@@ -347,9 +347,9 @@ def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
     priority: receives the priority of each slot, float64 `[N]`.
   """
   half = len(sums) // 2
-  rest = probability  # The sum to go in the subtree of each draw.
+  remainder = probability  # The sum to go in the subtree of each draw.
   for k in range(len(slots)):
-    rest[k] = _split_mix(seed, first + np.uint64(k)) * sums[1]
+    remainder[k] = _split_mix(seed, first + np.uint64(k)) * sums[1]
     slots[k] = 1
   level = 1
   while level < half:
@@ -357,9 +357,9 @@ def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
       # Numba checks signed indices for negative ones, which is slower.
       left = np.uint64(2) * np.uint64(slots[k])
       # There is no branch, which the processor could not predict. Rounding may
-      # leave a rest that is not below the sum of both children.
-      is_right = (rest[k] >= sums[left]) & (sums[left + np.uint64(1)] > 0)
-      rest[k] -= sums[left] * is_right
+      # leave a remainder that is not below the sum of both children.
+      is_right = (remainder[k] >= sums[left]) & (sums[left + np.uint64(1)] > 0)
+      remainder[k] -= sums[left] * is_right
       slots[k] = np.int64(left) + is_right
     level *= 2
   for k in range(len(slots)):

@@ -48,6 +48,8 @@ _LARGE_COLUMN_BYTES = 1 << 10
 # TensorFlow shares an array that begins at a multiple of this many bytes, and
 # copies other arrays.
 _ALIGNMENT = 64
+# The dtypes of words of rows, by their bytes.
+_WORDS = {1: np.dtype(np.uint8), 4: np.dtype(np.uint32)}
 _NO_STRING = (strings_lib.OWN_FILE, 0, 0, 0)
 
 
@@ -88,13 +90,13 @@ class _GatherPlan(NamedTuple):
   Attributes:
     num_bytes: the size of the memory.
     arrays: the shape, the dtype and the first byte of each column.
-    calls: arguments of `kernels.gather`: the group of columns, the dtype of a
+    calls: arguments of `kernels.gather`: the group of columns, the bytes of a
       word, and `[C, 3]` places of columns.
   """
 
   num_bytes: int
   arrays: List[Tuple[Tuple[int, ...], np.dtype, int]]
-  calls: List[Tuple[int, Any, np.ndarray]]
+  calls: List[Tuple[int, int, np.ndarray]]
 
 
 class RowLayout:
@@ -239,11 +241,9 @@ class RowLayout:
       # Wide dtypes come first, so columns of 4-byte words begin at multiples
       # of 4.
       is_bytes = begin % 4 or size % 4 or self.row_bytes[group] % 4
-      word = np.dtype(np.uint8 if is_bytes else np.uint32)
+      word = 1 if is_bytes else 4
       if size:
-        places = [
-            offset // word.itemsize for offset in (begin, size, num_bytes)
-        ]
+        places = [begin // word, size // word, num_bytes // word]
         calls.setdefault((group, word), []).append(places)
       num_bytes += num_windows * length * size
       num_bytes += -num_bytes % _ALIGNMENT
@@ -335,13 +335,12 @@ class RowStore:
     )
     # TensorFlow shares aligned arrays.
     memory = np.empty(plan.num_bytes + _ALIGNMENT, np.uint8)
-    first = -memory.__array_interface__['data'][0] % _ALIGNMENT
+    first = -memory.ctypes.data % _ALIGNMENT
     if ends is None:
       ends = starts + length
     for group, word, places in plan.calls:
-      gathered = np.ndarray(
-          plan.num_bytes // word.itemsize, word, memory, first
-      )
+      size = plan.num_bytes // word
+      gathered = np.ndarray(size, _WORDS[word], memory, first)
       gather = self._gather_kernels[group, word]
       gather(starts, ends, length, repeats_last, places, gathered)
     return [
@@ -391,17 +390,17 @@ class RowStore:
 
   @functools.cached_property
   def _gather_kernels(self) -> Dict[Any, Callable[..., None]]:
-    """`kernels.gather` of each group of columns, by the dtype of its words."""
+    """`kernels.gather` of each group of columns, by the bytes of a word."""
     padding = self.layout.encode_padding(self.padding)
     return {
         (group, word): functools.partial(
             kernels.gather,
-            rows.reshape(-1).view(word),
-            padding[group].view(word),
+            rows.reshape(-1).view(dtype),
+            padding[group].view(dtype),
         )
         for group, rows in enumerate(self.groups)
-        for word in map(np.dtype, (np.uint8, np.uint32))
-        if rows.shape[1] % word.itemsize == 0
+        for word, dtype in _WORDS.items()
+        if rows.shape[1] % word == 0
     }
 
 

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import math
 import types
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
 
 from etils import epy
 import numpy as np
@@ -69,8 +69,8 @@ class Process(NamedTuple):
     """Raises a ValueError if there is no such process, or seed."""
     if not 0 <= self.rank < self.world_size:
       raise ValueError(
-          'process must be the number of a process, from 0 up, and that of all,'
-          f' but is {(self.rank, self.world_size)}.'
+          'process must be the rank of a process, from 0 up, and the number of'
+          f' processes, but is {(self.rank, self.world_size)}.'
       )
     checks.check_not_negative('seed', self.seed)
 
@@ -226,8 +226,8 @@ class WithoutReplacement(Sampler):
     if self.drop_last and batch_size > share:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
-          f' {share} items for this worker, and drop_last leaves out what is'
-          ' not a whole batch: nothing would be left.'
+          f' {share} items for this worker, and drop_last drops incomplete'
+          ' batches: no batch would remain.'
       )
     return batch_size if self.drop_last or share % batch_size == 0 else None
 
@@ -334,14 +334,8 @@ def item_weights(items: Any, weights: Mapping[str, Any]) -> np.ndarray:
   Raises:
     ValueError: if the names or shapes are wrong.
   """
-  checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
-  parts = []
-  for name, count in zip(items.sources, items.counts):
-    values = np.asarray(weights[name], np.float64)
-    if values.ndim:
-      _check_shape(values, count, f'weights of {name}', 'item')
-    parts.append(np.broadcast_to(values, count))
-  return np.concatenate(parts)
+  arrays = _source_weights(items, weights)
+  return np.concatenate(list(map(np.broadcast_to, arrays, items.counts)))
 
 
 def first_draw(number: int, batch_size: int) -> int:
@@ -407,7 +401,7 @@ def _episode_groups(items, weights) -> Tuple[Any, ...]:
   if items.crosses_episodes:
     raise ValueError(
         'Episodes cannot be drawn first: these items cross episodes, or are'
-        ' sequences that do not say which episode they are of.'
+        ' sequences whose episode is unknown.'
     )
   counts = items.episodes.num_items
   if callable(weights):
@@ -419,19 +413,14 @@ def _episode_groups(items, weights) -> Tuple[Any, ...]:
 
 def _source_groups(items, weights) -> Tuple[Any, ...]:
   """Returns the groups of `_draw_by_groups`, one for each source."""
-  checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
-  arrays = [np.asarray(weights[name], np.float64) for name in items.sources]
+  arrays = _source_weights(items, weights)
   for name, values, count in zip(items.sources, arrays, items.counts):
-    if values.ndim and values.any():
-      _check_shape(values, count, f'weights of {name}', 'item')
-      checks.check_weights(values, name=f'weights of {name}', of='item')
-    elif not values.ndim and not 0 <= values < np.inf:
-      raise ValueError(
-          'The weights must be finite numbers from 0 up, but that of data set'
-          f' {name} is {values}.'
-      )
     if values.any() and not count:
       raise ValueError(f'{name} has a weight, but no items to draw.')
+    if values.any() and values.ndim:
+      checks.check_weights(values, name=f'weights of {name}', of='item')
+    elif values.any():
+      checks.check_weights({name: values.item()})
   largest = max(values.max(initial=0.0) for values in arrays)
   arrays = [random_lib.scale_weights(values, largest) for values in arrays]
   totals = np.array([values.sum() for values in arrays])
@@ -444,18 +433,28 @@ def _source_groups(items, weights) -> Tuple[Any, ...]:
   return totals, items.counts, np.full(len(totals), np.nan), within
 
 
-def _scale(weights, count, name, of) -> np.ndarray:
+def _source_weights(items, weights) -> List[np.ndarray]:
+  """Returns the weight of each source, `[]`, or of its items, `[count]`."""
+  checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
+  arrays = [np.asarray(weights[name], np.float64) for name in items.sources]
+  for name, values, count in zip(items.sources, arrays, items.counts):
+    if values.ndim:
+      _check_shape(values, count, f'weights of {name}', 'item')
+  return arrays
+
+
+def _scale(weights, count, name, noun) -> np.ndarray:
   """Checks weights, and scales them so that their sums stay in range."""
   weights = np.asarray(weights, np.float64)
-  _check_shape(weights, count, name, of)
-  checks.check_weights(weights, name=name, of=of)
+  _check_shape(weights, count, name, noun)
+  checks.check_weights(weights, name=name, of=noun)
   return random_lib.scale_weights(weights)
 
 
-def _check_shape(weights, count, name, of) -> None:
+def _check_shape(weights, count, name, noun) -> None:
   """Raises a ValueError unless there is a weight for each choice."""
   if weights.shape != (count,):
     raise ValueError(
-        f'There must be a weight for each of the {count} {of}s that there are,'
-        f' but the {name} have the shape {weights.shape}.'
+        f'There must be a weight for each of the {count} {noun}s that there'
+        f' are, but the {name} have the shape {weights.shape}.'
     )

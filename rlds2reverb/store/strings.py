@@ -91,8 +91,8 @@ def facts_of(
 class DataFiles:
   """Reads strings from the files of a data set, from any thread and process.
 
-  It reads with `pread` and maps nothing: a file that is cut while it is in use
-  is an error, and pages of files do not count as memory of this process.
+  It reads with `pread` and maps nothing: truncating a file in use raises an
+  error, and pages of files do not count as memory of this process.
   """
 
   def __init__(self, folder: str, facts: Sequence[FileFacts]):
@@ -103,24 +103,24 @@ class DataFiles:
       facts: the facts of each file.
 
     Raises:
-      FileNotFoundError: if a file is not there.
+      FileNotFoundError: if a file does not exist.
       OSError: if a file has another size.
     """
     self.folder, self._facts = folder, facts
-    self.paths = [os.path.join(folder, known.name) for known in facts]
+    self.paths = [os.path.join(folder, file.name) for file in facts]
     self._open = functools.lru_cache(_MAX_OPEN)(_OpenFile)
     self._records = array_records.RecordCache()
-    for path, known in zip(self.paths, facts):
+    for path, file in zip(self.paths, facts):
       try:
         size = os.path.getsize(path)
       except FileNotFoundError as e:
         raise FileNotFoundError(
-            f'{path} is missing, but was there when the index was made. Restore'
+            f'{path} is missing, but existed when the index was made. Restore'
             ' it; or remove the folder of the index, and make it again. If the'
             ' data set has moved, give its new folder.'
         ) from e
-      if size != known.size:
-        raise _changed(path, f'has {size} bytes, but had {known.size}')
+      if size != file.size:
+        raise _changed(path, f'has {size} bytes, but had {file.size}')
 
   def read(self, cell: Any) -> bytes:
     """Returns a string.
@@ -148,7 +148,7 @@ class DataFiles:
     return value
 
   def place_of(self, cell: Any) -> str:
-    """Returns where in its file a string begins, in words."""
+    """Describes where in its file a string begins."""
     number, _, offset, _ = cell
     if not self._facts[number].is_array_record:
       return f'at byte {offset}'
@@ -157,13 +157,13 @@ class DataFiles:
 
 
 class _OpenFile:
-  """A file that is open, and is the one that was indexed."""
+  """An open file, checked against the file that was indexed."""
 
-  def __init__(self, path: str, known: FileFacts):
+  def __init__(self, path: str, facts: FileFacts):
     self.number = os.open(path, os.O_RDONLY)
     # This also closes it when Python ends, while `os` is still there.
     weakref.finalize(self, os.close, self.number)
-    if _facts_of(self.number, known.name, known.is_array_record) != known:
+    if _facts_of(self.number, facts.name, facts.is_array_record) != facts:
       raise _changed(path, 'is another file than it was')
 
 

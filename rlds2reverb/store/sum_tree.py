@@ -36,7 +36,7 @@ class Prioritized(samplers.Sampler):
         ...  # loss, and the errors of each item
         buffer.update_priorities(info.key, tf.abs(td_errors) + 1e-6)
 
-  All of it works in a `tf.function`, and in several threads at once. Batches
+  All of it works in a `tf.function`, and in concurrent threads. Batches
   are not prefetched, so an update affects the next batch. The priorities become
   part of a `tf.train.Checkpoint` of the replay buffer.
 
@@ -126,8 +126,8 @@ class Prioritized(samplers.Sampler):
         is_wrong = ~((priorities >= 0) & (priorities < np.inf))
         if is_wrong.any():
           raise items_lib.SamplingError(
-              'A priority must be a number from 0 up, but those of the items'
-              f' {items[is_wrong][:16].tolist()} are'
+              'A priority must be a number from 0 up, but the items'
+              f' {items[is_wrong][:16].tolist()} have'
               f' {priorities[is_wrong][:16].tolist()}.'
           )
         is_alive = items_lib.alive(self._items, items)

@@ -401,7 +401,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
             4,
             dict(weights=dict.fromkeys('abc', 0), replacement=False),
         ),
-        ('nothing would be left', 100, dict(replacement=False)),
+        ('no batch would remain', 100, dict(replacement=False)),
         ('each of the 12 items', 4, dict(weights={**equal, 'a': [1.0]})),
         ('decoded image must be one of', 4, dict(augment={'id': octo})),
     ):

@@ -149,21 +149,23 @@ class FrameBatches(batches_lib.Batches):
       )
       leaves = self._items.read(self._store.rows, items)
       num_items = self._items.num_items
-    if priority is None:
-      priorities = self._items.priorities
-      priority = np.array(1.0) if priorities is None else priorities[items]
-    for values, dtype in zip(
-        (items, probability, num_items, priority, 0), _INFO_DTYPES
-    ):
-      info = np.empty(leaves[0].shape[:2], dtype)
-      info.T[...] = values
-      leaves.append(info)
+    if priority is None and self._items.priorities is not None:
+      priority = self._items.priorities[items]
+    shape = leaves[0].shape[:2]
+    repeat = lambda values: values.repeat(shape[1]).reshape(shape)
+    leaves += (  # The fields of `SampleInfo`.
+        repeat(items.astype(np.uint64)),
+        repeat(probability),
+        np.full(shape, num_items),
+        np.ones(shape) if priority is None else repeat(priority),
+        np.zeros(shape, np.int32),
+    )
     leaves = self._store.rows.with_strings(leaves)
     if count is None and self._batch_size is not None:
       return leaves
-    shape = [] if count is None else [len(draws)]
-    shape += [] if self._batch_size is None else [size]
-    return [leaf.reshape(*shape, *leaf.shape[1:]) for leaf in leaves]
+    lead = [] if count is None else [len(draws)]
+    lead += [] if self._batch_size is None else [size]
+    return [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
 
   def _bind(self, data_set, stream):
     self._stream = stream

@@ -14,6 +14,7 @@ Eager iterators read batches without a graph. A graph reads small batches in
 groups, because a call of Python from a graph takes longer than reading a batch.
 """
 
+import dataclasses
 import itertools
 import json
 import threading
@@ -29,12 +30,30 @@ from rlds2reverb.store import items as store_items
 from rlds2reverb.store import json_files
 
 
+@dataclasses.dataclass
+class _Reader:
+  """The stream of an iterator.
+
+  Attributes:
+    batches: the batches of the stream.
+    stream: the number of the stream.
+    position: the number of the next batch to read.
+  """
+
+  batches: batches_lib.FrameBatches
+  stream: int
+  position: int
+
+
 class Streams:
   """The batches of a data set, and the position of each stream.
 
   Attributes:
     batches: the batches of any stream.
     number: the number of the data set.
+    readers: the readers of iterators, by the ids of the iterators.
+    eager_counts: the positions that eager iterators have reached since the
+      positions of all streams were read.
   """
 
   def __init__(self, batches: batches_lib.FrameBatches, resumes: bool = True):
@@ -48,9 +67,7 @@ class Streams:
     self.batches, self.number = batches, 0
     self._resumes, self._lock = resumes, threading.Lock()
     self._is_taken: List[bool] = []
-    # For each iterator by its id: its batches, its stream, and the number of
-    # the next batch to read.
-    self._iterators: Dict[int, List[Any]] = {}
+    self.readers: Dict[int, _Reader] = {}
     self._new_ids = itertools.count()
     # The position of each stream. Operations in graphs count here, because they
     # cannot count in Python.
@@ -58,14 +75,13 @@ class Streams:
       self._counts = tf.lookup.experimental.MutableHashTable(
           tf.int64, tf.int64, 0, experimental_is_anonymous=True
       )
-    # Positions that eager iterators have reached since.
-    self._eager_counts: Dict[int, int] = {}
+    self.eager_counts: Dict[int, int] = {}
 
   def restore(self, positions: Sequence[int]) -> None:
     """Sets the positions of all streams, and forgets existing iterators."""
     with self._lock, tf.init_scope(), tf.device('cpu'):
       self._is_taken = [False] * len(positions)
-      self._eager_counts = {}
+      self.eager_counts = {}
       self._counts.remove(self._counts.export()[0])
       self._counts.insert(
           np.arange(len(positions)), np.array(positions, np.int64)
@@ -77,14 +93,14 @@ class Streams:
       is_taken, number = self._is_taken, next(self._new_ids)
       stream = (is_taken + [False]).index(False)
       is_taken[stream : stream + 1] = [True]
-      begin = self.positions()[stream] if self._resumes else 0
+      position = self.positions()[stream] if self._resumes else 0
       batches = self.batches.of_stream(self.number, stream)
-      self._iterators[number] = [batches, stream, begin]
+      self.readers[number] = _Reader(batches, stream, position)
     try:
       yield np.int64(number)
     finally:
       is_taken[stream] = False
-      del self._iterators[number]
+      del self.readers[number]
 
   def read_group(self, number: int) -> List[np.ndarray]:
     """Reads the next group of batches of an iterator.
@@ -99,29 +115,25 @@ class Streams:
     Raises:
       StopIteration: at the end of the data set.
     """
-    iterator = self._iterators[int(number)]
-    batches, stream, first = iterator
-    leaves = batches.read_leaves(first, batches.group_size)
+    reader = self.readers[int(number)]
+    group_size = self.batches.group_size
+    leaves = reader.batches.read_leaves(reader.position, group_size)
     if leaves is None:
       raise StopIteration
-    iterator[2] += len(leaves[0])
-    positions = np.arange(first, iterator[2]) + 1
-    group = [np.full_like(positions, stream), positions, *leaves]
-    return group if batches.group_size > 1 else [leaf[0] for leaf in group]
+    positions = reader.position + np.arange(len(leaves[0])) + 1
+    reader.position += len(leaves[0])
+    group = [np.full_like(positions, reader.stream), positions, *leaves]
+    return group if group_size > 1 else [leaf[0] for leaf in group]
 
   def count(self, stream: tf.Tensor, position: tf.Tensor) -> None:
     """Sets the position of a stream, in a graph."""
     self._counts.insert(stream, position)
 
-  def iterate(self) -> '_NumpyIterator':
-    """Returns an iterator over batches of NumPy arrays."""
-    return _NumpyIterator(self)
-
   def positions(self) -> List[int]:
     """Returns the position of each stream."""
     with tf.init_scope(), tf.device('cpu'):
-      for stream in list(self._eager_counts):
-        self._counts.insert(stream, self._eager_counts.pop(stream))
+      for stream in list(self.eager_counts):
+        self._counts.insert(stream, self.eager_counts.pop(stream))
       numbers = np.arange(len(self._is_taken))
       return self._counts.lookup(numbers).numpy().tolist()
 
@@ -215,34 +227,32 @@ class _NumpyIterator:
   def __init__(self, streams: Streams):
     self._streams = streams
     self._ids: Any = streams.new_iterator()
-    self._state: Any = None
+    self._reader: Any = None
 
   def __iter__(self):
     return self
 
   def __next__(self) -> Any:
-    leaves = self.next_leaves()
-    return self._streams.batches.pack(leaves)
+    return self._streams.batches.pack(self.next_leaves())
 
   def next_leaves(self) -> List[np.ndarray]:
     """Returns the leaves of the next batch."""
-    streams = self._streams
-    if self._state is None:
-      number = next(self._ids)
-      self._counts = streams._eager_counts  # pylint: disable=protected-access
-      self._state = streams._iterators[number]  # pylint: disable=protected-access
-    batches, stream, position = self._state
-    leaves = batches.read_leaves(position)
+    if self._reader is None:
+      self._reader = self._streams.readers[next(self._ids)]
+      self._counts = self._streams.eager_counts
+    reader = self._reader
+    leaves = reader.batches.read_leaves(reader.position)
     if leaves is None:
       self.close()
       raise StopIteration
-    self._state[2] = self._counts[stream] = position + 1
+    reader.position += 1
+    self._counts[reader.stream] = reader.position
     return leaves
 
   def close(self) -> None:
     """Ends the iterator, which returns its stream."""
     self._ids.close()
-    self._state = None
+    self._reader = None
 
 
 class _BatchDataset(tf_private.WrappedDataset):
@@ -260,7 +270,7 @@ class _BatchDataset(tf_private.WrappedDataset):
   def as_numpy_iterator(self):
     if not tf.executing_eagerly():
       return super().as_numpy_iterator()
-    return self._streams.iterate()
+    return _NumpyIterator(self._streams)
 
 
 class _EagerIterator(tf_private.PlainIterator):
@@ -274,7 +284,7 @@ class _EagerIterator(tf_private.PlainIterator):
     self._flat_output_types = [spec.dtype for spec in specs]
     self._flat_output_shapes = [spec.shape for spec in specs]
     self._streams = dataset._streams  # pylint: disable=protected-access
-    self._batches = self._streams.iterate()
+    self._batches = _NumpyIterator(self._streams)
     with tf.device('cpu'):
       self._device = tf.convert_to_tensor(0).device
 
@@ -367,10 +377,10 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
 def _map_here(
     dataset: tf.data.Dataset, function: Callable[..., Any], spec: Any
 ) -> tf.data.Dataset:
-  """Maps a data set like `Dataset.map`, in the thread that asks for an element.
+  """Maps a data set like `Dataset.map`, in the thread that requests an element.
 
   `Dataset.map` runs the function in another thread and waits for it, which
-  takes longer than to read a batch does.
+  takes longer than reading a batch.
 
   Args:
     dataset: the elements.

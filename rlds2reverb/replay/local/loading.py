@@ -28,7 +28,7 @@ from rlds2reverb.trajectories import options as options_lib
 _FOLDER = 'The folder of prepared frames'
 # The number of MB of each file that are checked when a folder is opened.
 _BLOCKS_AT_OPENING = 32
-# A priority function gets items of about so many bytes at once.
+# A priority function receives batches of about this many bytes.
 _PRIORITY_BYTES = 4 << 20
 
 
@@ -39,7 +39,7 @@ class FrameStore:
   Attributes:
     spec: the spec of a frame, a `Trajectory`.
     rows: the frames.
-    windows: which windows of frames are items; None for whole episodes.
+    windows: the windows of frames that are items; None for complete episodes.
     episodes: all episodes.
     priorities: the priority of every item, float64 `[W]`; None if all are 1.
     fingerprint: a value that differs for any other content.
@@ -178,16 +178,16 @@ def load_frames(
         return open_frames(directory)
   if made_from is None:
     raise FileExistsError(
-        f'{directory} holds frames of which it cannot be known whether they are'
-        f' these: {problem}. Use them as they are: give the directory in place'
-        ' of the data. Or remove it, or choose another directory.'
+        f'{directory} holds frames, and it is unknown whether they are of this'
+        f' data: {problem}. To use the existing frames, pass the directory'
+        ' instead of the data. Or remove it, or choose another directory.'
     )
   if marker['meta'].get('made_from') != made_from:
     raise FileExistsError(
         f'{directory} holds frames of other data or with other items, or of'
         ' files that have changed or moved. Remove it, or choose another'
-        ' directory. To use the frames as they are, give the directory in place'
-        ' of the data.'
+        ' directory. To use the existing frames, pass the directory instead of'
+        ' the data.'
     )
   return open_frames(directory)
 
@@ -284,7 +284,18 @@ def _write(source, folder, made_from) -> FrameStore:
     episodes = store_items.find_episodes(
         np.concatenate(lengths), windows, np.concatenate(returns), is_open
     )
-    _check_has_items(episodes, items)
+    if not episodes.num_items.any():
+      longest = int(episodes.num_rows.max(initial=0))
+      if not longest:
+        raise ValueError(
+            'There are no frames in the data set, so there is nothing to'
+            ' sample. Is it empty, or were all its episodes dropped?'
+        )
+      raise ValueError(
+          f'No item fits: every episode has fewer than {items.sequence_length}'
+          f' frames; the longest has {longest}. Choose shorter windows, or an'
+          ' end of "pad".'
+      )
     arrays = episodes._asdict()
     if items.priority != 1.0:
       arrays['priorities'] = _priorities(items, episodes, spec, writer)
@@ -294,22 +305,6 @@ def _write(source, folder, made_from) -> FrameStore:
         'spec': text_format.MessageToString(tensor_spec.to_proto(spec)),
     }
     return _store(writer.finish(meta, arrays))
-
-
-def _check_has_items(episodes, items) -> None:
-  """Raises a ValueError if there is nothing to sample."""
-  longest = int(episodes.num_rows.max(initial=0))
-  if not longest:
-    raise ValueError(
-        'There are no frames in the data set, so there is nothing to sample. Is'
-        ' it empty, or were all its episodes left out?'
-    )
-  if not episodes.num_items.any():
-    raise ValueError(
-        f'No item fits: every episode has fewer than {items.sequence_length}'
-        f' frames; the longest has {longest}. Choose shorter windows, or an end'
-        ' of "pad".'
-    )
 
 
 def _returns(spec, segment) -> np.ndarray:

@@ -202,8 +202,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       checks.check_positive('sample_batch_size', batch_size)
       if length is None:
         raise ValueError(
-            'The items are whole episodes, of different lengths, which do not'
-            ' make a batch: leave sample_batch_size out, and use'
+            'The items are complete episodes, of different lengths, which do'
+            ' not make a batch: leave sample_batch_size out, and use'
             ' tf.data.Dataset.padded_batch.'
         )
     if num_steps is not None and num_steps != length:

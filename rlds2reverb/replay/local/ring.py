@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_agents.trajectories import time_step as ts
 
 from rlds2reverb.datasets import fingerprints
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.store import rows as rows_lib
@@ -46,7 +47,7 @@ class FrameRing(tf.train.experimental.PythonState):
   Attributes:
     spec: the spec of a frame, a `Trajectory`.
     rows: the frames.
-    windows: which windows of frames are items.
+    windows: the windows of frames that are items.
     length: the number of frames of an item.
     batch_size: the number of environments `E`.
     capacity: the largest number of frames of one environment.
@@ -73,14 +74,14 @@ class FrameRing(tf.train.experimental.PythonState):
 
     Args:
       spec: the spec of one frame, a `Trajectory`.
-      windows: which windows of frames are items.
+      windows: the windows of frames that are items.
       capacity: the largest number of frames of each environment whose items can
         be drawn.
       batch_size: the number of environments `E`.
 
     Raises:
-      ValueError: if frames have strings, or items are whole episodes, padded,
-        or longer than `capacity`.
+      ValueError: if frames have strings, or items are complete episodes,
+        padded, or longer than `capacity`.
     """
     layout = loading.layout_of(spec)
     if layout.has_strings:
@@ -90,12 +91,10 @@ class FrameRing(tf.train.experimental.PythonState):
       )
     windows_lib.check_windows(windows, _REFUSED)
     if windows.length > capacity:
-      of = (
-          f' of each of the {batch_size} environments' if batch_size > 1 else ''
-      )
       raise ValueError(
           f'The windows of items must have a length of at most {capacity}, the'
-          f' capacity{of}, but it is {windows.length}.'
+          f' capacity of each of {checks.counted(batch_size, "environment")},'
+          f' but it is {windows.length}.'
       )
     self.spec, self.windows, self.length = spec, windows, windows.length
     self.capacity, self.batch_size = capacity, batch_size
@@ -285,10 +284,10 @@ class FrameRing(tf.train.experimental.PythonState):
           f' environments. Make it with batch_size={len(counts)}.'
       )
     if capacity != self.capacity:
-      of = ' for each environment' if self.batch_size > 1 else ''
       raise ValueError(
           'The checkpoint is of a replay buffer with a capacity of'
-          f' {capacity} frames{of}, but this one has {self.capacity}.'
+          f' {capacity} frames of each environment, but this one has'
+          f' {self.capacity}.'
       )
     with self.lock:
       self._begin, self._end = end - counts, end

@@ -156,7 +156,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
         'batch_size=3, .* has 2 environments. Make it with batch_size=3',
     ):
       _ring(12, batch_size=2).deserialize(_ring(12, batch_size=3).serialize())
-    with self.assertRaisesRegex(ValueError, 'at most 5, .*each of the 2.*is 6'):
+    with self.assertRaisesRegex(ValueError, 'at most 5, .*each of 2.*is 6'):
       _ring(5, 6, batch_size=2)
     with self.assertRaisesRegex(ValueError, '12 frames.*this one has 13'):
       _ring(13).deserialize(_ring(12).serialize())

@@ -123,7 +123,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     folder = self.folder()
     data = golden.stacked(cuts.episodes_of([5]))  # Of a Python generator.
     loading.load_frames(data, _items(), folder)
-    with self.assertRaisesRegex(FileExistsError, 'in place of the data'):
+    with self.assertRaisesRegex(FileExistsError, 'instead of the data'):
       loading.load_frames(data, _items(), folder)
     other = self.create_tempdir()
     other.create_file('notes.txt')
