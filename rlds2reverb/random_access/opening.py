@@ -48,8 +48,8 @@ def open_batches(
     folder: a folder on the local disk for the indexes and statistics.
     batch_size: the number of items of a batch, of all processes together.
     windows: the windows of steps that are items, `ActionChunks` or `Windows`.
-    images: the images to decode; see `Items`. A data set without one of these
-      images has black images.
+    images: the images to decode; see `Items`. Images that a data set does not
+      have are black.
     normalize: how fields are normalized, by their paths.
     num_processes: the number of processes that build an index; see
       `build_index`.

@@ -235,17 +235,19 @@ class ChunkBounds(NamedTuple):
 
 
 def cut_chunks(
-    positioned: PositionedSegment, chunk_length: int, share_chunks: bool
+    positioned: PositionedSegment, chunk_length: int, one_episode_chunks: bool
 ) -> ChunkBounds:
   """Cuts the rows of a segment into chunks.
 
   Args:
     positioned: the segment.
     chunk_length: the maximum number of rows of a chunk.
-    share_chunks: whether episodes may share a chunk.
+    one_episode_chunks: whether every chunk has rows of one episode only.
   """
   sizes = positioned.segment.length + positioned.padding
-  first = frames_lib.group_starts(sizes, chunk_length if share_chunks else 0)
+  first = frames_lib.group_starts(
+      sizes, 0 if one_episode_chunks else chunk_length
+  )
   stop = np.append(first[1:], len(sizes))
   begins = positioned.origins[first]
   num_rows = np.append(begins[1:], positioned.end) - begins
@@ -428,7 +430,7 @@ class Layout:
     """Yields batches; each has the items whose last chunk is in it."""
     source, segment, old = self._source, positioned.segment, self._chunks
     bounds = cut_chunks(
-        positioned, source.chunk_length, not source.options.one_episode_chunks
+        positioned, source.chunk_length, source.options.one_episode_chunks
     )
     new_keys = self._chunk_keys(positioned, bounds)
     new_chunks = self._encode_chunks(positioned, bounds, new_keys)

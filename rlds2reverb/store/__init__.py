@@ -1,6 +1,6 @@
-"""Rows of bytes of a fixed size, in memory or in mapped files, by NumPy.
+"""Rows of bytes in memory or in mapped files, their items, and samplers.
 
-Frames and steps are stored alike: a `RowLayout` says where in a row each column
-lies, a `RowWriter` writes rows, and strings that lie in the files of a data set
-stay there.
+A `RowLayout` assigns bytes of rows to columns, a `StoreWriter` writes rows, and
+a `RowStore` gathers them. An `ItemIndex` finds the rows of items, and a
+`Sampler` draws items. Nothing here uses TensorFlow.
 """
