@@ -97,7 +97,7 @@ class OddFoldersTest(job_testing.JobTestCase):
       def join(self, attempt):
         raise KeyboardInterrupt
 
-    plan = self.plan(plan_lib.STATISTICS)
+    plan = self.plan(plan_lib.STATISTICS, episodes_per_task=4)
     with self.assertRaises(KeyboardInterrupt):
       self.convert(plan, engine=Stopped())
     part = pathlib.Path(self.job_folder(plan), 'parts', '00000001')
@@ -112,7 +112,7 @@ class OddFoldersTest(job_testing.JobTestCase):
       self.assert_fails((OSError, convert.JobError), message, plan)
     shutil.rmtree(part)
     self.convert(plan)
-    other = self.plan(plan_lib.STATISTICS)
+    other = self.plan(plan_lib.STATISTICS, episodes_per_task=4)
     self.convert(other)
     found, expected = (
         pathlib.Path(each.output.place, 'statistics.json').read_text()
