@@ -19,7 +19,7 @@ from rlds2reverb.datasets import batch_reading
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
-from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import episode_dataset
@@ -299,8 +299,8 @@ def find_builder(
   except (tfds.core.registered.DatasetNotFoundError, ValueError):
     # The message of TFDS has 40 lines, and does not help.
     message = f'{name} is neither a directory nor the name of a TFDS data set.'
-    extension = other_formats.by_extension(directory)
-    hint = other_formats.hint(directory)
+    extension = format_registry.detect_by_extension(directory)
+    hint = format_registry.hint(directory)
     if os.path.isfile(directory):
       message = (
           f'{message[:-1]}, but a file. Read a file of another format by'
@@ -346,7 +346,7 @@ def find_folder(directory: str) -> str:
     raise FileNotFoundError(
         f'{directory} is not the folder of a data set: it has no'
         f' {INFO_FILE}, and no folder of a version such as 1.0.0 that has one.'
-        f' It has {names}.{other_formats.hint(directory)}'
+        f' It has {names}.{format_registry.hint(directory)}'
     )
   newest = max(versions, key=tfds.core.Version)
   # Users should notice which of several versions is read.

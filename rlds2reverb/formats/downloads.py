@@ -1,31 +1,32 @@
-"""What other libraries bring: their data sets by name, and themselves."""
+"""Finds data sets of other libraries, and imports these libraries."""
 
 import importlib
 import os
 from typing import Any
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 
 
 def find(
     name_or_directory: files.PathLike,
-    what: str,
+    library: str,
     root: str = '',
     marker: str = '',
 ) -> str:
-  """Returns the path of a data set that is given by its path or its name.
+  """Returns the path of a data set.
 
   Args:
-    name_or_directory: the path, or the name that the data set has in `root`.
-    what: what it is a data set of, for errors.
-    root: the folder in which a library keeps its data sets, if it has one.
+    name_or_directory: the path, or the name of the data set in `root`.
+    library: the name of the library, for errors.
+    root: the folder in which the library stores its data sets, if it has one.
     marker: the path of a file that such a data set has.
 
   Raises:
     ValueError: if there is no such data set.
   """
   name = os.fspath(name_or_directory)
-  places = [files.expand_local(name, f'A {what} data set')]
+  places = [files.expand_local(name, f'A {library} data set')]
   if root and not name.startswith('~') and not os.path.isabs(name):
     places.append(os.path.join(files.expand(root), name))
   for place in places:
@@ -33,17 +34,17 @@ def find(
       return place
   has = marker and f': it must have a {marker}'
   raise ValueError(
-      f'There is no {what} data set {", and none at ".join(places)}{has}.'
+      f'There is no {library} data set {", and none at ".join(places)}{has}.'
   )
 
 
-def load(module: str, what: str, extra: str) -> Any:
-  """Returns a module of a library that an extra of this package installs.
+def import_library(module: str, reason: str, format_name: str) -> Any:
+  """Imports a library that an extra of this package installs.
 
   Args:
     module: the name of the module.
-    what: what is read through which library, for the error.
-    extra: the name of the extra.
+    reason: the start of the error, such as `Zarr is read through Zarr`.
+    format_name: the name of the format that needs the library.
 
   Raises:
     ImportError: if it is not installed.
@@ -51,7 +52,8 @@ def load(module: str, what: str, extra: str) -> Any:
   try:
     return importlib.import_module(module)
   except ImportError as e:
+    extra = format_registry.FORMATS[format_name].extra
     raise ImportError(
-        f'{what}, which is not installed. Run `pip install'
+        f'{reason}, which is not installed. Run `pip install'
         f" '.[{extra}]'` in a clone of rlds2reverb."
     ) from e

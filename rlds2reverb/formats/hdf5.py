@@ -29,7 +29,7 @@ def names_in(path: str) -> List[str]:
     path: the path of a file, as `files.expand_local` returns it.
 
   Raises:
-    ValueError: if there is no such file, if it is not a whole HDF5 file, if
+    ValueError: if there is no such file, if it is not a complete HDF5 file, if
       there is nothing in it, if a part of it is in another file, if a group
       contains itself or is nested too deeply, or if a data set is larger than
       the limit.
@@ -46,7 +46,7 @@ def names_in(path: str) -> List[str]:
   # Damage is an error of many classes in h5py.
   except (KeyError, OSError, RuntimeError, SystemError, TypeError) as e:
     files.check_not_pointer(path)
-    raise ValueError(f'{path} is not a whole HDF5 file: {e}.') from e
+    raise ValueError(f'{path} is not a complete HDF5 file: {e}.') from e
   if not names:
     raise ValueError(f'{path} is an HDF5 file with nothing in it.')
   if endless:

@@ -42,7 +42,7 @@ def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
     archive = zipfile.ZipFile(path)
   except (RuntimeError, zipfile.BadZipFile) as e:
     files.check_not_pointer(path)
-    raise ValueError(f'{path} is not a whole npz file: {e}.') from e
+    raise ValueError(f'{path} is not a complete npz file: {e}.') from e
   with archive:
     _check_expansion(archive, path)
     found = {

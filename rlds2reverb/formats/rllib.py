@@ -44,7 +44,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
@@ -376,7 +376,7 @@ def _read_parquet(path: str, policy: Optional[str]) -> _Batches:
         raise ValueError(
             f'{path} has no columns obs and actions, but {schema.names}, and no'
             ' column of episodes alone, as output_write_episodes=True writes'
-            f' it.{other_formats.hint(path)}'
+            f' it.{format_registry.hint(path)}'
         )
       is_large = is_episodes or _TYPE in names
       size = _LARGE_ROWS if is_large else _BATCH_ROWS
@@ -426,7 +426,7 @@ def _batch_of_rows(
 
 def _batch_of_state(packed: Any, place: str) -> _Batches:
   """Yields the columns of the state of a `SingleAgentEpisode`, in msgpack."""
-  msgpack = downloads.load(
+  msgpack = downloads.import_library(
       'msgpack', "RLlib's episodes are read through msgpack", 'rllib'
   )
   try:

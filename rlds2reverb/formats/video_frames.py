@@ -122,7 +122,9 @@ def read_frames(
 
 def _decode(path: str, container: Any, stream: Any) -> Iterator[Any]:
   """Yields the frames of a video."""
-  errors = downloads.load('av', 'Video files are read through PyAV', 'video')
+  errors = downloads.import_library(
+      'av', 'Video files are read through PyAV', 'lerobot'
+  )
   try:
     yield from container.decode(stream)
   except errors.FFmpegError as e:
@@ -190,7 +192,9 @@ def read_references(
 @contextlib.contextmanager
 def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
   """Yields an open video file, its stream, and an array for some frames."""
-  av = downloads.load('av', 'Video files are read through PyAV', 'video')
+  av = downloads.import_library(
+      'av', 'Video files are read through PyAV', 'lerobot'
+  )
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:

@@ -132,7 +132,7 @@ def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
   """Returns the ends of the episodes, and the arrays of the frames."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
-  zarr = downloads.load(
+  zarr = downloads.import_library(
       'zarr', 'Zarr replay buffers are read through Zarr', 'zarr'
   )
   with contextlib.suppress(ImportError):
@@ -247,7 +247,7 @@ def _check_metadata(path: str, is_zip: bool) -> None:
     ImportError: if a codec of imagecodecs is missing.
     ValueError: if a file is damaged, or names another codec that Zarr lacks.
   """
-  numcodecs = downloads.load('numcodecs', 'Zarr needs it', 'zarr')
+  numcodecs = downloads.import_library('numcodecs', 'Zarr needs it', 'zarr')
   for name, content in _read_metadata(path, is_zip):
     file = os.path.join(path, name)
     try:

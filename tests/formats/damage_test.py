@@ -367,10 +367,10 @@ _CASES = {
     ],
     ('hdf5', 'flat.hdf5'): [
         ('with nothing in it', lambda path: h5py.File(path, 'w').close()),
-        ('not a whole HDF5 file', lambda path: os.truncate(path, 100)),
+        ('not a complete HDF5 file', lambda path: os.truncate(path, 100)),
     ],
     ('npz', 'flat.npz'): [
-        ('whole npz file', lambda path: os.truncate(path, 9)),
+        ('complete npz file', lambda path: os.truncate(path, 9)),
         ('may run any code', _npz(rewards=np.array([{}, 1, 2], object))),
         ('x .*ascontiguous', _npz(x=np.asfortranarray(np.zeros((3, 4))))),
     ],

@@ -53,7 +53,7 @@ class NpzTest(tf.test.TestCase, parameterized.TestCase):
       f.seek(content.index(b'PK\1\2') + 6)  # The version that is needed.
       f.write(b'\xff')
     for read in npz.open_columns, formats.load:
-      with self.assertRaisesRegex(ValueError, f'{path} is not a whole npz'):
+      with self.assertRaisesRegex(ValueError, f'{path} is not a complete npz'):
         with contextlib.ExitStack() as stack:
           stack.enter_context(read(path))
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 import rlds2reverb
 from rlds2reverb import datasets
 from rlds2reverb import formats
-from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.fields import configs
 from rlds2reverb.formats import readers
 from tests.formats import expected
@@ -41,7 +41,7 @@ class ReadersTest(parameterized.TestCase):
     )
 
   def test_the_names_are_those_that_files_tell(self):
-    hints = set(other_formats.FORMATS)
+    hints = set(format_registry.FORMATS)
     self.assertEqual(set(readers.READERS), hints - {'rlds'})
 
   def test_gin_knows_every_reader_and_its_options(self):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from rlds2reverb import datasets
 from rlds2reverb import formats
-from rlds2reverb.datasets import other_formats
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.formats import readers
 from tests import golden
 from tests.formats import expected
@@ -62,7 +62,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
   def test_the_wrong_reader_names_the_right_one(self):
     flat = {'hdf5', 'npz'}
     for path, right in self._paths():
-      for name in other_formats.FORMATS:
+      for name in format_registry.FORMATS:
         with self.subTest(f'{name} {path}'):
           if name == right == 'zarr':
             pytest.importorskip('zarr')
@@ -77,19 +77,20 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLen(list(read(path, **options).take(1)), 1)
             continue
           reader = 'load_episodes' if right == 'rlds' else 'formats.load'
+          description = format_registry.FORMATS[right].description
           with self.assertRaisesRegex(
               (ValueError, FileNotFoundError),
-              f'It holds {other_formats.FORMATS[right]}, which {reader} reads',
+              f'It holds {description}, which {reader} reads',
           ):
             read(path)
 
   def test_a_folder_of_files(self):
     folder = self.create_tempdir().full_path
-    self.assertEqual(other_formats.hint(folder), '')
+    self.assertEqual(format_registry.hint(folder), '')
     with h5py.File(os.path.join(folder, 'flat.hdf5'), 'w') as file:
       file.update(_ARRAYS)
     self.assertEqual(
-        other_formats.hint(folder),
+        format_registry.hint(folder),
         ' flat.hdf5 in it holds flat arrays, which formats.load reads.',
     )
 
@@ -205,24 +206,24 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_what_is_not_known(self):
     path = self.create_tempfile('a.hdf5', 'damaged').full_path
-    self.assertEqual(other_formats.hint(path), '')
-    self.assertEqual(other_formats.hint('/nowhere'), '')
-    self.assertEqual(other_formats.hint('/nowhere/a.npz'), '')
+    self.assertEqual(format_registry.hint(path), '')
+    self.assertEqual(format_registry.hint('/nowhere'), '')
+    self.assertEqual(format_registry.hint('/nowhere/a.npz'), '')
     text = self.create_tempfile('a.txt', 'text').full_path
-    self.assertEqual(other_formats.hint(text), '')
+    self.assertEqual(format_registry.hint(text), '')
 
   def test_data_that_is_no_group_of_this_file(self):
     path = self.create_tempfile('a.hdf5').full_path
     with h5py.File(path, 'w') as file:
       file['data'] = np.zeros(3)
-    self.assertEqual(other_formats.hint(path), '')
+    self.assertEqual(format_registry.hint(path), '')
     other = self.create_tempfile('other.hdf5').full_path
     with h5py.File(other, 'w') as file:
       file.create_group('data/demo_0')
     with h5py.File(path, 'w') as file:
       file['data'] = h5py.ExternalLink(other, 'data')
-    self.assertEqual(other_formats.hint(path), '')
-    self.assertIn('robomimic', other_formats.hint(other))
+    self.assertEqual(format_registry.hint(path), '')
+    self.assertIn('robomimic', format_registry.hint(other))
 
 
 if __name__ == '__main__':
