@@ -225,12 +225,12 @@ def _parse_and_decode(records, settings):
 
 
 def _needs_no_decoding(steps) -> bool:
-  """Returns whether the steps are stored as they are read."""
+  """Returns whether stored steps equal decoded steps."""
   stored = tree.flatten(steps.get_serialized_info())
   decoded = tree.flatten(steps.get_tensor_info())
   return len(stored) == len(decoded) and all(
-      (before.shape, before.tf_dtype) == (after.shape, after.tf_dtype)
-      for before, after in zip(stored, decoded)
+      (info.shape, info.tf_dtype) == (result.shape, result.tf_dtype)
+      for info, result in zip(stored, decoded)
   )
 
 

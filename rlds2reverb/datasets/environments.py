@@ -20,8 +20,8 @@ import tree
 # An id, an environment, or a function that makes an environment.
 EnvironmentLike = Union[str, Any, Callable[[], Any]]
 
-# The packages that register environments when they are imported, with what pip
-# installs them by and the ids that tell that one of them is needed.
+# The packages that register environments when they are imported, with their
+# names for pip and the ids of their environments.
 _PACKAGES = {
     'ale_py': ('ale-py', r'ALE/|.*(NoFrameskip|Deterministic|-ram)'),
     'gymnasium_robotics': (
@@ -34,7 +34,7 @@ _LAST = 2  # `StepType.LAST` of dm_env and of TF-Agents.
 
 
 class Step(NamedTuple):
-  """What a step of `E` environments returns; `E` is 1 if not vectorized.
+  """The result of a step of `E` environments; `E` is 1 if not vectorized.
 
   Attributes:
     observation: the observation for the policy: batched in a vector of
@@ -133,8 +133,8 @@ def make_environment(
   Args:
     environment: one of
 
-      - the id of a Gymnasium environment, such as `CartPole-v1`; those of
-        ale-py (`ALE/Breakout-v5`) and Gymnasium-Robotics are found where these
+      - the id of a Gymnasium environment, such as `CartPole-v1`; the ids
+        of ale-py (`ALE/Breakout-v5`) and Gymnasium-Robotics are known if these
         packages are installed, and `package:Id` imports another package first;
       - `dm_control/DOMAIN-TASK`, such as `dm_control/walker-walk`;
       - an environment of Gymnasium, Gym 0.23 to 0.26, dm_env or TF-Agents
@@ -178,8 +178,8 @@ def _adapt(environment: Any, name: str, owned: bool) -> Environment:
   """Returns the interface of an environment, by its library."""
   if isinstance(environment, gymnasium.vector.VectorEnv):
     return _GymnasiumVector(environment, name, owned)
-  # TF-Agents' wrappers forward what they do not know to an environment of Gym,
-  # and so come first.
+  # TF-Agents' wrappers forward unknown attributes to an environment of Gym, so
+  # they come first.
   if callable(getattr(environment, 'time_step_spec', None)):
     if getattr(environment, 'batched', False):
       return _BatchedTimeSteps(environment, name, owned)
@@ -198,7 +198,7 @@ def _adapt(environment: Any, name: str, owned: bool) -> Environment:
   raise ValueError(
       f'{name} has neither observation_space and action_space, as environments'
       ' of Gymnasium and Gym have, nor observation_spec and action_spec, as'
-      ' those of dm_env and TF-Agents.'
+      ' environments of dm_env and TF-Agents have.'
   )
 
 
@@ -230,7 +230,7 @@ def _make_by_id(name: str, seed: int) -> Any:
     problem = f'There is no Gymnasium environment {name!r}'
     if isinstance(e, gymnasium.error.DependencyNotInstalled):
       problem = f'The Gymnasium environment {name!r} cannot be made'
-      remedy = ''  # Gymnasium says what to install.
+      remedy = ''  # The error of Gymnasium names the package.
     for module, (package, ids) in _PACKAGES.items():
       if re.match(ids, name) and importlib.util.find_spec(module) is None:
         remedy = f' Install its package: pip install {package}.'

@@ -170,5 +170,5 @@ class SavedPolicy(TfAgentsPolicy):
 
 
 def _numpy_dtype(dtype: Any) -> np.dtype:
-  """Returns a dtype of TensorFlow or NumPy as that of NumPy."""
+  """Converts a dtype of TensorFlow or NumPy to a dtype of NumPy."""
   return np.dtype(getattr(dtype, 'as_numpy_dtype', dtype))

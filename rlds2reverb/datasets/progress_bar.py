@@ -27,7 +27,7 @@ _MAX_SAMPLES = 256
 
 
 class ProgressBar:
-  """Shows how many of a number of things are done, on standard error.
+  """Shows how many items of a total are done, on standard error.
 
   A thread refreshes the display, also while nothing is reported.
 
@@ -46,10 +46,10 @@ class ProgressBar:
     """Starts the display.
 
     Args:
-      total: the number of things.
+      total: the number of items.
       initial: how many were done earlier. They do not count for the estimate
         of the remaining time.
-      unit: the name of the things.
+      unit: the plural name of the items.
       description: text at the start of the line.
     """
     self._total, self._initial, self._unit = total, initial, unit
@@ -117,7 +117,7 @@ class ProgressBar:
       return None
     half = elapsed / 2
     done_at_half = next(
-        done for at, done in reversed(self._samples) if at <= half
+        done for time_, done in reversed(self._samples) if time_ <= half
     )
     overall = (self.done - self._initial) / elapsed
     recent = (self.done - done_at_half) / half

@@ -16,7 +16,7 @@ from rlds2reverb.datasets import progress_bar
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import rlds
 
-# The field of a step for what a policy returns beside its action.
+# The field of a step for the info that a policy returns with its action.
 _POLICY_INFO = 'policy_info'
 
 
@@ -40,12 +40,11 @@ def record_episodes(
       record_episodes(gymnasium.make_vec('CartPole-v1', 8), directory, 1000)
 
   An episode of `T` transitions has `T + 1` steps. The action and reward of its
-  last step are zeros, and its discount is that of the transition into it; none
-  of them carries a meaning. An episode that the
-  environment terminates is terminal: `is_terminal` is set on its last step, and
-  the discount of the transition into that step is 0. An episode that is
-  truncated, as by a time limit, is not terminal, and its discounts are 1, or
-  those of dm_env and TF-Agents.
+  last step are zeros, and its discount is the discount of the last transition;
+  they carry no meaning. An episode that the environment terminates is terminal:
+  `is_terminal` is set on its last step, and the discount of the transition into
+  that step is 0. An episode that is truncated, as by a time limit, is not
+  terminal, and its discounts are 1, or the discounts of dm_env and TF-Agents.
 
   Observations and actions have the structure, shapes and dtypes of the
   environment's spaces or specs; tuples become dicts with the keys '0', '1', ...
@@ -222,7 +221,7 @@ class _Recorder:
   def _start_steps(self, observation: Any) -> List[Dict[str, Any]]:
     """Returns the steps that begin with the observations.
 
-    Observations and actions are copied at once, because environments and
+    Observations and actions are copied immediately, because environments and
     policies may write the next ones into the same arrays, or change their
     inputs.
     """
@@ -264,8 +263,8 @@ def _copy(like: Any, value: Any) -> Any:
     if len(like) != len(value):
       raise ValueError
     return {
-        str(i): _copy(part, one)
-        for i, (part, one) in enumerate(zip(like, value))
+        str(i): _copy(part, part_value)
+        for i, (part, part_value) in enumerate(zip(like, value))
     }
   # Some environments return float64 although their space is float32.
   copy = np.array(value, like.dtype)
@@ -279,7 +278,7 @@ def _row(like: Any, batch: Any, index: int) -> Any:
   if isinstance(like, dict):
     return {key: _row(part, batch[key], index) for key, part in like.items()}
   if isinstance(like, tuple):
-    return tuple(_row(part, one, index) for part, one in zip(like, batch))
+    return tuple(_row(*pair, index) for pair in zip(like, batch))
   return batch[index]
 
 
