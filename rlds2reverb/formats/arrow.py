@@ -158,24 +158,24 @@ def find_parquet(path: str) -> List[str]:
     ValueError: if a shard is missing, as the names of the others tell:
       `train-00000-of-00002.parquet`.
   """
-  found = [
-      one
-      for one in files.local_files(path)
-      if one == path or one.endswith('.parquet')
+  paths = [
+      file
+      for file in files.local_files(path)
+      if file == path or file.endswith('.parquet')
   ]
-  for one in found if os.path.isdir(path) else ():
-    folder, name = os.path.split(one)
+  for file in paths if os.path.isdir(path) else ():
+    folder, name = os.path.split(file)
     shard = _SHARD.fullmatch(name)
     if shard is None:
       continue
     for number in range(int(shard[3])):
       other = f'{shard[1]}-{number:0{len(shard[2])}}-of-{shard[3]}.parquet'
-      if os.path.join(folder, other) not in found:
+      if os.path.join(folder, other) not in paths:
         raise ValueError(
             f'There is no file {os.path.join(folder, other)}, but {name}, which'
-            f' is one of {int(shard[3])} files. Copy it from where it is whole.'
+            f' is one of {int(shard[3])} files. Copy it again.'
         )
-  return found
+  return paths
 
 
 class Footer(NamedTuple):
@@ -200,8 +200,10 @@ def read_footers(
     try:
       with open_parquet(path) as file:
         schema = file.schema_arrow
-        found = dict(zip(schema.names, schema.types))
-        types = types if found == types else found  # Most files share one.
+        column_types = dict(zip(schema.names, schema.types))
+        types = (
+            types if column_types == types else column_types
+        )  # Most files share one.
         footers[path] = Footer(file.metadata.num_rows, types)
     except FileError as e:
       damaged[path] = e
@@ -249,7 +251,7 @@ def read_episodes(
     in the next.
   """
   waiting: List[pa.RecordBatch] = []
-  seen = set()
+  visited = set()
   for path in paths:
     with open_parquet(path) as file, open_errors(path):
       names = file.schema_arrow.names
@@ -260,10 +262,10 @@ def read_episodes(
         cuts = 1 + np.flatnonzero(values[1:] != values[:-1])
         for begin, end in zip([0, *cuts], [*cuts, len(values)]):
           if waiting and waiting[-1][column][0].as_py() != values[begin]:
-            seen.add(waiting[0][column][0].as_py())
+            visited.add(waiting[0][column][0].as_py())
             yield waiting[0][column][0].as_py(), pa.Table.from_batches(waiting)
             waiting = []
-          if values[begin] in seen:
+          if values[begin] in visited:
             raise ValueError(
                 f'The rows of one episode are apart: {column} is'
                 f' {values[begin]} again in {path}, after the rows of other'
@@ -356,7 +358,7 @@ class _Rows:
       opener: _Opener,
       places: Mapping[str, int],
       name: str,
-      nothing: np.ndarray,
+      empty: np.ndarray,
   ):
     """Initializes the reader.
 
@@ -364,12 +366,12 @@ class _Rows:
       opener: opens the files.
       places: the number of the first row of each file, by its path.
       name: the name of the column.
-      nothing: no rows, of the right dtype and shape.
+      empty: no rows, of the right dtype and shape.
     """
     self._opener = opener
     self._places = places
     self._name = name
-    self._held = self._nothing = nothing
+    self._held = self._nothing = empty
     self._first = 0  # The number of the first row that is held.
     self._stream: Iterator[Tuple[int, np.ndarray]] = iter(())
     # Rows that cannot be read, and why.
@@ -388,20 +390,20 @@ class _Rows:
       self._held = self._nothing
     if not len(self._held):
       self._stream = self._batches(begin)
-    found = [self._nothing]
+    arrays = [self._nothing]
     while begin < end:
       self._advance_to(begin)
       rows = self._held[begin - self._first : end - self._first]
-      found.append(rows)
+      arrays.append(rows)
       begin += len(rows)
-    return np.concatenate(found)
+    return np.concatenate(arrays)
 
   def _advance_to(self, row: int) -> None:
     while not self._first <= row < self._first + len(self._held):
-      held = next(self._stream, None)
-      if held is None:
+      batch = next(self._stream, None)
+      if batch is None:
         raise ValueError(f'{self._name} has no row {row}.')
-      self._first, self._held = held
+      self._first, self._held = batch
 
   def _batches(self, begin: int) -> Iterator[Tuple[int, np.ndarray]]:
     """Yields rows, and the number of the first, from a row group on."""
@@ -431,15 +433,15 @@ class _Rows:
             raise
 
   def _to_array(self, path: str, batch: pa.RecordBatch) -> np.ndarray:
-    where = f'{self._name}, in {path},'
+    place = f'{self._name}, in {path},'
     try:
-      rows = to_array(batch[self._name], self._nothing.shape[1:], where)
+      rows = to_array(batch[self._name], self._nothing.shape[1:], place)
     except ValueError as e:
       raise FileError(path, str(e)) from e
     if rows.dtype != self._nothing.dtype:
       raise FileError(
           path,
-          f'The rows of {where} are {rows.dtype}, but those before are'
+          f'The rows of {place} are {rows.dtype}, but those before are'
           f' {self._nothing.dtype}.',
       )
     return rows
@@ -495,7 +497,7 @@ def to_array(
     return np.array(column.cast(pa.large_binary()).to_pylist(), object)
   if not is_list(column.type):
     return column.to_numpy(zero_copy_only=False)
-  found = ()
+  row_shape = ()
   while is_list(column.type):
     lengths = set(compute.list_value_length(column).unique().to_pylist())
     if len(lengths) > 1:
@@ -504,13 +506,13 @@ def to_array(
           f' {sorted(lengths)}.'
       )
     column = column.flatten()
-    found = (*found, *lengths)
+    row_shape = (*row_shape, *lengths)
   _check_no_nulls(column, name)
-  shape = tuple(found if shape is None else shape)
+  shape = tuple(row_shape if shape is None else shape)
   if len(column) != num_rows * math.prod(shape):
     raise ValueError(
         f'The rows of {name} must be lists of the shape {shape}, but have the'
-        f' shape {found}.'
+        f' shape {row_shape}.'
     )
   return column.to_numpy(zero_copy_only=False).reshape(num_rows, *shape)
 

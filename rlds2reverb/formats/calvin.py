@@ -72,16 +72,16 @@ def load_calvin(
   if not os.path.isfile(path):
     raise ValueError(f'There is no {path}, which has the texts of the frames.')
   spans = _find_texts(path) if language else _read_bounds(path)
-  wrong = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
-  if wrong or not spans:
+  invalid = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
+  if invalid or not spans:
     raise ValueError(
         f'{path} must have the first and the last frame of each episode, but'
-        f' has {wrong[:10] or "none"}.'
+        f' has {invalid[:10] or "none"}.'
     )
   like = _read_first(directory, [first for first, *_ in spans])
-  where = f'A frame of {directory}'
-  columns_lib.check_left_out(where, like, leave_out)
-  columns_lib.check_has(where, [_ACTIONS], like)
+  place = f'A frame of {directory}'
+  columns_lib.check_left_out(place, like, leave_out)
+  columns_lib.check_has(place, [_ACTIONS], like)
   names = {
       name: f'{rlds.OBSERVATION}/' * name.startswith(_OBSERVATIONS) + name
       for name in like
@@ -131,7 +131,7 @@ def _column(
   """Returns an array of the frames of an episode."""
 
   def read(begin: int, end: int) -> np.ndarray:
-    found = np.empty((end - begin, *like.shape), like.dtype)
+    array = np.empty((end - begin, *like.shape), like.dtype)
     for row, frame in enumerate(frames[begin:end]):
       value = _read_frame(directory, frame, [name])[name]
       if value.shape != like.shape or value.dtype != like.dtype:
@@ -140,8 +140,8 @@ def _column(
             f' {value.shape}, but that of the first frame is {like.dtype}'
             f' {like.shape}.'
         )
-      found[row] = value
-    return found
+      array[row] = value
+    return array
 
   return columns_lib.Column(like.dtype, (len(frames), *like.shape), read)
 
@@ -195,7 +195,7 @@ def _read_bounds(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
         f'{path} must have integers of the shape (episodes, 2), the first and'
         f' the last frame of each, but has {bounds.dtype} {bounds.shape}.'
     )
-  return [(*one, {}) for one in bounds.tolist()]
+  return [(*span, {}) for span in bounds.tolist()]
 
 
 def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:

@@ -108,11 +108,11 @@ def reordered(column: AnyColumn, order: np.ndarray) -> Column:
       return column[0:0]
     # Files are read in spans, and not row by row.
     spans = np.split(rows, np.flatnonzero(np.diff(rows) > _MAX_GAP) + 1)
-    found = [
+    parts = [
         column[int(span[0]) : int(span[-1]) + 1][span - span[0]]
         for span in spans
     ]
-    return np.concatenate(found)[places.reshape(-1)]
+    return np.concatenate(parts)[places.reshape(-1)]
 
   return Column(column.dtype, (len(order), *column.shape[1:]), read_rows)
 
@@ -124,16 +124,16 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
     source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
       dict may be the path to an array: `{'infos/qpos': array}`.
   """
-  found = {}
+  columns = {}
   for key, value in source.items():
     if isinstance(value, tuple):
-      value = {f'{_INDEX}{index}': one for index, one in enumerate(value)}
+      value = {f'{_INDEX}{index}': item for index, item in enumerate(value)}
     if isinstance(value, Mapping):
-      found |= {f'{key}/{name}': one for name, one in leaves(value).items()}
+      columns |= {f'{key}/{name}': leaf for name, leaf in leaves(value).items()}
     else:
       is_column = isinstance(value, _COLUMN_TYPES)
-      found[key] = value if is_column else np.asarray(value)
-  return found
+      columns[key] = value if is_column else np.asarray(value)
+  return columns
 
 
 def nest(columns: Mapping[str, Any]) -> Any:
@@ -142,9 +142,9 @@ def nest(columns: Mapping[str, Any]) -> Any:
     return columns['']
   below: Dict[str, Dict[str, Any]] = {}
   for name, column in columns.items():
-    top, _, rest = name.partition('/')
-    below.setdefault(top, {})[rest] = column
-  nested = {top: nest(rest) for top, rest in below.items()}
+    top, _, suffix = name.partition('/')
+    below.setdefault(top, {})[suffix] = column
+  nested = {top: nest(part) for top, part in below.items()}
   indices = [f'{_INDEX}{index}' for index in range(len(nested))]
   if nested and nested.keys() == set(indices):
     return tuple(nested[key] for key in indices)
@@ -153,7 +153,7 @@ def nest(columns: Mapping[str, Any]) -> Any:
 
 def below(name: str, names: Iterable[str]) -> List[str]:
   """Returns those of `names` that are `name` or begin with it."""
-  return [one for one in names if f'{one}/'.startswith(f'{name}/')]
+  return [column for column in names if f'{column}/'.startswith(f'{name}/')]
 
 
 def renamed(
@@ -169,10 +169,10 @@ def renamed(
   Raises:
     ValueError: if there is no such column.
   """
-  found = dict(columns)
+  renamed = dict(columns)
   for name in (*names, *filter(None, names.values())):
-    for taken in below(name, columns):
-      found.pop(taken, None)
+    for below_new in below(name, columns):
+      renamed.pop(below_new, None)
   for new, old in names.items():
     if old is None:
       continue
@@ -183,35 +183,35 @@ def renamed(
           f'{checks.did_you_mean(old, columns)} The columns are'
           f' {sorted(columns)}.'
       )
-    found |= {new + name[len(old) :]: columns[name] for name in below_old}
-  return found
+    renamed |= {new + name[len(old) :]: columns[name] for name in below_old}
+  return renamed
 
 
 def check_left_out(
-    where: str, names: Iterable[str], leave_out: Sequence[str]
+    place: str, names: Iterable[str], leave_out: Sequence[str]
 ) -> None:
   """Raises a ValueError if `leave_out` is not a list of some of `names`."""
   paths.check_list('leave_out', leave_out)
   for name in leave_out:
-    checks.check_known(where, 'field', name, names)
+    checks.check_known(place, 'field', name, names)
 
 
 def check_has(
-    where: str, required: Iterable[str], names: Iterable[str], help: str = ''
+    place: str, required: Iterable[str], names: Iterable[str], help: str = ''
 ) -> None:  # pylint: disable=redefined-builtin
   """Raises a ValueError if not all that is required is among `names`."""
   missing = [name for name in required if name not in names]
   if missing:
     raise ValueError(
-        f'{where} has no {" and no ".join(missing)}, but {sorted(names)}.{help}'
+        f'{place} has no {" and no ".join(missing)}, but {sorted(names)}.{help}'
     )
 
 
-def log_left_out(what: str, names: Iterable[str]) -> None:
+def log_left_out(description: str, names: Iterable[str]) -> None:
   """Warns of what is not read, if there is any."""
-  found = ', '.join(names)
-  if found:
-    logging.warning('Left out: %s: %s.', what, found)
+  text = ', '.join(names)
+  if text:
+    logging.warning('Left out: %s: %s.', description, text)
 
 
 def is_readable(column: AnyColumn) -> bool:
@@ -231,14 +231,14 @@ def has_rows(column: AnyColumn, *counts: int) -> bool:
 
 
 def checked_spec(
-    name: str, column: AnyColumn, where: str = ''
+    name: str, column: AnyColumn, place: str = ''
 ) -> tf.TensorSpec:
   """Returns the spec of one row of a column; see `row_spec`.
 
   Args:
     name: the name of the column.
     column: the column.
-    where: what errors call it; by default its name.
+    place: what errors call it; by default its name.
 
   Raises:
     ValueError: if it has no rows, or if the rows are neither numbers nor
@@ -246,7 +246,7 @@ def checked_spec(
   """
   if not is_readable(column):
     raise ValueError(
-        f'{where or f"The column {name}"} must have a row of numbers or strings'
+        f'{place or f"The column {name}"} must have a row of numbers or strings'
         f' for each step, but is {column.dtype} {column.shape}.'
     )
   if isinstance(column, np.ndarray) and column.dtype.kind == 'O':
@@ -312,22 +312,24 @@ def read(
   return strings.reshape(shape)
 
 
-def equal_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def equal_rows(first: np.ndarray, other: np.ndarray) -> np.ndarray:
   """Returns which rows of two arrays are equal, bool `[N]`; NaN equals NaN."""
-  same = np.asarray(one == other)
-  if one.dtype.kind in 'fc':
-    same |= (one != one) & (other != other)
-  return same.reshape(len(one), math.prod(one.shape[1:])).all(1)
+  same = np.asarray(first == other)
+  if first.dtype.kind in 'fc':
+    same |= (first != first) & (other != other)
+  return same.reshape(len(first), math.prod(first.shape[1:])).all(1)
 
 
 def find_jumps(
-    column: AnyColumn, after: AnyColumn, spec: Optional[tf.TensorSpec] = None
+    column: AnyColumn,
+    next_column: AnyColumn,
+    spec: Optional[tf.TensorSpec] = None,
 ) -> np.ndarray:
   """Returns which rows do not lead to the next one, bool `[N - 1]`.
 
   Args:
     column: observations `[N, ...]`, of which a part is in memory at a time.
-    after: the observation that follows each of them, of the same shape.
+    next_column: the observation that follows each of them, of the same shape.
     spec: the spec of one row; by default that of the column.
   """
   spec = row_spec(column) if spec is None else spec
@@ -335,7 +337,7 @@ def find_jumps(
   jumps = np.zeros(max(len(column) - 1, 0), bool)
   for begin in range(0, len(jumps), chunk):
     end = min(begin + chunk, len(jumps))
-    following = read(after, slice(begin, end), spec)
+    following = read(next_column, slice(begin, end), spec)
     observed = read(column, slice(begin + 1, end + 1), spec)
     if not np.array_equal(following, observed):
       jumps[begin:end] = ~equal_rows(following, observed)
@@ -343,11 +345,11 @@ def find_jumps(
 
 
 def check_leads_on(
-    where: str,
+    place: str,
     name: str,
     column: AnyColumn,
     next_name: str,
-    after: AnyColumn,
+    following: AnyColumn,
 ) -> None:
   """Checks that each next observation of an episode is the one that follows.
 
@@ -355,29 +357,29 @@ def check_leads_on(
   lost.
 
   Args:
-    where: the episode, for the error.
+    place: the episode, for the error.
     name: the name of the observations.
     column: observations `[T, ...]`.
     next_name: the name of the next observations.
-    after: next observations `[T, ...]`.
+    following: next observations `[T, ...]`.
 
   Raises:
     ValueError: if they have another shape, or if the next observation of a row
       is not the observation of the next row.
   """
-  if column.shape != after.shape:
+  if column.shape != following.shape:
     raise ValueError(
-        f'{next_name} of {where} has the shape {list(after.shape)}, but {name}'
-        f' has {list(column.shape)}.'
+        f'{next_name} of {place} has the shape {list(following.shape)}, but'
+        f' {name} has {list(column.shape)}.'
     )
-  if not is_readable(column) or not is_readable(after):
+  if not is_readable(column) or not is_readable(following):
     return  # What is not read need not be compared.
-  wrong = np.flatnonzero(find_jumps(column, after))
-  if wrong.size:
-    step = int(wrong[0])
+  jumps = np.flatnonzero(find_jumps(column, following))
+  if jumps.size:
+    step = int(jumps[0])
     raise ValueError(
-        f'{next_name} at step {step} of {where} is not {name} at step'
-        f' {step + 1}. They differ in {wrong.size} of {len(column) - 1} steps.'
+        f'{next_name} at step {step} of {place} is not {name} at step'
+        f' {step + 1}. They differ in {jumps.size} of {len(column) - 1} steps.'
         ' The steps are of several episodes or in another order, or their next'
         ' observations are several steps ahead, as for n-step returns.'
     )

@@ -186,7 +186,7 @@ def _episodes(
 ) -> tf.data.Dataset:
   """Returns the episodes of the columns that `open_source` opens."""
   names = options.column_names or {}
-  lacking = [name for name, given in names.items() if given is None]
+  lacking = [name for name, column in names.items() if column is None]
 
   @contextlib.contextmanager
   def open_columns():
@@ -242,11 +242,11 @@ def to_dataset(
     yield from (fault for _, (_, fault) in waiting)
 
   def read_runs() -> Iterator[Tuple[int, python_episodes.PythonEpisode]]:
-    with open_columns() as found:
-      columns = found
+    with open_columns() as opened:
+      columns = opened
       if layout.order is not None:
         columns = {
-            name: columns_lib.reordered(found[name], layout.order)
+            name: columns_lib.reordered(opened[name], layout.order)
             for field in layout.names
             for name in layout.columns_of(field)
         }
@@ -296,19 +296,19 @@ def _faults_of_partial(
     missing: Sequence[Tuple[int, errors.Fault]],
 ) -> Dict[int, errors.Fault]:
   """Returns the fault of each episode with rows in a missing file."""
-  found = {}
+  faults = {}
   for episode in np.flatnonzero(layout.is_partial).tolist():
     rows = np.arange(*layout.bounds[episode : episode + 2])
     if layout.order is not None:
       rows = layout.order[rows]
     gaps = [max(rows.min() - gap, gap - rows.max()) for gap, _ in missing]
     fault = missing[int(np.argmin(gaps))][1]
-    found[episode] = errors.Fault(
+    faults[episode] = errors.Fault(
         'Rows of the episode may be in a file that cannot be read.'
         f' {fault.rule}',
         file=fault.file,
     )
-  return found
+  return faults
 
 
 def _column(
@@ -321,7 +321,7 @@ def _column(
   part = columns_lib.part(columns[name], first, bounds[-1], spec.shape)
   if not (layout.has_next and field.split('/')[0] == rlds.OBSERVATION):
     return part
-  after = columns[flat_layout.NEXT + name]
+  following = columns[flat_layout.NEXT + name]
   # Of each step: its row, and whether it is the next observation of that row.
   rows = np.insert(
       np.arange(first, bounds[-1]), bounds[1:] - first, bounds[1:] - 1
@@ -329,15 +329,15 @@ def _column(
   is_after = np.diff(rows, prepend=-1) == 0
 
   def read(begin: int, end: int) -> np.ndarray:
-    is_next, some = is_after[begin:end], rows[begin:end]
-    found = columns_lib.zeros(end - begin, spec)
-    observed = some[~is_next]
+    is_next, selected = is_after[begin:end], rows[begin:end]
+    result = columns_lib.zeros(end - begin, spec)
+    observed = selected[~is_next]
     if len(observed):
       place = slice(observed[0] - first, observed[-1] + 1 - first)
-      found[~is_next] = columns_lib.read(part, place, spec)
+      result[~is_next] = columns_lib.read(part, place, spec)
     if is_next.any():
-      found[is_next] = columns_lib.read(after, some[is_next], spec)
-    return found
+      result[is_next] = columns_lib.read(following, selected[is_next], spec)
+    return result
 
   # The dtype is that in the file, which may be strings of one length.
   dtype = part.dtype if spec.dtype != tf.string else np.dtype(object)

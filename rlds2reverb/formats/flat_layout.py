@@ -163,8 +163,8 @@ def named_columns(
   names = dict(options.column_names or {})
   tops = dict.fromkeys(name.split('/')[0] for name in columns)
   for name, given in names.items():
-    known = USED if given is not None else [*USED, *tops]
-    checks.check_choice('A key of column_names', name, known)
+    accepted = USED if given is not None else [*USED, *tops]
+    checks.check_choice('A key of column_names', name, accepted)
   observations = names.get(_OBSERVATIONS) or _OBSERVATIONS
   aliases = {
       **_ALIASES,
@@ -174,11 +174,11 @@ def named_columns(
           *_ALIASES[NEXT + _OBSERVATIONS],
       ),
   }
-  taken = {*names.values(), options.episode_column, options.step_column}
-  for name, others in aliases.items():
-    found = [one for one in others if one in tops and one not in taken]
-    if name not in names and name not in tops and found:
-      names[name] = found[0]
+  used = {*names.values(), options.episode_column, options.step_column}
+  for name, synonyms in aliases.items():
+    matches = [one for one in synonyms if one in tops and one not in used]
+    if name not in names and name not in tops and matches:
+      names[name] = matches[0]
   return columns_lib.renamed(columns, names)
 
 
@@ -205,9 +205,9 @@ def find_layout(
   names_in_data = sorted(columns)
   columns = named_columns(columns, options)
   names = {
-      field + one[len(name) :]: one
+      field + column[len(name) :]: column
       for field, name in columns_lib.NAMES.items()
-      for one in columns_lib.below(name, columns)
+      for column in columns_lib.below(name, columns)
   }
   may_lack = {*may_lack}
   if _STARTS in columns or options.episode_column is not None:
@@ -215,8 +215,12 @@ def find_layout(
   if _REWARDS not in may_lack and _lacks_reward(columns):
     logging.warning('There is no column %s, so the rewards are 0.', _REWARDS)
     may_lack.add(_REWARDS)
-  there = {*columns, *(one.split('/')[0] for one in names.values()), *may_lack}
-  missing = [one for one in _REQUIRED if one not in there]
+  available = {
+      *columns,
+      *(name.split('/')[0] for name in names.values()),
+      *may_lack,
+  }
+  missing = [required for required in _REQUIRED if required not in available]
   if missing:
     raise ValueError(_missing(missing, columns, names_in_data))
   [action, *_] = columns_lib.below(rlds.ACTION, names)
@@ -227,8 +231,8 @@ def find_layout(
   has_ends = ids is not None or _has_ends(columns, options)
   if num_rows and not has_ends and not has_next:
     raise ValueError(_NO_ENDS)
-  others = _other_fields(columns, num_rows, {options.episode_column})
-  names |= {name: name for name in others}
+  other_fields = _other_fields(columns, num_rows, {options.episode_column})
+  names |= {name: name for name in other_fields}
   specs = {
       field: _row_spec(columns, name, num_rows) for field, name in names.items()
   }
@@ -237,10 +241,10 @@ def find_layout(
   for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
     name, spec = NEXT + names[field], specs[field]
     if name not in columns or _row_spec(columns, name, num_rows) != spec:
-      found = _row_spec(columns, name, num_rows) if name in columns else None
+      row_spec = _row_spec(columns, name, num_rows) if name in columns else None
       raise ValueError(
           f'There must be a {name} for each {names[field]}, or for none, with'
-          f' rows of {spec.dtype.name} {spec.shape}, but there is {found}.'
+          f' rows of {spec.dtype.name} {spec.shape}, but there is {row_spec}.'
       )
   if not num_rows:
     raise ValueError(
@@ -356,22 +360,22 @@ def _find_partial(
   begins = np.minimum.reduceat(rows, bounds[:-1])
   ends = np.maximum.reduceat(rows, bounds[:-1]) + 1
   starts = np.asarray(files.starts, np.int64)
-  known = np.setdiff1d(starts[starts > 0], files.gaps)
+  known_ends = np.setdiff1d(starts[starts > 0], files.gaps)
   crosses = lambda row: (begins < row) & (row < ends)
   # If episodes take turns, some are open at any row.
-  is_cut = order is not None or any(crosses(row).any() for row in known)
+  is_cut = order is not None or any(crosses(row).any() for row in known_ends)
   is_partial, is_after = np.zeros((2, len(begins)), bool)
   for gap in files.gaps:
     is_partial |= crosses(gap)
-    before = starts[starts < gap].max(initial=0)
-    after = starts[starts > gap].min(initial=bounds[-1])
+    previous = starts[starts < gap].max(initial=0)
+    following = starts[starts > gap].min(initial=bounds[-1])
     if order is None:  # Only the episode next to the gap is open.
-      before, after = gap - 1, gap + 1
+      previous, following = gap - 1, gap + 1
     # Without ids and other files, nothing says that an episode has ended.
-    if is_cut or not (len(known) or has_ids):
+    if is_cut or not (len(known_ends) or has_ids):
       is_open = ~is_closed[bounds[1:] - 1]
-      is_partial |= is_open & (before < ends) & (ends <= gap)
-    is_after |= (gap <= begins) & (begins < after)
+      is_partial |= is_open & (previous < ends) & (ends <= gap)
+    is_after |= (gap <= begins) & (begins < following)
   if first_steps is not None:
     is_first = first_steps == first_steps.min()
     if is_first[~is_after & ~is_partial].all():
@@ -439,12 +443,12 @@ def group_rows(
   episode_of, values = episode_of[order], values[order]
   is_cut = np.append(np.diff(episode_of) != 0, True)
   # Not `<=`, as a step may be NaN.
-  wrong = np.flatnonzero(~is_cut[:-1] & ~(values[1:] > values[:-1]))
-  if wrong.size:
-    rows = sorted(order[wrong[0] : wrong[0] + 2].tolist())
+  unsorted = np.flatnonzero(~is_cut[:-1] & ~(values[1:] > values[:-1]))
+  if unsorted.size:
+    rows = sorted(order[unsorted[0] : unsorted[0] + 2].tolist())
     raise ValueError(
         f'{name} does not order the rows of an episode: it is'
-        f' {_text(values[wrong[0]])} in rows {rows[0]} and {rows[1]}, where'
+        f' {_text(values[unsorted[0]])} in rows {rows[0]} and {rows[1]}, where'
         f' {column} is {_text(ids[rows[0]])}. Pass another step_column, or give'
         ' each episode an id of its own.'
     )
@@ -540,32 +544,35 @@ def with_last_observations(
   terminals = columns.pop(_TERMINALS, False)
   ends = {_TIMEOUTS: np.ravel(columns.pop(_TIMEOUTS, False))[:-1]}
   ends[_STARTS] = np.ravel(columns.pop(_STARTS, False))[1:]
-  after = {
+  following = {
       name.removeprefix(NEXT): columns.pop(name)
       for name in columns_lib.below(NEXT + _OBSERVATIONS, columns)
   }
-  here = {name: columns.get(name) for name in after}
-  for name, rows in after.items():
-    first = here[name]
+  current = {name: columns.get(name) for name in following}
+  for name, rows in following.items():
+    first = current[name]
     if first is None or first.shape != rows.shape:
-      found = None if first is None else first.shape
+      shape = None if first is None else first.shape
       raise ValueError(
           f'{NEXT}{name} of episode {index} have the shape {rows.shape}, but'
-          f' {name} {found}.'
+          f' {name} {shape}.'
       )
-  if after:
-    both = {**here, **{NEXT + name: rows for name, rows in after.items()}}
-    specs = {name: columns_lib.row_spec(rows) for name, rows in here.items()}
+  if following:
+    both = {
+        **current,
+        **{NEXT + name: rows for name, rows in following.items()},
+    }
+    specs = {name: columns_lib.row_spec(rows) for name, rows in current.items()}
     ends[NEXT + _OBSERVATIONS] = _find_jumps(both, specs)
-  for name, wrong in ends.items():
-    if wrong.any():
+  for name, invalid in ends.items():
+    if invalid.any():
       raise ValueError(
           f'Episode {index} ends before its last row: by {name}, after its row'
-          f' {np.flatnonzero(wrong)[0]}. Write each episode into a row of its'
+          f' {np.flatnonzero(invalid)[0]}. Write each episode into a row of its'
           ' own.'
       )
-  for name, rows in after.items():
-    columns[name] = np.concatenate([here[name], rows[-1:]])
+  for name, rows in following.items():
+    columns[name] = np.concatenate([current[name], rows[-1:]])
   return columns, terminals
 
 
@@ -599,10 +606,10 @@ def _find_steps(
   """Returns the name and the values of the step column, if there is one."""
   if name is not None:
     checks.check_known('The data', 'column', name, columns)
-  for one in _STEP_COLUMNS if name is None else (name,):
-    is_there = one in columns and _is_scalar(columns[one], num_rows)
-    if is_there and columns[one].dtype.kind in 'iuf':
-      return one, _values(columns[one])
+  for candidate in _STEP_COLUMNS if name is None else (name,):
+    is_there = candidate in columns and _is_scalar(columns[candidate], num_rows)
+    if is_there and columns[candidate].dtype.kind in 'iuf':
+      return candidate, _values(columns[candidate])
   if name is not None:
     raise ValueError(
         f'The column {name} must have a number for each of {num_rows} rows,'
@@ -685,7 +692,7 @@ def _other_fields(
     unused: Collection[Optional[str]],
 ) -> List[str]:
   """Returns the names of all other columns with a row for each step."""
-  found, left_out = [], []
+  names, left_out = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
     if top in (*USED, _METADATA) or name in unused:
@@ -697,12 +704,14 @@ def _other_fields(
           f' column_names={{{top!r}: None}}.'
       )
     if columns_lib.has_rows(column, num_rows):
-      found.append(name)
+      names.append(name)
     else:
       left_out.append(f'{name} {column.shape}')
-  what = f'columns that do not have {num_rows} rows of numbers or strings'
-  columns_lib.log_left_out(what, left_out)
-  return found
+  description = (
+      f'columns that do not have {num_rows} rows of numbers or strings'
+  )
+  columns_lib.log_left_out(description, left_out)
+  return names
 
 
 def _row_spec(columns, name: str, num_rows: int) -> tf.TensorSpec:
@@ -731,10 +740,10 @@ def _flag(columns, name: str, num_rows: int) -> np.ndarray:
         f' {spec.dtype.name} {spec.shape}.'
     )
   values = np.reshape(columns[name][:], [-1])
-  wrong = np.flatnonzero((values != 0) & (values != 1))
-  if wrong.size:
+  invalid = np.flatnonzero((values != 0) & (values != 1))
+  if invalid.size:
     raise ValueError(
-        f'The column {name} must be 0 or 1, but is {values[wrong[0]]} in row'
-        f' {wrong[0]}.'
+        f'The column {name} must be 0 or 1, but is {values[invalid[0]]} in row'
+        f' {invalid[0]}.'
     )
   return values.astype(bool)

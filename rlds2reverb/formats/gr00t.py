@@ -73,10 +73,10 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
     for name in named:
       entry = files.get_json_value(named, name, dict, f'{modality} of {path}')
       feature = entry.get('original_key') or default or f'{modality}.{name}'
-      where = f'{modality}.{name} of {path}'
+      field = f'{modality}.{name} of {path}'
       if feature not in features:
         raise ValueError(
-            f'{where} is a part of {feature!r}, which is no feature.'
+            f'{field} is a part of {feature!r}, which is no feature.'
             f'{checks.did_you_mean(feature, features)} The features are'
             f' {sorted(features)}.'
         )
@@ -85,7 +85,7 @@ def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
         columns = slice(entry.get('start'), entry.get('end'))
         if len(shape) != 1 or not _is_within(columns, shape[0]):
           raise ValueError(
-              f'{where} goes from {columns.start} to {columns.stop}, but its'
+              f'{field} goes from {columns.start} to {columns.stop}, but its'
               f' feature has the shape {list(shape)}.'
           )
       is_task = modality == _ANNOTATION

@@ -97,12 +97,12 @@ def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
     if link.type != h5l.TYPE_HARD:
       soft_links.append(name)
       return
-    found = h5py.h5o.open(file.id, name)
-    if isinstance(found, h5g.GroupID):
-      groups.add(name, found)
-    if not isinstance(found, h5d.DatasetID):
+    item = h5py.h5o.open(file.id, name)
+    if isinstance(item, h5g.GroupID):
+      groups.add(name, item)
+    if not isinstance(item, h5d.DatasetID):
       return
-    properties = found.get_create_plist()
+    properties = item.get_create_plist()
     for index in range(properties.get_external_count()):
       limits.check_place(
           f'{place()} has its values in another file. It',
@@ -115,7 +115,7 @@ def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
             f'{place()} is a virtual data set of parts of files. It',
             file.filename if source == '.' else find(source),
         )
-    size = math.prod(found.shape or ()) * found.dtype.itemsize
+    size = math.prod(item.shape or ()) * item.dtype.itemsize
     if size > file_bytes:
       limits.check_expanded(place(), size, file_bytes)
 
@@ -133,11 +133,11 @@ def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
   # Now that all links into other files are allowed.
   for name in soft_links:
     try:
-      found = h5py.h5o.open(file.id, name)
+      child = h5py.h5o.open(file.id, name)
     except (KeyError, OSError, RuntimeError):
       continue  # A link that leads nowhere.
-    if isinstance(found, h5g.GroupID):
-      groups.add(name, found)
+    if isinstance(child, h5g.GroupID):
+      groups.add(name, child)
   return groups.find_endless()
 
 

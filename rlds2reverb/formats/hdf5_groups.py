@@ -65,7 +65,7 @@ def load(
     fields_of: Callable[[h5py.Group], Dict[str, Any]] = lambda group: {},
     prepare: Callable[
         [str, Any], Dict[str, Any]
-    ] = lambda where, columns: columns,
+    ] = lambda place, columns: columns,
 ) -> tf.data.Dataset:
   """Reads the episodes in the groups of a file.
 
@@ -82,18 +82,18 @@ def load(
   names = layout.names
   with h5py.File(path, 'r') as file:
     left_out = _find_left_out(file, layout, groups, prepare)
-  what = 'columns without numbers or strings for each step'
-  columns_lib.log_left_out(what, left_out)
+  description = 'columns without numbers or strings for each step'
+  columns_lib.log_left_out(description, left_out)
 
   def read_group(file: h5py.File, group: str) -> python_episodes.PythonEpisode:
-    where = f'{group} of {path}'
-    columns = prepare(where, columns_lib.leaves(group_of(file, group)))
+    place = f'{group} of {path}'
+    columns = prepare(place, columns_lib.leaves(group_of(file, group)))
     tops = dict.fromkeys(name.split('/')[0] for name in columns)
     required = names[rlds.OBSERVATION], names[rlds.ACTION]
-    columns_lib.check_has(where, required, tops, layout.help)
-    there = {field: name for field, name in names.items() if name in tops}
+    columns_lib.check_has(place, required, tops, layout.help)
+    present = {field: name for field, name in names.items() if name in tops}
     steps = columns_lib.renamed(
-        columns, {**there, **dict.fromkeys((*layout.unused, *left_out))}
+        columns, {**present, **dict.fromkeys((*layout.unused, *left_out))}
     )
     return python_episodes.make_episode(
         columns_lib.nest(steps),

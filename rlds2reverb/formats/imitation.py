@@ -68,14 +68,16 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   state = os.path.join(path, _STATE_FILE)
   if os.path.isfile(state):
     tables = [
-        files.get_json_value({'': one}, '', dict, f"'_data_files' of {state}")
-        for one in files.get_json_value(
+        files.get_json_value({'': shard}, '', dict, f"'_data_files' of {state}")
+        for shard in files.get_json_value(
             files.read_json_object(state), '_data_files', list, state
         )
     ]
     tables = [
-        files.get_json_value(one, 'filename', str, f"'_data_files' of {state}")
-        for one in tables
+        files.get_json_value(
+            table, 'filename', str, f"'_data_files' of {state}"
+        )
+        for table in tables
     ]
     if not tables:
       raise ValueError(f"'_data_files' of {state} names no file.")

@@ -195,9 +195,9 @@ def _check_order(directory: str, episode: int, rows: pa.Table) -> None:
     if name not in rows.column_names:
       continue
     values = rows[name].to_numpy().ravel()
-    wrong = np.flatnonzero(np.diff(values) < 0)
-    if wrong.size:
-      row = int(wrong[0]) + 1
+    decreasing = np.flatnonzero(np.diff(values) < 0)
+    if decreasing.size:
+      row = int(decreasing[0]) + 1
       raise ValueError(
           f'Frame {row} of episode {episode} of {directory} has the {name}'
           f' {values[row]}, but the frame before has {values[row - 1]}. The'
@@ -232,12 +232,16 @@ def _parts(
     named: Dict[str, gr00t.Part],
 ) -> Dict[str, gr00t.Part]:
   """Returns the parts of features that are fields of a step, by their paths."""
-  found = data.info.features
-  named = {path: one for path, one in named.items() if one.feature in features}
-  in_parts = {one.feature for one in named.values() if not one.is_task}
+  features_info = data.info.features
+  named = {
+      path: column
+      for path, column in named.items()
+      if column.feature in features
+  }
+  in_parts = {column.feature for column in named.values() if not column.is_task}
   parts = {
       name.replace('.', '/'): gr00t.Part(name)
-      for name in found
+      for name in features_info
       if name in features - in_parts
   }
   if data.tasks:
@@ -246,7 +250,11 @@ def _parts(
     )
   parts |= named
   tops = {path.split('/')[0] for path in parts}
-  missing = [one for one in (rlds.OBSERVATION, rlds.ACTION) if one not in tops]
+  missing = [
+      required
+      for required in (rlds.OBSERVATION, rlds.ACTION)
+      if required not in tops
+  ]
   if missing:
     raise ValueError(
         f'{data.info.directory} has no feature {" and no ".join(missing)}, but'
@@ -294,7 +302,7 @@ class _Frames(NamedTuple):
       is_tiff = is_depth and rows.dtype == object
       if is_tiff and all(map(depth_maps.is_tiff, rows)):
         units = (feature.get('info') or {}).get('depth_unit'), self.depth_unit
-        rows = np.stack([depth_maps.decode_tiff(one, *units) for one in rows])
+        rows = np.stack([depth_maps.decode_tiff(row, *units) for row in rows])
       return rows
     path, begin = self.data.videos[name][self.episode]
     fps = self.data.info.fps

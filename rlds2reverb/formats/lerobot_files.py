@@ -160,12 +160,12 @@ def read_info(name_or_directory: files.PathLike) -> Info:
     feature = files.get_json_value(
         features, name, dict, f"'features' of {path}"
     )
-    where = f'the feature {name!r} of {path}'
-    files.get_json_value(feature, 'dtype', str, where)
-    shape = files.get_json_value(feature, 'shape', list, where)
+    place = f'the feature {name!r} of {path}'
+    files.get_json_value(feature, 'dtype', str, place)
+    shape = files.get_json_value(feature, 'shape', list, place)
     if not all(type(size) is int and size >= 0 for size in shape):
       raise ValueError(
-          f"'shape' of {where} must be a list of sizes, but is {shape}."
+          f"'shape' of {place} must be a list of sizes, but is {shape}."
       )
   fps = None
   if content.get('fps') is not None:
@@ -245,23 +245,24 @@ def open_data_set(
 
 
 def _chosen(
-    episodes: Sequence[int], known: Collection[int], path: str
+    episodes: Sequence[int], available: Collection[int], path: str
 ) -> List[int]:
   """Returns the indices of the episodes that are read, checked."""
   is_list = isinstance(episodes, Sequence) and not isinstance(episodes, str)
   if not is_list or not all(
-      isinstance(one, int) and not isinstance(one, bool) for one in episodes
+      isinstance(index, int) and not isinstance(index, bool)
+      for index in episodes
   ):
     raise ValueError(
         f'episodes must be a list of indices of episodes, but is {episodes!r}.'
     )
-  missing = [index for index in episodes if index not in known]
+  missing = [index for index in episodes if index not in available]
   if missing or not episodes or len(set(episodes)) < len(episodes):
-    found = f'has {missing[:10]}' if missing else f'is {list(episodes)[:10]}'
+    problem = f'has {missing[:10]}' if missing else f'is {list(episodes)[:10]}'
     raise ValueError(
         f'episodes must be different indices of the'
-        f' {checks.counted(len(known), "episode")} in {path}, from'
-        f' {min(known)} to {max(known)}, but {found}.'
+        f' {checks.counted(len(available), "episode")} in {path}, from'
+        f' {min(available)} to {max(available)}, but {problem}.'
     )
   return sorted(episodes)
 
@@ -316,11 +317,11 @@ def _read_rows_v3(folder: str, videos: Collection[str]) -> _Rows:
   for path in arrow.find_parquet(place):
     with arrow.open_parquet(path) as file, arrow.open_errors(path):
       columns_lib.check_has(path, columns, file.schema_arrow.names)
-      found = file.read(columns)
-    empty = [name for name in columns if found[name].null_count]
+      table = file.read(columns)
+    empty = [name for name in columns if table[name].null_count]
     if empty:
       raise ValueError(f'{path} has rows without {" and ".join(empty)}.')
-    rows += found.to_pylist()
+    rows += table.to_pylist()
   return place, rows
 
 
@@ -339,7 +340,9 @@ def _read_tasks_v3(folder: str) -> Dict[int, bytes]:
         f'{path} must have one column with the texts of the tasks, but has'
         f' {texts or "none"} among {table.column_names}.'
     )
-  numbers, found = (table[name].to_pylist() for name in (TASK_INDEX, *texts))
-  if None in numbers or None in found:
+  numbers, texts_by_task = (
+      table[name].to_pylist() for name in (TASK_INDEX, *texts)
+  )
+  if None in numbers or None in texts_by_task:
     raise ValueError(f'{path} has tasks without a number or a text.')
-  return {number: text.encode() for number, text in zip(numbers, found)}
+  return {number: text.encode() for number, text in zip(numbers, texts_by_task)}

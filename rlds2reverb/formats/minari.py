@@ -76,15 +76,16 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   root = os.environ.get('MINARI_DATASETS_PATH') or '~/.minari/datasets'
   path = downloads.find(name_or_directory, 'Minari', root)
   file = next(
-      filter(os.path.isfile, (os.path.join(path, one) for one in _FILES)), path
+      filter(os.path.isfile, (os.path.join(path, name) for name in _FILES)),
+      path,
   )
-  is_there = os.path.isfile(file)
+  is_file = os.path.isfile(file)
   folders = [path, os.path.join(path, 'data')]
-  for folder in [os.path.dirname(file)] if is_there else folders:
+  for folder in [os.path.dirname(file)] if is_file else folders:
     data_format, spaces = _read_metadata(folder)
     if data_format in ('arrow', 'parquet'):
       return _load_tables(folder, data_format, spaces)
-  if not is_there:
+  if not is_file:
     raise ValueError(
         f'There is no HDF5 file in {path}: a Minari data set has one of'
         f' {_FILES}, or a metadata.json whose data_format is arrow or parquet.'
@@ -97,13 +98,13 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f' episodes such as episode_0.'
     )
 
-  def prepare(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+  def prepare(place: str, columns: Dict[str, Any]) -> Dict[str, Any]:
     """Returns the columns of an episode, with JPEGs as strings."""
-    columns_lib.check_has(where, [_TERMINATIONS], columns)
+    columns_lib.check_has(place, [_TERMINATIONS], columns)
     early = np.flatnonzero(columns[_TERMINATIONS][:-1])
     if len(early):
       raise ValueError(
-          f'{where} has a termination in row {early[0]}, but'
+          f'{place} has a termination in row {early[0]}, but'
           f' {len(columns[_TERMINATIONS])} rows. A termination must be in the'
           ' last row.'
       )
@@ -144,12 +145,12 @@ def _leaves(
   if below is None:
     return {name: space}
   if isinstance(below, list):
-    below = {f'_index_{index}': one for index, one in enumerate(below)}
+    below = {f'_index_{index}': part for index, part in enumerate(below)}
   if not isinstance(below, dict):
     raise ValueError(f'{place} must have spaces for {name}, not {below!r}.')
   leaves: Dict[str, Any] = {}
-  for key, one in below.items():
-    leaves |= _leaves(one, f'{name}/{key}', place)
+  for key, item in below.items():
+    leaves |= _leaves(item, f'{name}/{key}', place)
   return leaves
 
 
@@ -175,8 +176,8 @@ def _load_tables(
   dataset = python_episodes.to_dataset(
       lambda: python_episodes.attempt_each(read_one, ids, place_of), len(ids)
   )
-  what = 'infos without numbers or strings for each step'
-  columns_lib.log_left_out(what, sorted(left_out))
+  description = 'infos without numbers or strings for each step'
+  columns_lib.log_left_out(description, sorted(left_out))
   return dataset
 
 

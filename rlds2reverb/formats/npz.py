@@ -45,11 +45,13 @@ def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
     raise ValueError(f'{path} is not a complete npz file: {e}.') from e
   with archive:
     _check_expansion(archive, path)
-    found = {
+    arrays = {
         name: _column(archive, name)
-        for name in (one.removesuffix('.npy') for one in archive.namelist())
+        for name in (
+            member.removesuffix('.npy') for member in archive.namelist()
+        )
     }
-    yield {name: column for name, column in found.items() if column.shape}
+    yield {name: column for name, column in arrays.items() if column.shape}
 
 
 def _check_expansion(archive: zipfile.ZipFile, path: str) -> None:

@@ -128,7 +128,7 @@ class _Converter:
     if isinstance(value, _Array):
       return self._to_numpy(value)
     if isinstance(value, dict):
-      return {key: self.convert(one) for key, one in value.items()}
+      return {key: self.convert(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
       return type(value)(map(self.convert, value))
     if isinstance(value, _Dtype):
@@ -139,7 +139,7 @@ class _Converter:
     dtype = array.dtype.to_numpy()
     if dtype.hasobject:
       values = np.empty(len(array.data), object)
-      values[:] = [self.convert(one) for one in array.data]
+      values[:] = [self.convert(item) for item in array.data]
     else:
       values = np.frombuffer(array.data, dtype)
     return values.reshape(array.shape, order=array.order)

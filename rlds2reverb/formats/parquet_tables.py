@@ -153,14 +153,14 @@ def _load_steps(
   """
   unused = [
       name
-      for name, given in (options.column_names or {}).items()
-      if given is None
+      for name, column in (options.column_names or {}).items()
+      if column is None
   ]
 
   names = {  # `arrow.open_columns` has removed the unused columns.
-      name: given
-      for name, given in (options.column_names or {}).items()
-      if given is not None or name in flat_layout.USED
+      name: column
+      for name, column in (options.column_names or {}).items()
+      if column is not None or name in flat_layout.USED
   }
   options = options._replace(column_names=names)
 
@@ -222,27 +222,27 @@ def _load_episodes(
 
   def read() -> python_episodes.Episodes:
     index = 0
-    for one, count in zip(paths, counts):
+    for table, count in zip(paths, counts):
       end = index + count
       try:
-        with arrow.open_parquet(one) as file:
+        with arrow.open_parquet(table) as file:
           for group in range(file.num_row_groups):
             group_end = index + file.metadata.row_group(group).num_rows
             try:
-              with arrow.open_errors(one):
+              with arrow.open_errors(table):
                 for batch in file.iter_batches(_BATCH_SIZE, row_groups=[group]):
                   for row in range(len(batch)):
                     yield python_episodes.attempt(
-                        read_row, batch, row, index, file=one
+                        read_row, batch, row, index, file=table
                     )
                     index += 1
             except ValueError as e:
               # None of the rows after a damaged place of a row group can be.
-              fault = python_episodes.to_fault(e, file=one)
+              fault = python_episodes.to_fault(e, file=table)
               yield from [fault] * (group_end - index)
               index = group_end
       except ValueError as e:
-        yield from [python_episodes.to_fault(e, file=one)] * (end - index)
+        yield from [python_episodes.to_fault(e, file=table)] * (end - index)
         index = end
 
   # A damaged file counts as one episode.
@@ -262,6 +262,6 @@ def _episode(
       for name, value in columns.items()
       if not isinstance(value, np.ndarray)
   }
-  there = {k: v for k, v in columns_lib.NAMES.items() if v in columns}
-  steps = columns_lib.renamed(columns, {**there, **dict.fromkeys(fields)})
+  present = {k: v for k, v in columns_lib.NAMES.items() if v in columns}
+  steps = columns_lib.renamed(columns, {**present, **dict.fromkeys(fields)})
   return python_episodes.make_episode(steps, index, terminals, fields)

@@ -91,8 +91,8 @@ def from_episodes(
     )
 
   def read():
-    found = episodes() if callable(episodes) else episodes
-    for index, episode in enumerate(found):
+    items = episodes() if callable(episodes) else episodes
+    for index, episode in enumerate(items):
       yield python_episodes.attempt(
           _from_dict, episode, index, last_observation
       )
@@ -117,11 +117,11 @@ def _from_dict(
       (rlds.OBSERVATION, rlds.ACTION),
       names,
   )
-  made = sorted(_MADE_HERE & set(names))
-  if made:
+  reserved = sorted(_MADE_HERE & set(names))
+  if reserved:
     raise ValueError(
-        f'Episode {index} has {", ".join(made)}, which is made from the length'
-        ' of the episode and is_terminal. Leave it out.'
+        f'Episode {index} has {", ".join(reserved)}, which is made from the'
+        ' length of the episode and is_terminal. Leave it out.'
     )
   steps = {
       name: stack(value)

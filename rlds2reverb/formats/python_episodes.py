@@ -345,14 +345,16 @@ def to_dataset(
   """
   episodes = functools.partial(_with_source, episodes, _SOURCE.get())
   form = _find_form(episodes, num_compared)
-  made = dict.fromkeys(rlds.FLAGS, tf.TensorSpec([], tf.bool))
-  made[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
+  step_spec = dict.fromkeys(rlds.FLAGS, tf.TensorSpec([], tf.bool))
+  step_spec[rlds.DISCOUNT] = tf.TensorSpec([], tf.float32)
   stacked = lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype)
   fault = errors.Fault(*[tf.TensorSpec([], tf.string)] * len(errors.NO_FAULT))
   dataset = tf.data.Dataset.from_generator(
       lambda: _batches(episodes, form),
       output_signature=batch_lib.EpisodeBatch(
-          tf.nest.map_structure(stacked, {**form.steps, **made, **form.steps}),
+          tf.nest.map_structure(
+              stacked, {**form.steps, **step_spec, **form.steps}
+          ),
           tf.TensorSpec([None], tf.int64),
           tf.nest.map_structure(
               stacked,
@@ -368,8 +370,8 @@ def to_dataset(
 
 def _with_source(episodes: Callable[[], Episodes], source: str) -> Episodes:
   """Yields episodes; the place of one without a place is its data set."""
-  with contextlib.closing(episodes()) as found:
-    for episode in found:
+  with contextlib.closing(episodes()) as stream:
+    for episode in stream:
       if source and not episode.place and not _names(episode, source):
         episode = episode._replace(place=source)
       yield episode
@@ -384,8 +386,8 @@ def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
   """Returns the form of most of the first episodes that can be read."""
   forms: List[_Form] = []
   first_fault, num_faults = None, 0
-  with contextlib.closing(episodes()) as found:
-    for episode in found:
+  with contextlib.closing(episodes()) as stream:
+    for episode in stream:
       form = _form_of(episode)
       if isinstance(form, errors.Fault):
         num_faults += 1
@@ -397,7 +399,9 @@ def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
       ):
         break
   if forms:
-    same = lambda one: [other for other in forms if _have_one_form(one, other)]
+    same = lambda form: [
+        other for other in forms if _have_one_form(form, other)
+    ]
     return max(forms, key=lambda form: len(same(form)))
   if first_fault is None:
     raise ValueError('There is no episode.')
@@ -438,10 +442,10 @@ def _batches(
   waiting: List[PythonEpisode] = []
   num_steps = 0
   error = None
-  with contextlib.closing(_read_each(episodes, form)) as found:
+  with contextlib.closing(_read_each(episodes, form)) as stream:
     while True:
       try:
-        episode = next(found, None)
+        episode = next(stream, None)
       except Exception as e:  # pylint: disable=broad-exception-caught
         error, episode = e, None  # The episodes before it come first.
       is_fault = isinstance(episode, errors.Fault)
@@ -465,8 +469,8 @@ def _batches(
 
 def _read_each(episodes: Callable[[], Episodes], form: _Form) -> Episodes:
   """Yields episodes whose columns have been read, or faults."""
-  with contextlib.closing(episodes()) as found:
-    for episode in found:
+  with contextlib.closing(episodes()) as stream:
+    for episode in stream:
       read = _try_to_read(episode, form)
       if isinstance(read, errors.Fault) and isinstance(episode, PythonEpisode):
         if len(episode.num_steps) > 1:  # Only some may be at fault.
@@ -494,20 +498,20 @@ def _separate(episodes: PythonEpisode) -> Iterator[PythonEpisode]:
     def of_one(column, bounds=((begin, end), (short_begin, short_end))):
       return columns_lib.part(column, *bounds[len(column) < ends[-1]])
 
-    one = slice(index, index + 1)
+    row = slice(index, index + 1)
     yield episodes._replace(
         steps=tf.nest.map_structure(of_one, episodes.steps),
-        num_steps=num_steps[one],
-        is_terminal=episodes.is_terminal[one],
-        episode_id=episodes.episode_id[one],
-        fields=tf.nest.map_structure(lambda rows: rows[one], episodes.fields),
-        may_lack=may_lack[one],
+        num_steps=num_steps[row],
+        is_terminal=episodes.is_terminal[row],
+        episode_id=episodes.episode_id[row],
+        fields=tf.nest.map_structure(lambda rows: rows[row], episodes.fields),
+        may_lack=may_lack[row],
     )
 
 
 def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
   """Returns the batch of an episode that cannot be read."""
-  nothing = PythonEpisode(
+  empty = PythonEpisode(
       tf.nest.map_structure(
           lambda spec: columns_lib.zeros(0, spec), form.steps
       ),
@@ -519,7 +523,7 @@ def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
       ),
       columns_lib.row(False),
   )
-  return _join([nothing], fault)
+  return _join([empty], fault)
 
 
 def _join(
@@ -533,16 +537,16 @@ def _join(
   splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
   row = np.arange(splits[-1])
   # The number of steps that follow each step in its episode.
-  rest = np.repeat(splits[1:], lengths) - 1 - row
+  remaining = np.repeat(splits[1:], lengths) - 1 - row
   is_terminal = np.repeat(is_terminal, lengths)
-  made = {
+  flags = {
       rlds.IS_FIRST: row == np.repeat(splits[:-1], lengths),
-      rlds.IS_LAST: rest == 0,
-      rlds.IS_TERMINAL: (rest == 0) & is_terminal,
-      rlds.DISCOUNT: 1 - ((rest <= 1) & is_terminal).astype(np.float32),
+      rlds.IS_LAST: remaining == 0,
+      rlds.IS_TERMINAL: (remaining == 0) & is_terminal,
+      rlds.DISCOUNT: 1 - ((remaining <= 1) & is_terminal).astype(np.float32),
   }
   return batch_lib.EpisodeBatch(
-      {**made, **steps}, splits, {**fields, _EPISODE_ID: ids}, fault
+      {**flags, **steps}, splits, {**fields, _EPISODE_ID: ids}, fault
   )
 
 
@@ -555,33 +559,33 @@ def _read(episode: PythonEpisode, form: _Form) -> PythonEpisode:
     try:
       tf.nest.assert_same_structure(spec, nest)
     except (TypeError, ValueError) as e:
-      found, expected = (
-          [paths.name_of(path) for path, _ in tree.flatten_with_path(one)]
-          for one in (nest, spec)
+      structure, expected = (
+          [paths.name_of(path) for path, _ in tree.flatten_with_path(part)]
+          for part in (nest, spec)
       )
       raise ValueError(
-          f'{_name_of(episode).capitalize()} has the {kind} {found}, but'
+          f'{_name_of(episode).capitalize()} has the {kind} {structure}, but'
           f' {form.episode} has {expected}.'
       ) from e
   ends = np.cumsum(episode.num_steps) - 1
-  is_there = np.ones(episode.num_steps.sum(), bool)
-  is_there[ends[episode.may_lack & (ends >= 0)]] = False
+  has_value = np.ones(episode.num_steps.sum(), bool)
+  has_value[ends[episode.may_lack & (ends >= 0)]] = False
 
   def read(path, row_spec, column):
     _check(episode, path, column, row_spec, form.episode)
     # TensorFlow may write into an array that it is given, so it gets a new one.
-    rows = columns_lib.zeros(len(is_there), row_spec)
+    rows = columns_lib.zeros(len(has_value), row_spec)
     if len(column):
-      place = slice(None) if len(column) == len(is_there) else is_there
+      place = slice(None) if len(column) == len(has_value) else has_value
       rows[place] = columns_lib.read(column, slice(None), row_spec)
     return rows
 
   def read_field(path, spec, rows):
-    found = columns_lib.row_spec(rows)
-    if found != spec:
+    actual = columns_lib.row_spec(rows)
+    if actual != spec:
       raise ValueError(
           f'{paths.name_of(path)} of {_name_of(episode)} is'
-          f' {found.dtype.name} {found.shape}, but that of {form.episode} is'
+          f' {actual.dtype.name} {actual.shape}, but {form.episode} has'
           f' {spec.dtype.name} {spec.shape}.'
       )
     return columns_lib.read(rows, slice(None), spec).copy()
@@ -616,18 +620,18 @@ def _check(
     like: the name of an episode that has this spec.
   """
   name = paths.name_of(path)
-  where = f'{name} of {_name_of(episode)}'
-  spec = expected or columns_lib.checked_spec(name, column, where)
+  place = f'{name} of {_name_of(episode)}'
+  spec = expected or columns_lib.checked_spec(name, column, place)
   most = episode.num_steps.sum()
   counts = most - episode.may_lack.sum(), most
   if len(column) not in counts:
     raise ValueError(
-        f'{where} has {len(column)} rows, but an episode of {most} steps has'
+        f'{place} has {len(column)} rows, but an episode of {most} steps has'
         f' {counts[0]} or {most} of each field.'
     )
   if len(column) and not columns_lib.has_spec(column, spec):
     raise ValueError(
-        f'The rows of {where} are {column.dtype} {column.shape[1:]}, but those'
+        f'The rows of {place} are {column.dtype} {column.shape[1:]}, but those'
         f' of {like} are {spec.dtype.name} {spec.shape}.'
     )
   return spec

@@ -125,13 +125,13 @@ def load_rllib(
 
   def read() -> python_episodes.Episodes:
     index = -1
-    for index, found in enumerate(_read_parts(paths, policy)):
-      if isinstance(found, errors.Fault):
-        yield found
+    for index, part in enumerate(_read_parts(paths, policy)):
+      if isinstance(part, errors.Fault):
+        yield part
         continue
-      place = f'{found.place}, which ends it' if found.place else ''
+      place = f'{part.place}, which ends it' if part.place else ''
       yield python_episodes.attempt(
-          _make_episode, found, index, place=place, file=found.file
+          _make_episode, part, index, place=place, file=part.file
       )
     if index < 0:
       raise ValueError(f'There are no episodes in {", ".join(paths[:3])}.')
@@ -216,11 +216,11 @@ def _read_parts(
   last_loss: Optional[_Loss] = None
 
   def finished(key: Any) -> Iterator[Union[_Parts, errors.Fault]]:
-    found = unfinished.pop(key)
-    if found.losses and not found.is_lost:
-      yield from found.settle(True)
-    if not found.is_told:
-      yield found.losses[0].fault if found.losses else found
+    parts = unfinished.pop(key)
+    if parts.losses and not parts.is_lost:
+      yield from parts.settle(True)
+    if not parts.is_told:
+      yield parts.losses[0].fault if parts.losses else parts
 
   for path in paths:
     batches = _read_parquet if path.endswith('.parquet') else _read_json
@@ -232,41 +232,43 @@ def _read_parts(
         except Exception as e:  # pylint: disable=broad-exception-caught
           cuts = e
       if isinstance(cuts, Exception):
-        open_parts = [one for one in unfinished.values() if not one.is_lost]
+        open_parts = [
+            parts for parts in unfinished.values() if not parts.is_lost
+        ]
         fault = python_episodes.to_fault(cuts, place, path)
         if not unfinished:
           yield fault
         last_loss = loss = _Loss(
             fault, is_unclaimed=not unfinished, num_open=len(open_parts)
         )
-        for one in open_parts:
-          one.losses.append(loss)
+        for open_part in open_parts:
+          open_part.losses.append(loss)
         continue
       for key, part, is_end in cuts:
-        one = unfinished.setdefault(key, _Parts())
-        goes_on = not one.parts or _goes_on(one.parts[-1], part)
-        if not one.parts and last_loss and not _begins(part, True):
-          one.losses, one.is_lost = [last_loss], True
-          one.is_told = last_loss.is_unclaimed
+        open_part = unfinished.setdefault(key, _Parts())
+        goes_on = not open_part.parts or _goes_on(open_part.parts[-1], part)
+        if not open_part.parts and last_loss and not _begins(part, True):
+          open_part.losses, open_part.is_lost = [last_loss], True
+          open_part.is_told = last_loss.is_unclaimed
           last_loss.is_told, last_loss.is_unclaimed = True, False
-        if one.losses and not one.is_lost:
+        if open_part.losses and not open_part.is_lost:
           # Nothing is lost if the steps, or else the observations, go on.
-          last = one.parts[-1]
+          last = open_part.parts[-1]
           is_lost = not goes_on
           if _STEP not in part or _STEP not in last:
             is_lost |= _NEXT not in last or not _leads_on(last, part)
-          yield from one.settle(is_lost)
-          one.is_lost = is_lost
+          yield from open_part.settle(is_lost)
+          open_part.is_lost = is_lost
           # The rest of the episode follows, unless it begins again.
           goes_on |= is_lost and not _begins(part, False)
         if not goes_on:
           yield from finished(key)
-          unfinished[key] = one = _Parts()
+          unfinished[key] = open_part = _Parts()
         # Of an episode that lacks a part, the last one tells what goes on.
-        if one.is_lost:
-          one.parts.clear()
-        one.parts.append(part)
-        one.place, one.file = place, path
+        if open_part.is_lost:
+          open_part.parts.clear()
+        open_part.parts.append(part)
+        open_part.place, open_part.file = place, path
         if is_end:
           yield from finished(key)
   for key in list(unfinished):
@@ -317,32 +319,32 @@ def _read_lines(name: str, file: IO[bytes], policy: Optional[str]) -> _Batches:
     if not line.strip():
       continue
     try:
-      found = json.loads(line.decode(errors='replace'))
+      value = json.loads(line.decode(errors='replace'))
     except (ValueError, RecursionError) as e:
       yield place, ValueError(
           f'{place} is not a whole line of JSON: {e}. If RLlib was stopped'
           ' while it wrote, remove the line.'
       )
       continue
-    yield from _batch_of(found, policy, place)
+    yield from _batch_of(value, policy, place)
 
 
-def _batch_of(found: Any, policy: Optional[str], place: str) -> _Batches:
+def _batch_of(content: Any, policy: Optional[str], place: str) -> _Batches:
   """Yields the columns of a value of JSON, if it has some of the policy."""
   try:
-    kind = found.get(_TYPE) if isinstance(found, dict) else None
+    kind = content.get(_TYPE) if isinstance(content, dict) else None
     if kind not in _TYPES:
       raise ValueError(
           f'{place} is no batch of RLlib: its type must be SampleBatch or'
           f' MultiAgentBatch, but is {kind!r}.'
       )
     if kind == 'MultiAgentBatch':
-      found = _of_policy(found.get('policy_batches'), policy, place)
-    if found is None:
+      content = _of_policy(content.get('policy_batches'), policy, place)
+    if content is None:
       return
     columns = {
         name: _to_array(column, name, place)
-        for name, column in found.items()
+        for name, column in content.items()
         if name not in (_TYPE, 'infos')
     }
   except Exception as e:  # pylint: disable=broad-exception-caught
@@ -369,8 +371,10 @@ def _read_parquet(path: str, policy: Optional[str]) -> _Batches:
   try:
     with arrow.open_parquet(path) as file, arrow.open_errors(path):
       schema = file.schema_arrow
-      names = [one.name for one in schema if not pa.types.is_null(one.type)]
-      episodes = [one.name for one in schema if one.type in _BINARY]
+      names = [
+          field.name for field in schema if not pa.types.is_null(field.type)
+      ]
+      episodes = [field.name for field in schema if field.type in _BINARY]
       is_episodes = len(schema.names) == 1 and bool(episodes)
       if not is_episodes and not {'obs', 'actions'} <= {*names}:
         raise ValueError(
@@ -500,7 +504,7 @@ def _columns_of_state(state: Any) -> Optional[Dict[str, Any]]:
 def _with_tuples(value: Any) -> Any:
   """Returns a nest with tuples, which msgpack has made lists."""
   if isinstance(value, dict):
-    return {key: _with_tuples(one) for key, one in value.items()}
+    return {key: _with_tuples(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
     return tuple(map(_with_tuples, value))
   return value
@@ -513,8 +517,8 @@ def _array_of(value: Dict[Any, Any]) -> Any:
   code. `infos` may be such an array.
   """
   keys = {
-      key.decode() if isinstance(key, bytes) else key: one
-      for key, one in value.items()
+      key.decode() if isinstance(key, bytes) else key: item
+      for key, item in value.items()
   }
   if 'nd' not in keys:
     return value
@@ -606,10 +610,10 @@ def _cut(
     step = np.asarray(batch[_STEP]).reshape(count)
     changes |= step[1:] != step[:-1] + 1
   elif not keys and _NEXT in batch:
-    for one, after in zip(
+    for previous, following in zip(
         tree.flatten(batch['obs']), tree.flatten(batch[_NEXT])
     ):
-      changes |= columns_lib.find_jumps(one, after)
+      changes |= columns_lib.find_jumps(previous, following)
   bounds = np.flatnonzero(np.append(changes | ends[:-1], True)) + 1
   for begin, end in zip([0, *bounds], bounds):
     if begin < end:
@@ -618,14 +622,16 @@ def _cut(
       yield tuple(values), part, bool(ends[end - 1])
 
 
-def _leads_on(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _leads_on(
+    previous: Mapping[str, Any], following: Mapping[str, Any]
+) -> bool:
   """Returns whether the first row of a part follows the last one of another."""
-  last = tree.flatten(before[_NEXT])
-  first = tree.flatten(after['obs'])
+  last = tree.flatten(previous[_NEXT])
+  first = tree.flatten(following['obs'])
   return len(last) == len(first) and all(
-      one.shape[1:] == other.shape[1:]
-      and columns_lib.equal_rows(one[-1:], other[:1]).all()
-      for one, other in zip(last, first)
+      end.shape[1:] == other.shape[1:]
+      and columns_lib.equal_rows(end[-1:], other[:1]).all()
+      for end, other in zip(last, first)
   )
 
 
@@ -634,24 +640,26 @@ def _begins(part: Mapping[str, Any], default: bool) -> bool:
   return not part[_STEP].flat[0] if _STEP in part else default
 
 
-def _goes_on(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _goes_on(previous: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
   """Returns whether a part of an episode follows another one."""
-  if _STEP in before and _STEP in after:
-    return after[_STEP].flat[0] == before[_STEP].flat[-1] + 1
-  if _EPISODE not in before and _NEXT in before and _NEXT in after:
-    return _leads_on(before, after)
+  if _STEP in previous and _STEP in following:
+    return following[_STEP].flat[0] == previous[_STEP].flat[-1] + 1
+  if _EPISODE not in previous and _NEXT in previous and _NEXT in following:
+    return _leads_on(previous, following)
   return True
 
 
-def _make_episode(found: _Parts, index: int) -> python_episodes.PythonEpisode:
-  names = found.parts[0].keys()
-  for part in found.parts:
+def _make_episode(parts: _Parts, index: int) -> python_episodes.PythonEpisode:
+  names = parts.parts[0].keys()
+  for part in parts.parts:
     if part.keys() != names:
       raise ValueError(
-          f'The parts of the episode that ends before or in {found.place} have'
+          f'The parts of the episode that ends before or in {parts.place} have'
           f' different columns: {sorted(names)} and {sorted(part)}.'
       )
-  columns = tree.map_structure(lambda *each: np.concatenate(each), *found.parts)
+  columns = tree.map_structure(
+      lambda *pieces: np.concatenate(pieces), *parts.parts
+  )
   terminated = next(
       (columns[name] for name in _TERMINATED if name in columns), False
   )
@@ -661,16 +669,16 @@ def _make_episode(found: _Parts, index: int) -> python_episodes.PythonEpisode:
       if name not in _LEFT_OUT
   }
   if _NEXT in columns:
-    after = dict(tree.flatten_with_path(columns[_NEXT]))
+    following = dict(tree.flatten_with_path(columns[_NEXT]))
 
     def with_last(path, rows):
-      if path not in after:
+      if path not in following:
         raise ValueError(f'There is no {_NEXT} for each obs.')
       name = '/'.join(('', *map(str, path)))
       columns_lib.check_leads_on(
-          f'episode {index}', f'obs{name}', rows, _NEXT + name, after[path]
+          f'episode {index}', f'obs{name}', rows, _NEXT + name, following[path]
       )
-      return np.concatenate([rows, after[path][-1:]])
+      return np.concatenate([rows, following[path][-1:]])
 
     steps[rlds.OBSERVATION] = tree.map_structure_with_path(
         with_last, steps[rlds.OBSERVATION]

@@ -100,7 +100,7 @@ def load_robomimic(
   return hdf5_groups.load(path, _LAYOUT, groups, fields_of, _with_last)
 
 
-def _with_last(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+def _with_last(place: str, columns: Dict[str, Any]) -> Dict[str, Any]:
   """Returns columns whose observations end with the last of `next_obs`."""
   following = {
       name.removeprefix('next_'): columns.pop(name)
@@ -111,33 +111,35 @@ def _with_last(where: str, columns: Dict[str, Any]) -> Dict[str, Any]:
     return columns
   if set(observed) != set(following):
     raise ValueError(
-        f'{where} has other fields below {_NEXT} than below obs:'
+        f'{place} has other fields below {_NEXT} than below obs:'
         f' {sorted(following)}, but {observed}.'
     )
-  for name, after in following.items():
+  for name, column in following.items():
     rows = columns[name][:]  # Read once: it may be images.
-    columns_lib.check_leads_on(where, name, rows, f'next_{name}', after)
-    columns[name] = np.concatenate([rows, after[-1:]])
+    columns_lib.check_leads_on(place, name, rows, f'next_{name}', column)
+    columns[name] = np.concatenate([rows, column[-1:]])
   return columns
 
 
 def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
   """Returns the demonstrations that are read, with their numbers."""
-  found = _LAYOUT.numbers(file[_DATA])
-  if not found:
+  numbers = _LAYOUT.numbers(file[_DATA])
+  if not numbers:
     raise ValueError(
         f'{file.filename} has no demonstration such as demo_0 below {_DATA},'
         f' but {list(file[_DATA])[:10]}.'
     )
-  wanted = set(found)
+  wanted = set(numbers)
   if filter_key is not None:
     masks = list(file.get(_MASK, ()))
     checks.check_known(file.filename, 'filter key', filter_key, masks)
     wanted = {name.decode() for name in file[_MASK][filter_key][:]}
-    if not wanted or wanted - set(found):
+    if not wanted or wanted - set(numbers):
       raise ValueError(
           f'The filter key {filter_key!r} of {file.filename} names'
-          f' {sorted(wanted - set(found)) or "nothing"}, but the demonstrations'
-          f' are {list(found)[:10]} and so on.'
+          f' {sorted(wanted - set(numbers)) or "nothing"}, but the'
+          f' demonstrations are {list(numbers)[:10]} and so on.'
       )
-  return {f'{_DATA}/{name}': found[name] for name in found if name in wanted}
+  return {
+      f'{_DATA}/{name}': numbers[name] for name in numbers if name in wanted
+  }

@@ -93,12 +93,12 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
       name: np.asarray(leaf) for name, leaf in columns_lib.leaves(data).items()
   }
   done, _ = ted_columns.find_ends(columns)
-  for name, wrong in ted_columns.find_jumps(columns, done):
+  for name, jumps in ted_columns.find_jumps(columns, done):
     if name != rlds.REWARD:
       raise ValueError(
           f'The {name} of a transition must be what the transition before it'
           ' leads to, or one of the two would be lost. They differ in the rows'
-          f' {(1 + np.flatnonzero(wrong)).tolist()[:10]}.'
+          f' {(1 + np.flatnonzero(jumps)).tolist()[:10]}.'
       )
   lengths = ted_columns.lengths_of(done)
   ted_columns.check_rows('TED', columns, len(done), len(lengths))
@@ -122,11 +122,11 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     steps_lib.check_dense(steps)
     for key in ted_columns.ENDS:
       paths.find(steps, (key,))
-    taken = sorted(set(_RESERVED) & set(steps))
-    if taken:
+    reserved = sorted(set(_RESERVED) & set(steps))
+    if reserved:
       raise ValueError(
-          f'TED has fields {taken} of its own. Rename those of the steps first:'
-          f' RenameFields({{{taken[0]!r}: ...}}).'
+          f'TED uses the fields {reserved}. Rename those of the steps first:'
+          f' RenameFields({{{reserved[0]!r}: ...}}).'
       )
     return {**episode, rlds.STEPS: steps_lib.check_equal_lengths(steps)}
 
@@ -149,18 +149,18 @@ def to_columns(
       if key in steps
   }
   is_last, is_terminal = (flags[key] for key in ted_columns.ENDS)
-  for wrong, rule in (
+  for invalid, rule in (
       (is_terminal & ~is_last, 'Terminal step must be the last step of an'),
       (
           is_last[:-1],
           'Last step of an episode must end it, and steps follow in an',
       ),
   ):
-    if wrong.any():
+    if invalid.any():
       raise tf.errors.InvalidArgumentError(
           None,
           None,
-          f'{rule} episode. At step {np.flatnonzero(wrong).tolist()}.',
+          f'{rule} episode. At step {np.flatnonzero(invalid).tolist()}.',
       )
   for name in _tops(transition_fields, columns):
     columns[name] = columns[name][:-1]
@@ -176,13 +176,13 @@ def _as_transitions(columns) -> Dict[str, np.ndarray]:
   count = len(columns[ted_columns.DONE])
   only_after = _tops((*ted_columns.END_KEYS, rlds.REWARD), columns)
   never = dict.fromkeys(ted_columns.END_KEYS, np.zeros(count, bool))
-  before = {k: v[:count] for k, v in columns.items() if k not in only_after}
-  after = {
+  current = {k: v[:count] for k, v in columns.items() if k not in only_after}
+  following = {
       ted_columns.BELOW_NEXT + name: column[-count:]
       for name, column in columns.items()
       if name in only_after or len(column) > count
   }
-  return {**before, **never, **after}
+  return {**current, **never, **following}
 
 
 def _tops(tops: Sequence[str], names: Iterable[str]) -> List[str]:

@@ -42,23 +42,23 @@ def is_flat(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
 def find_ends(columns: Mapping[str, columns_lib.AnyColumn]) -> Any:
   """Returns which transitions are done, and which terminated, bool `[N]`."""
   prefix = '' if is_flat(columns) else BELOW_NEXT
-  found = {
+  sizes = {
       key: columns[prefix + key][:]
       for key in END_KEYS
       if prefix + key in columns
   }
-  if DONE not in found and TERMINATED not in found:
+  if DONE not in sizes and TERMINATED not in sizes:
     raise ValueError(
         f'TED must have {prefix}{DONE}, or whether a transition is terminated'
         f' or truncated, to say where episodes end, but has {sorted(columns)}.'
     )
-  for column in found.values():
+  for column in sizes.values():
     if column.size != len(column):
       raise ValueError(
           'TED must say of each transition whether it is done, but says it in'
           f' the shape {column.shape}.'
       )
-  flags = {key: column.ravel().astype(bool) for key, column in found.items()}
+  flags = {key: column.ravel().astype(bool) for key, column in sizes.items()}
   done = np.any([*flags.values()], axis=0)
   return done, flags.get(TERMINATED, done & ~flags.get(TRUNCATED, np.False_))
 
@@ -69,14 +69,14 @@ def lengths_of(is_end: np.ndarray) -> np.ndarray:
   return np.diff([0, *ends, len(is_end)])
 
 
-def check_rows(where: str, columns, capacity: int, num_episodes: int) -> None:
+def check_rows(place: str, columns, capacity: int, num_episodes: int) -> None:
   """Checks that columns have a row for each transition, or for each step."""
   flat = is_flat(columns)
   for name, column in columns.items():
     is_of_steps = flat and len(column) >= capacity + num_episodes
     if len(column) != capacity and not is_of_steps:
       raise ValueError(
-          f'{name} of {where} has {len(column)} rows, but must have {capacity}'
+          f'{name} of {place} has {len(column)} rows, but must have {capacity}'
           + f' or {capacity + num_episodes}' * flat
           + '.'
       )
@@ -99,16 +99,16 @@ def find_jumps(
     what the next one begins with, though they are not done. NaN equals NaN.
   """
   for name in sorted(columns):
-    here, after = columns[name], columns.get(BELOW_NEXT + name)
-    if after is None or name in END_KEYS:
+    current, following = columns[name], columns.get(BELOW_NEXT + name)
+    if following is None or name in END_KEYS:
       continue
-    chunk = max(_CHUNK_BYTES // max(here[:1].nbytes, 1), 1)
+    chunk = max(_CHUNK_BYTES // max(current[:1].nbytes, 1), 1)
     jumps = ~done[:-1]
     for begin in range(0, len(jumps), chunk):
       count = min(chunk, len(jumps) - begin)
       jumps[begin : begin + count] &= ~columns_lib.equal_rows(
-          _ring_rows(here, first + begin + 1, count),
-          _ring_rows(after, first + begin, count),
+          _ring_rows(current, first + begin + 1, count),
+          _ring_rows(following, first + begin, count),
       )
     if jumps.any():
       yield name, jumps
@@ -117,7 +117,7 @@ def find_jumps(
 def read_episodes(
     columns: Mapping[str, columns_lib.AnyColumn],
     lengths: np.ndarray,
-    rest: Rest = types.MappingProxyType({}),
+    extra: Rest = types.MappingProxyType({}),
     first: int = 0,
     file: str = '',
 ) -> python_episodes.Episodes:
@@ -126,7 +126,7 @@ def read_episodes(
   Args:
     columns: the columns, of either form.
     lengths: int64 `[E]`: how many transitions each episode has, if it has any.
-    rest: the data beside the columns, if there is any.
+    extra: the data beside the columns, if there is any.
     first: the row of the oldest transition; rows before it follow the last.
     file: the path of the file or folder of the columns, for errors.
   """
@@ -137,27 +137,27 @@ def read_episodes(
   def read_one(index: int, count: int) -> python_episodes.PythonEpisode:
     length = max(count - 1, 0)
     last = slice(num_last, num_last + (count > 0))
-    known = _rows_below(rest, LAST_STEP, last)
+    known_last = _rows_below(extra, LAST_STEP, last)
     # The last transition, if there is one.
     end_row, num_ends = first + begin + length - 1, min(length, 1)
-    ends = known.get(rlds.IS_LAST, _ring_rows(done, end_row, num_ends))
-    terminal = known.get(
+    ends = known_last.get(rlds.IS_LAST, _ring_rows(done, end_row, num_ends))
+    terminal = known_last.get(
         rlds.IS_TERMINAL, _ring_rows(terminated, end_row, num_ends)
     )
     is_last = np.zeros(count, bool)
     is_last[-1:] = ends.any()
     steps = {rlds.IS_LAST: is_last}
-    for name, (column, after) in places.items():
-      has_all_steps = after is column
+    for name, (column, following) in places.items():
+      has_all_steps = following is column
       if has_all_steps:
-        here, end = np.split(column[start : start + count], [length])
+        current, end = np.split(column[start : start + count], [length])
       else:
-        here = _ring_rows(column, first + begin, length)
+        current = _ring_rows(column, first + begin, length)
         end = np.zeros((min(count, 1), *column.shape[1:]), column.dtype)
-        if after is not None and length:
-          end = _ring_rows(after, end_row, 1)
-      steps[name] = _joined(name, here, end, known.get(name))
-    metadata = _rows_below(rest, METADATA, slice(index, index + 1))
+        if following is not None and length:
+          end = _ring_rows(following, end_row, 1)
+      steps[name] = _joined(name, current, end, known_last.get(name))
+    metadata = _rows_below(extra, METADATA, slice(index, index + 1))
     return python_episodes.PythonEpisode(
         columns_lib.nest(steps),
         columns_lib.row(count),
@@ -167,7 +167,7 @@ def read_episodes(
         columns_lib.row(True),
     )
 
-  for index, count in enumerate(rest.get(NUM_STEPS, lengths + 1).tolist()):
+  for index, count in enumerate(extra.get(NUM_STEPS, lengths + 1).tolist()):
     yield python_episodes.attempt(read_one, index, count, file=file)
     # A field of steps has a row more for each episode.
     begin, start = begin + max(count - 1, 0), start + count * (count > 1)
@@ -185,9 +185,9 @@ def _ring_rows(
   return np.concatenate([rows, column[: count - len(rows)]])
 
 
-def without_episodes(rest: Rest, episodes: np.ndarray) -> Rest:
+def without_episodes(extra: Rest, episodes: np.ndarray) -> Rest:
   """Returns the data beside the columns without that of some episodes."""
-  num_steps = rest[NUM_STEPS]
+  num_steps = extra[NUM_STEPS]
   last_steps = np.cumsum(num_steps > 0) - 1
   return {
       name: np.delete(
@@ -195,14 +195,14 @@ def without_episodes(rest: Rest, episodes: np.ndarray) -> Rest:
           last_steps[episodes] if name.startswith(LAST_STEP) else episodes,
           axis=0,
       )
-      for name, column in rest.items()
+      for name, column in extra.items()
   }
 
 
-def _rows_below(rest: Rest, place: str, rows: Any) -> Dict[str, Any]:
+def _rows_below(extra: Rest, place: str, rows: Any) -> Dict[str, Any]:
   return {
       name.removeprefix(place): column[rows]
-      for name, column in rest.items()
+      for name, column in extra.items()
       if name.startswith(place)
   }
 
@@ -217,26 +217,31 @@ def _places(
   """
   flat = is_flat(columns)
   places = {}
-  for name in dict.fromkeys(one.removeprefix(BELOW_NEXT) for one in columns):
-    after = columns.get(BELOW_NEXT + name)
-    column = columns.get(name, after)
+  for name in dict.fromkeys(
+      column.removeprefix(BELOW_NEXT) for column in columns
+  ):
+    following = columns.get(BELOW_NEXT + name)
+    column = columns.get(name, following)
     if flat and len(column) != capacity:
-      after = column
-    elif name == rlds.REWARD and after is not None:
-      column, after = after, None
+      following = column
+    elif name == rlds.REWARD and following is not None:
+      column, following = following, None
     if name not in END_KEYS:
-      places[rlds.IS_FIRST if name == IS_INIT else name] = column, after
+      places[rlds.IS_FIRST if name == IS_INIT else name] = column, following
   return places
 
 
 def _joined(
-    name: str, here: np.ndarray, end: np.ndarray, known: Optional[np.ndarray]
+    name: str,
+    current: np.ndarray,
+    end: np.ndarray,
+    known_last: Optional[np.ndarray],
 ) -> np.ndarray:
   """Returns the steps of a field; its last one may be known."""
   # A field of one number has the shape `[1]` in TorchRL.
-  shape = (here if known is None else known).shape[1:]
-  is_one = name == rlds.REWARD and known is None and shape == (1,)
+  shape = (current if known_last is None else known_last).shape[1:]
+  is_one = name == rlds.REWARD and known_last is None and shape == (1,)
   if is_one or name == rlds.IS_FIRST:
     shape = ()
-  parts = here, end if known is None else known
+  parts = current, end if known_last is None else known_last
   return np.concatenate([part.reshape(len(part), *shape) for part in parts])

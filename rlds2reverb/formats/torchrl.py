@@ -71,10 +71,12 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       The episodes after it can still be read.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
-  found = torchrl_files.find(path)
-  groups = torchrl_files.find_groups(found) if os.path.isfile(found) else None
-  folder = found if groups is None else os.path.dirname(found)
-  with torchrl_files.open_storage(found, groups) as storage:
+  storages = torchrl_files.find(path)
+  groups = (
+      torchrl_files.find_groups(storages) if os.path.isfile(storages) else None
+  )
+  folder = storages if groups is None else os.path.dirname(storages)
+  with torchrl_files.open_storage(storages, groups) as storage:
     columns = storage.columns
     done, _ = ted_columns.find_ends(columns)
     capacity = len(done)
@@ -97,15 +99,15 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
     ted_columns.check_rows(
         path, columns, capacity, len(lengths) + len(done) - capacity
     )
-  rest = torchrl_files.read_rest(folder)
+  extra = torchrl_files.read_rest(folder)
   faults = {} if groups is None else groups.faults
-  if faults and rest:
-    has_transition = rest[ted_columns.NUM_STEPS] > 1
+  if faults and extra:
+    has_transition = extra[ted_columns.NUM_STEPS] > 1
     if np.count_nonzero(has_transition) == len(lengths) + len(faults):
       places = np.flatnonzero(has_transition)[[*faults]]
       faults = dict(zip(places.tolist(), faults.values()))
-      rest = ted_columns.without_episodes(rest, places)
-  num_steps = rest.get(ted_columns.NUM_STEPS, lengths + 1)
+      extra = ted_columns.without_episodes(extra, places)
+  num_steps = extra.get(ted_columns.NUM_STEPS, lengths + 1)
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
         f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
@@ -115,9 +117,9 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   def read() -> python_episodes.Episodes:
     # TensorFlow keeps this function as long as the process lives, and what it
     # refers to: files are opened anew for each pass, and closed after it.
-    with torchrl_files.open_storage(found, groups) as storage:
+    with torchrl_files.open_storage(storages, groups) as storage:
       episodes = ted_columns.read_episodes(
-          storage.columns, lengths, rest, first, found
+          storage.columns, lengths, extra, first, storages
       )
       for index in range(len(num_steps) + len(faults)):
         episode = faults[index] if index in faults else next(episodes)
@@ -246,7 +248,7 @@ def save_torchrl(
   ) as folder:
     length = torchrl_files.write(folder, _columns(data, rests), format)
     torchrl_files.write_rest(folder, rests)
-  lone = sum(int(rest[ted_columns.NUM_STEPS][0]) < 2 for rest in rests)
+  lone = sum(int(extra[ted_columns.NUM_STEPS][0]) < 2 for extra in rests)
   if lone:
     logging.warning(
         '%d episodes without a transition are in %s only, which TorchRL does'
@@ -266,12 +268,12 @@ def _columns(
     steps = episode.pop(rlds.STEPS)
     columns = ted_lib.to_columns(steps)
     done = columns[ted_columns.DONE]
-    rest = {ted_columns.NUM_STEPS: np.array([len(steps[rlds.IS_LAST])])}
+    extra = {ted_columns.NUM_STEPS: np.array([len(steps[rlds.IS_LAST])])}
     for name, leaf in paths.leaves(steps).items():
-      rest[ted_columns.LAST_STEP + name] = leaf[-1:]
+      extra[ted_columns.LAST_STEP + name] = leaf[-1:]
     for name, leaf in paths.leaves(episode).items():
-      rest[ted_columns.METADATA + name] = columns_lib.row(leaf)
-    rests.append(rest)
+      extra[ted_columns.METADATA + name] = columns_lib.row(leaf)
+    rests.append(extra)
     if not len(done):
       continue
     if unfinished is not None:
@@ -295,13 +297,13 @@ def _check_field(keys: paths.KeyPath, spec: Any) -> None:
   """Checks that a field of steps or episodes can be written, by its spec."""
   is_of_steps = keys[0] == rlds.STEPS
   names = keys[1:] if is_of_steps else keys
-  odd = [one for one in names if not isinstance(one, str) or set(one) & {*'/.'}]
+  odd = [key for key in names if not isinstance(key, str) or set(key) & {*'/.'}]
   shape = getattr(spec, 'shape', tf.TensorShape(None))[1:]
-  is_whole = shape.is_fully_defined() and 0 not in shape
-  if odd or not is_whole or (spec.dtype == tf.string and is_of_steps):
-    found = f'has the key {odd[0]!r}' if odd else f'is {spec}'
+  is_fixed = shape.is_fully_defined() and 0 not in shape
+  if odd or not is_fixed or (spec.dtype == tf.string and is_of_steps):
+    problem = f'has the key {odd[0]!r}' if odd else f'is {spec}'
     raise ValueError(
-        f'{paths.name_of(names)} {found}, but TorchRL holds numbers of'
+        f'{paths.name_of(names)} {problem}, but TorchRL holds numbers of'
         ' one known shape, in dicts whose keys are names of files. Rename,'
         ' decode or leave it out first.'
     )

@@ -153,8 +153,8 @@ def open_storage(path: str, groups: Optional[Groups]) -> Iterator[Storage]:
 def _read_folder(folder: str) -> Storage:
   metadata = _read_json(folder, _LENGTH_FILE)
   meta = _read_json(folder, _META_FILE)
-  where = os.path.join(folder, _META_FILE)
-  shape = files.get_json_value(meta, 'shape', (list, int), where)
+  meta_file = os.path.join(folder, _META_FILE)
+  shape = files.get_json_value(meta, 'shape', (list, int), meta_file)
   if '_storage_shape' in meta:
     value = _read_json(folder, '_storage_shape', _META_FILE)
     place = os.path.join(folder, '_storage_shape', _META_FILE)
@@ -205,8 +205,8 @@ def find_groups(path: str) -> Groups:
   if not forms:
     raise ValueError(faults[0].rule)
   # The form of most of them; of equally many, the first one.
-  found = [*forms.values()]
-  form = max(found, key=found.count)
+  candidates = [*forms.values()]
+  form = max(candidates, key=candidates.count)
   like = next(group for group in forms if forms[group] == form)
   for group in [group for group in forms if forms[group] != form]:
     difference = _difference(forms.pop(group), form, like)
@@ -332,26 +332,26 @@ def _read_columns(
     folder: str, prefix: str
 ) -> Iterator[Tuple[str, columns_lib.AnyColumn]]:
   meta = _read_json(folder, _META_FILE)
-  where = os.path.join(folder, _META_FILE)
-  kind = files.get_json_value(meta, '_type', str, where)
+  place = os.path.join(folder, _META_FILE)
+  kind = files.get_json_value(meta, '_type', str, place)
   if kind != _TENSOR_DICT:
     raise ValueError(f'{folder} holds a {kind}. Only a TensorDict is read.')
   for name, entry in meta.items():
     path = os.path.join(folder, name)
-    limits.check_place(f'The field {name!r} of {where}', path, folder)
+    limits.check_place(f'The field {name!r} of {place}', path, folder)
     if name in _VALUES or not isinstance(entry, dict):
       continue
     if 'type' in entry and 'dtype' not in entry:
       yield from _read_columns(path, f'{prefix}{name}/')
     else:
-      yield prefix + name, _read_column(path, entry, f'{name!r} of {where}')
+      yield prefix + name, _read_column(path, entry, f'{name!r} of {place}')
 
 
 def _read_column(
-    path: str, entry: Dict[str, Any], where: str
+    path: str, entry: Dict[str, Any], place: str
 ) -> columns_lib.AnyColumn:
   """Returns the rows of a field, which are read when they are needed."""
-  name = files.get_json_value(entry, 'dtype', str, where).removeprefix('torch.')
+  name = files.get_json_value(entry, 'dtype', str, place).removeprefix('torch.')
   try:
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
@@ -359,10 +359,10 @@ def _read_column(
         f'{path} is {name}, which TensorFlow does not have. Cast it before it'
         ' is saved.'
     ) from e
-  shape = tuple(files.get_json_value(entry, 'shape', list, where))
+  shape = tuple(files.get_json_value(entry, 'shape', list, place))
   if not all(type(size) is int and size >= 0 for size in shape):
-    raise ValueError(f"'shape' of {where} must be sizes, but is {shape}.")
-  if files.get_json_value(entry, 'is_nested', bool, where):
+    raise ValueError(f"'shape' of {place} must be sizes, but is {shape}.")
+  if files.get_json_value(entry, 'is_nested', bool, place):
     shapes_file = f'{path}.shape.memmap'
     files.check_not_pointer(shapes_file)
     try:
@@ -379,14 +379,14 @@ def _read_column(
     shape = (int(shapes[:, 0].sum()), *shapes[:1, 1:].ravel().tolist())
   file = f'{path}.memmap'
   expected = int(np.prod(shape)) * dtype.itemsize
-  found = os.path.getsize(file) if os.path.isfile(file) else -1
+  num_bytes = os.path.getsize(file) if os.path.isfile(file) else -1
   # The files of the nested form may be longer than the rows that count.
   # A pointer may have as many bytes as the rows.
   files.check_not_pointer(file)
-  if found < expected:
+  if num_bytes < expected:
     raise ValueError(
         f'{file} must have {expected} bytes, for {dtype} {list(shape)}, but'
-        + (' is not there.' if found < 0 else f' has {found}.')
+        + (' is not there.' if num_bytes < 0 else f' has {num_bytes}.')
     )
   if not expected:
     return np.zeros(shape, dtype)
@@ -434,11 +434,14 @@ def write(
   length = sum(shape[0] for shape in shapes[ted_columns.DONE])
   # By the paths of folders, what their meta files say of what is in them.
   metas: Dict[str, Dict[str, Any]] = {'': {}}
-  own = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
-  for name, found in shapes.items():
-    shape = [sum(one[0] for one in found), *found[0][1:]]
+  metadata = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
+  for name, leaf_shapes in shapes.items():
+    shape = [
+        sum(leaf_shape[0] for leaf_shape in leaf_shapes),
+        *leaf_shapes[0][1:],
+    ]
     if nested:
-      np.array(found).tofile(os.path.join(folder, f'{name}.shape.memmap'))
+      np.array(leaf_shapes).tofile(os.path.join(folder, f'{name}.shape.memmap'))
       shape = [num_episodes, len(shape)]
     entry = {
         'device': 'cpu',
@@ -455,7 +458,7 @@ def write(
     value = {'data': value, '_type': _VALUE, '_is_non_tensor': True}
     _write_json({**value, '_metadata': None}, folder, name, _META_FILE)
   for name, meta in metas.items():
-    _write_json({**meta, **own, 'device': 'cpu'}, folder, name, _META_FILE)
+    _write_json({**meta, **metadata, 'device': 'cpu'}, folder, name, _META_FILE)
   marker = {'metadata': {}, 'is_pytree': False, 'len': length}
   _write_json(marker, folder, _LENGTH_FILE)
   return length
@@ -487,7 +490,7 @@ def write_rest(folder: str, rests: List[ted_columns.Rest]) -> None:
   """Writes data for which TorchRL has no place: names and tensors in turn."""
   with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
     for name in sorted(rests[0]):
-      column = np.concatenate([rest[name] for rest in rests])
+      column = np.concatenate([extra[name] for extra in rests])
       writer.write(name)
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
@@ -499,7 +502,7 @@ def read_rest(folder: str) -> ted_columns.Rest:
     return {}
   try:
     records = list(record_files.read_tfrecords(path).as_numpy_iterator())
-    found = {
+    extra = {
         name.decode(): tf.make_ndarray(
             tensor_pb2.TensorProto.FromString(record)
         )
@@ -509,6 +512,6 @@ def read_rest(folder: str) -> ted_columns.Rest:
     files.check_not_pointer(path)
     text = errors.message_of(e) if isinstance(e, tf.errors.OpError) else e
     raise ValueError(f'{path} is damaged: {text}.') from e
-  if ted_columns.NUM_STEPS not in found:
+  if ted_columns.NUM_STEPS not in extra:
     raise ValueError(f'{path} has no {ted_columns.NUM_STEPS}.')
-  return found
+  return extra

@@ -44,10 +44,10 @@ def column(
     depths: see `read_frames`.
     frames_by: see `read_frames`.
   """
-  with _open(path, depths) as (_, _, nothing):
+  with _open(path, depths) as (_, _, buffer):
     return columns.Column(
-        nothing.dtype,
-        (len(times), *nothing.shape[1:]),
+        buffer.dtype,
+        (len(times), *buffer.shape[1:]),
         lambda begin, end: read_frames(
             path, times[begin:end], fps, depths, frames_by
         ),
@@ -98,12 +98,14 @@ def read_frames(
     elif frames_by == EXACT_TIME:
       begin = max(times[order[0]] - 0.5 / fps, 0.0)
       container.seek(math.floor(begin / stream.time_base), stream=stream)
-    before, after = None, next(decoded, None)
+    previous, following = None, next(decoded, None)
     for index in order:
       distance = lambda timed, time=times[index]: abs(timed[0] - time)
-      while after is not None and after[0] < times[index]:
-        before, after = after, next(decoded, None)
-      timed = min(filter(None, (before, after)), key=distance, default=None)
+      while following is not None and following[0] < times[index]:
+        previous, following = following, next(decoded, None)
+      timed = min(
+          filter(None, (previous, following)), key=distance, default=None
+      )
       if timed is None or distance(timed) > tolerance:
         raise ValueError(
             f'{path} has no frame within half a frame of {times[index]:.4f} s,'
@@ -184,8 +186,8 @@ def read_references(
     depths = None
     if codes and depth_unit is not None:
       low, high, shift, use_log = map(float, codes.split(','))
-      known = depth_maps.Codes(low, high, shift, bool(use_log))
-      depths = known.depths(depth_unit)
+      depth_codes = depth_maps.Codes(low, high, shift, bool(use_log))
+      depths = depth_codes.depths(depth_unit)
     yield from zip(indices, read_frames(path, times, depths=depths))
 
 

@@ -106,24 +106,24 @@ def load_zarr(
 
 def _column(path: str, array: Any) -> columns_lib.Column:
   """Returns the rows of an array, whose last chunks are decoded only once."""
-  held, values = range(0), np.zeros(0)
+  cached, values = range(0), np.zeros(0)
 
   def read(begin: int, end: int) -> np.ndarray:
-    nonlocal held, values
-    if begin not in held or end > held.stop:
+    nonlocal cached, values
+    if begin not in cached or end > cached.stop:
       chunk = array.chunks[0]
-      held = range(begin // chunk * chunk, -(-end // chunk) * chunk)
+      cached = range(begin // chunk * chunk, -(-end // chunk) * chunk)
       try:
-        _check_chunks(path, array, held)
-        values = array[held.start : held.stop]
+        _check_chunks(path, array, cached)
+        values = array[cached.start : cached.stop]
       except Exception as e:
-        held = range(0)
+        cached = range(0)
         files.check_not_pointer(path)
         raise ValueError(
             f'{array.name.lstrip("/")} of {path} is damaged in the frames'
             f' {begin} to {end - 1}: {e or type(e).__name__}.'
         ) from e
-    return values[begin - held.start : end - held.start]
+    return values[begin - cached.start : end - cached.start]
 
   return columns_lib.Column(array.dtype, array.shape, read)
 
@@ -301,15 +301,15 @@ def _read_metadata(path: str, is_zip: bool) -> Iterator[Tuple[str, bytes]]:
     raise ValueError(f'{path} is not a whole zip file of Zarr: {e}.') from e
 
 
-def _check_size(where: str, array: Any, path: str) -> None:
+def _check_size(place: str, array: Any, path: str) -> None:
   """Raises a ValueError if an array, or a chunk of it, is too large.
 
   Zarr decodes chunks as a whole, and chunks that are not there take no space.
   """
   item_bytes = array.dtype.itemsize
   chunk_bytes = math.prod(array.chunks) * item_bytes
-  limits.check_size(f'A chunk of {where}, {list(array.chunks)},', chunk_bytes)
+  limits.check_size(f'A chunk of {place}, {list(array.chunks)},', chunk_bytes)
   size = math.prod(array.shape) * item_bytes
   if size > limits.max_expanded_bytes(0):
     stored = files.total_size(files.local_files(path))
-    limits.check_expanded(where, size, stored)
+    limits.check_expanded(place, size, stored)
