@@ -179,7 +179,7 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(validation.num_episodes, len(whole) + 1)
     [problem] = validation.problems
     self.assertEqual(problem.episode, bad)
-    self.assertRegex(problem.found, message)
+    self.assertRegex(problem.values, message)
 
   def _robomimic(self, *changes):
     path = expected.copy_of(self, 'robomimic', 'low_dim.hdf5')
@@ -419,8 +419,8 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
         found = [one.episode for one in validation.problems]
         self.assertEqual(found, faults)
         for problem in validation.problems:
-          self.assertRegex(problem.found, sentence)
-          self.assertIn(path, problem.found)
+          self.assertRegex(problem.values, sentence)
+          self.assertIn(path, problem.values)
         with self.assertRaisesRegex(
             tf.errors.InvalidArgumentError, f'Found at episode {faults[0]}'
         ) as raised:
@@ -447,7 +447,7 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     found = validating.validate(data)
     self.assertEqual(found.num_episodes, 6)
     self.assertFalse(found.not_read)
-    problems = {one.episode: one.found for one in found.problems}
+    problems = {one.episode: one.values for one in found.problems}
     self.assertEqual(problems.keys(), messages.keys())
     for episode, message in messages.items():
       self.assertRegex(problems[episode], message)
@@ -585,7 +585,7 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual([one['episode_id'] for one in rest], [1, 2])
     [problem] = validating.validate(data).problems
     self.assertEqual(problem.episode, 0)
-    self.assertRegex(problem.found, f'There is no file {path}/data/.*{number}')
+    self.assertRegex(problem.values, f'There is no file {path}/data/.*{number}')
 
 
 if __name__ == '__main__':

@@ -264,8 +264,8 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(data.cardinality(), total)
     self.assertFalse(validation.not_read)
     for problem in validation.problems:
-      self.assertRegex(problem.found, sentence)
-      self.assertIn(path, problem.found)
+      self.assertRegex(problem.values, sentence)
+      self.assertIn(path, problem.values)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, sentence):
       list(data)
     return _first_numbers(whole), [one.episode for one in validation.problems]
@@ -436,7 +436,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     validation = validating.validate(data)
     self.assertEqual(validation.num_episodes, count)
     for problem in validation.problems:
-      self.assertIn(path, problem.found)
+      self.assertIn(path, problem.values)
 
 
 if __name__ == '__main__':

@@ -191,7 +191,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     found = [int(e['steps']['observation'][0, 0]) for e in data.ignore_errors()]
     validation = validating.validate(data)
     self.assertFalse(validation.not_read)
-    return found, [(one.episode, one.found) for one in validation.problems]
+    return found, [(one.episode, one.values) for one in validation.problems]
 
   @parameterized.parameters(
       # An episode a line; its parts in two lines, and in one with another.

@@ -309,9 +309,10 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(found.cardinality(), 4)
         validation = validating.validate(found)
         self.assertEqual(validation.num_episodes, 4)
-        [fault] = [one for one in validation.problems if 'traj' in one.found]
+        [fault] = [one for one in validation.problems if 'traj' in one.values]
         self.assertEqual(fault.episode, 2)
-        self.assertRegex(fault.found, f'traj_1 of {re.escape(path)}.*{problem}')
+        message = f'traj_1 of {re.escape(path)}.*{problem}'
+        self.assertRegex(fault.values, message)
         rest = list(found.ignore_errors().as_numpy_iterator())
         self.assertEqual([one['episode_id'] for one in rest], [0, 1, 3])
         golden.assert_frames_equal(
@@ -349,7 +350,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     [fault] = validating.validate(found).problems
     self.assertEqual(fault.episode, bad)
     self.assertRegex(
-        fault.found,
+        fault.values,
         f'observation in traj_{bad} of {re.escape(path)} is damaged',
     )
 
