@@ -74,7 +74,7 @@ class SourcesTest(_SourcesTestCase):
         (r'Did you mean transforms\?', {'bindings': [f'{transforms} = []']}),
         ('not registered with gin', {'bindings': ['StepMaping.action = 1']}),
         (r'Did you mean numbered\?', {'directory': self.directory[:-1]}),
-        ('Its job, .*rlds.job, has not', {'directory': job}),
+        ('Its job, .*rlds.job, is unfinished', {'directory': job}),
         (r'train\[1:3\] twice', {'split': 'train[:3]+train[1:]'}),
         (r'\[3:3\].* has no episodes', {'split': 'train[3:3]'}),
     ):

@@ -109,7 +109,7 @@ DATA --tensorboard_dir=/proc/no => cannot be written
 --dataset=none.h5 => There is no file or folder
 --dataset=file => but a file. Read a file of another format by --format=hdf5.
 --dataset=a/b => say so: --format=lerobot.
---dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 whole
+--dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 complete
 validate
  => --dataset must have a value
 DATA --limit=0 => is not a positive integer
