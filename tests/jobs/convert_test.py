@@ -283,7 +283,7 @@ class ConvertTest(_ConvertTestCase):
     for other in others:
       os.rename(other, f'{other}.away')
     os.truncate(path, len(whole) - 5)
-    message = rf'4 of 4 tasks (.|\n)*{path} is damaged after 1 complete episode(.|\n)*'
+    message = rf'4 of 4 tasks (.|\n)*{path} is damaged after 1 complete(.|\n)*'
     self.assert_fails(
         convert.JobError, f'{message}{others[0]} is missing', plan
     )
