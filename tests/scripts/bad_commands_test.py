@@ -108,7 +108,7 @@ DATA --tensorboard_dir=/proc/no => cannot be written
 --dataset=odd.npz => give that: --column_names=observations=....
 --dataset=none.h5 => There is no file or folder
 --dataset=file => but a file. Read a file of another format by --format=hdf5.
---dataset=a/b => say so: --format=lerobot.
+--dataset=a/b => name it: --format=lerobot.
 --dataset=torn => numbered-train.tfrecord-00000 is damaged after 1 complete
 validate
  => --dataset must have a value
