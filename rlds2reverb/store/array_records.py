@@ -72,7 +72,7 @@ class ArrayRecordFile:
     if count > self.num_records:
       raise OSError(
           f'{self.path} has {self.num_records} records, but dataset_info.json'
-          f' lists at least {count}. {damage.ADVICE}'
+          f' says at least {count}. {damage.ADVICE}'
       )
 
   def _find_damage(self) -> str:

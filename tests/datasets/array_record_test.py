@@ -216,7 +216,7 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
         'missing': ('is missing', tf.errors.NotFoundError),
         'pointer': ('git lfs pull', tf.errors.DataLossError),
         'few': (
-            r'has 3 \w+, but dataset_info.json (says|lists) .*4. Copy',
+            'has 3 (records|episodes), but dataset_info.json says .*4. Copy',
             tf.errors.DataLossError,
         ),
     }[damage]

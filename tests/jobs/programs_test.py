@@ -270,6 +270,17 @@ usage.run(main)
     self.assertEmpty(done.stdout)
 
 
+def _run_program(program, paths=None):
+  """Runs a program in another process, which imports from `paths`."""
+  return subprocess.run(
+      [sys.executable, '-c', program],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(paths or sys.path)},
+      capture_output=True,
+      text=True,
+      check=False,
+  )
+
+
 class QuietTest(absltest.TestCase):
 
   def test_quiet_stderr_leaves_lines_out_unless_there_is_an_error(self):
@@ -285,13 +296,7 @@ with usage.quiet_stderr():
   os.write(2, b'why\\n')
   raise ValueError('what')
 """
-    done = subprocess.run(
-        [sys.executable, '-c', program],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run_program(program)
     lines = done.stderr.splitlines()
     self.assertEqual(lines[:3], ['of use', '[noise] later', 'why'])
     self.assertEqual(lines[-1], 'ValueError: what')
@@ -304,16 +309,8 @@ with usage.quiet_stderr():
         "import os\nos.write(2, b'terminate called: no thread\\n')\nos.abort()",
     )
     paths = [folder.full_path, *sys.path]
-    done = subprocess.run(
-        [
-            sys.executable,
-            '-c',
-            'from rlds2reverb.jobs import usage\n' 'usage.quiet_logs()',
-        ],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = _run_program(
+        'from rlds2reverb.jobs import usage\nusage.quiet_logs()', paths
     )
     self.assertEqual(done.returncode, -signal.SIGABRT)
     self.assertStartsWith(done.stderr, 'terminate called: no thread\n')
@@ -336,13 +333,8 @@ with usage.quiet_stderr():
         '  logging.warning("of use")\n'
         'app.run(main)'
     )
-    done = subprocess.run(
-        [sys.executable, '-c', program],
-        env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = _run_program(program)
+    self.assertEqual(done.returncode, 0, done.stderr)
     lines = done.stderr.splitlines()
     self.assertLen(lines, 1, done.stderr)
     self.assertEndsWith(lines[0], '] of use')
