@@ -2,8 +2,9 @@
 
 import abc
 import collections
+from collections.abc import Sequence
 from concurrent import futures
-from typing import Any, Deque, Dict, Optional
+from typing import Any
 
 from rlds2reverb.episodes import checks
 
@@ -20,6 +21,14 @@ class Batches(abc.ABC):
   @abc.abstractmethod
   def read(self, number: int) -> Any:
     """Returns a batch by its number, or None after the last batch."""
+
+  def read_group(self, number: int) -> Sequence[Any]:
+    """Returns one or more consecutive batches from a number on.
+
+    It returns no batch after the last one.
+    """
+    batch = self.read(number)
+    return [] if batch is None else [batch]
 
   @abc.abstractmethod
   def identity(self) -> str:
@@ -45,7 +54,7 @@ class Batches(abc.ABC):
       self,
       start: int = 0,
       *,
-      num_threads: Optional[int] = None,
+      num_threads: int | None = None,
       num_ahead: int = 4,
   ) -> 'BatchIterator':
     """Returns an iterator of batches.
@@ -89,9 +98,11 @@ class BatchIterator:
     self.position = start
     self._batches = batches
     self._num_threads, self._num_ahead = num_threads, num_ahead
-    # The batches from `position` on that threads read.
-    self._ahead: Deque[futures.Future] = collections.deque()
-    self._executor: Optional[futures.ThreadPoolExecutor] = None
+    # The batches from `position` on: first batches that were read, and then
+    # batches that threads read.
+    self._ready: collections.deque[Any] = collections.deque()
+    self._ahead: collections.deque[futures.Future[Any]] = collections.deque()
+    self._executor: futures.ThreadPoolExecutor | None = None
 
   def __iter__(self):
     return self
@@ -101,18 +112,20 @@ class BatchIterator:
 
     After an error, the next call reads the same batch again.
     """
-    if self._num_threads:
-      batch = self._read_ahead()
-    else:
-      batch = self._batches.read(self.position)
-    if batch is None:
-      self._drop_ahead()
-      raise StopIteration
+    if not self._ready:
+      self._ready.extend(
+          self._read_ahead()
+          if self._num_threads
+          else self._batches.read_group(self.position)
+      )
+      if not self._ready:
+        self._drop_ahead()
+        raise StopIteration
     self.position += 1
-    return batch
+    return self._ready.popleft()
 
-  def _read_ahead(self) -> Any:
-    """Returns the next batch, and keeps the threads busy."""
+  def _read_ahead(self) -> Sequence[Any]:
+    """Returns the next batch, if there is one, and keeps the threads busy."""
     if self._executor is None:
       # Threads do not survive a fork, so they are started as late as possible.
       self._executor = futures.ThreadPoolExecutor(self._num_threads)
@@ -129,13 +142,13 @@ class BatchIterator:
         self._drop_ahead()
       raise
     ahead.popleft()
-    return batch
+    return [] if batch is None else [batch]
 
-  def state_dict(self) -> Dict[str, Any]:
+  def state_dict(self) -> dict[str, Any]:
     """Returns the position, for `load_state_dict`."""
     return {'position': self.position, 'identity': self._batches.identity()}
 
-  def load_state_dict(self, state: Dict[str, Any]) -> None:
+  def load_state_dict(self, state: dict[str, Any]) -> None:
     """Resumes from the position of another iterator over the same batches.
 
     Raises:
@@ -157,6 +170,7 @@ class BatchIterator:
     if self._executor is not None:
       self._executor.shutdown(cancel_futures=True)
       self._executor = None
+    self._ready.clear()
     self._ahead.clear()
 
   def _drop_ahead(self) -> None:

@@ -13,11 +13,15 @@ import functools
 import time
 
 from absl import logging
+from llvmlite import ir
 import numba
+from numba import extending
 import numpy as np
 
 # How much of the rows stays in the processor's fastest cache.
 _CACHED_BYTES = 1 << 15
+# The size of a line of this cache.
+_LINE_BYTES = 64
 
 # Kernels accept memory that is mapped read-only.
 _ITEMS = numba.types.Array(numba.int64, 1, 'C', readonly=True)
@@ -183,6 +187,29 @@ def _gather_signature(word):
   )  # fmt: skip
 
 
+@extending.intrinsic
+def _prefetch(typing_context, words, number):
+  """Asks the processor to load the cache line of a word, without waiting."""
+  del typing_context
+
+  def generate(context, builder, signature, arguments):
+    array = context.make_array(signature.args[0])(
+        context, builder, arguments[0]
+    )
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    prefetch = builder.module.declare_intrinsic(
+        'llvm.prefetch',
+        [byte],
+        ir.FunctionType(ir.VoidType(), [byte, *[flag] * 3]),
+    )
+    address = builder.bitcast(builder.gep(array.data, [arguments[1]]), byte)
+    # Read data, which is used often.
+    builder.call(prefetch, [address, flag(0), flag(3), flag(1)])
+    return context.get_dummy_value()
+
+  return numba.void(words, number), generate
+
+
 @_inner
 def _copy_words(rows, word, width, size, num_rows, gathered, to):
   """Copies `size` words of each of some rows of `width` words.
@@ -224,12 +251,19 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
   width = np.uint64(len(padding))
   window = np.uint64(length) * width
   step = np.int64(_CACHED_BYTES // (window * np.uint64(rows.itemsize)))
+  line = np.uint64(_LINE_BYTES // rows.itemsize)
   if step >= 2:
     # Rows in memory are read once and in their order. All columns are copied
     # from these few windows, which stay in the processor's cache.
     cached = np.empty(np.uint64(min(step, len(starts))) * window, rows.dtype)
     for first in range(0, len(starts), step):
       count = min(step, len(starts) - first)
+      # The processor waits for a window or two at a time while it copies.
+      for k in range(count):
+        word = np.uint64(starts[first + k]) * width
+        for number in range(np.uint64(0), window, line):
+          _prefetch(rows, word + number)
+        _prefetch(rows, word + window - np.uint64(1))
       for k in range(count):
         num_rows = min(length, ends[first + k] - starts[first + k])
         _copy_words(
@@ -263,56 +297,71 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
           )
 
 
+@_kernel(
+    numba.void(
+        _ITEMS, _FLOATS, _FLOATS, numba.int64,
+        numba.uint64[:, ::1], numba.float64[:, ::1], numba.int64[:, ::1],
+        numba.float64[:, ::1], numba.int32[:, ::1],
+    )
+)  # fmt: skip
+def fill_sample_info(
+    items, probability, priority, num_items,
+    key, probabilities, table_size, priorities, times_sampled,
+):  # fmt: skip
+  """Repeats values of items for each of their rows, as in `SampleInfo`.
+
+  Args:
+    items: the numbers of the items, int64 `[N]`.
+    probability: the probability of each item, float64 `[N]`.
+    priority: the priority of each item, float64 `[N]`.
+    num_items: the number of items that could be drawn.
+    key: receives the items, uint64 `[N, L]`.
+    probabilities: receives the probabilities, float64 `[N, L]`.
+    table_size: receives `num_items`, int64 `[N, L]`.
+    priorities: receives the priorities, float64 `[N, L]`.
+    times_sampled: receives zeros, int32 `[N, L]`.
+  """
+  for k in range(len(items)):
+    for row in range(key.shape[1]):
+      key[k, row] = items[k]
+      probabilities[k, row] = probability[k]
+      table_size[k, row] = num_items
+      priorities[k, row] = priority[k]
+      times_sampled[k, row] = 0
+
+
 @_inner
 def _weight(priority, alpha, scale):
   return (priority / scale) ** alpha if priority > 0 else 0.0
 
 
 @_inner
-def _update_lowest(sums, minima, priorities, node):
-  """Computes the node of a sum tree above two leaves."""
-  # Numba checks signed indices for negative ones, and one function for all
-  # nodes would be compiled with a branch: both take longer than the sum.
-  left = node << np.uint64(1)
-  right, slot = left + np.uint64(1), left - np.uint64(len(minima))
-  first = priorities[slot] if sums[left] > 0 else np.inf
-  second = priorities[slot + np.uint64(1)] if sums[right] > 0 else np.inf
-  sums[node] = sums[left] + sums[right]
-  minima[node] = first if first < second else second
-
-
-@_inner
-def _update_inner(sums, minima, node):
-  """Computes a node of a sum tree above two other nodes."""
+def _update_node(tree, node):
+  """Computes an inner node of a sum tree from its children."""
   left = node << np.uint64(1)
   right = left + np.uint64(1)
-  sums[node] = sums[left] + sums[right]
-  first, second = minima[left], minima[right]
-  minima[node] = first if first < second else second
+  first = tree[left, 1] if tree[left, 0] > 0 else np.inf
+  second = tree[right, 1] if tree[right, 0] > 0 else np.inf
+  tree[node, 0] = tree[left, 0] + tree[right, 0]
+  tree[node, 1] = first if first < second else second
 
 
-@_kernel(
-    numba.float64(
-        _NEW_FLOATS, _NEW_FLOATS, _FLOATS, numba.float64, numba.float64
-    )
-)
-def build_tree(sums, minima, priorities, alpha, scale):
+@_kernel(numba.float64(numba.float64[:, ::1], numba.float64, numba.float64))
+def build_tree(tree, alpha, scale):
   """Computes the weights of priorities, and their sums.
 
-  Node `k` has the children `2 * k` and `2 * k + 1`, and node 1 is the root:
+  Node `k` has the children `2 * k` and `2 * k + 1`, which share a cache line,
+  and node 1 is the root:
 
       root            1
                   2       3
       leaves    4   5   6   7
 
   Args:
-    sums: receives the sum of the weights of the leaves of each node, float64
-      `[2 * M]`, where `M` is a power of two. The leaves are the last `M`
-      elements. It must hold zeros.
-    minima: receives the smallest priority with a weight above 0 of each inner
-      node, or infinity; float64 `[M]`.
-    priorities: the priorities, float64 `[S]`. The leaf of slot `k` is node
-      `M + k`.
+    tree: `M - 1` inner nodes and `M` leaves, where `M` is a power of two above
+      1; float64 `[2 * M, 2]`. A leaf has a weight and a priority, which is
+      given. An inner node has the sum of the weights of its leaves, and their
+      smallest priority with a weight above 0, or infinity.
     alpha: the exponent of priorities.
     scale: the divisor of priorities. A weight is `(priority / scale) ** alpha`,
       or 0 for priority 0.
@@ -320,70 +369,67 @@ def build_tree(sums, minima, priorities, alpha, scale):
   Returns:
     The largest weight.
   """
-  largest, half = 0.0, len(minima)
-  for slot in range(len(priorities)):
-    sums[half + slot] = _weight(priorities[slot], alpha, scale)
-    largest = max(largest, sums[half + slot])
-  lowest = max(half // 2, 1)
-  for node in range(half - 1, lowest - 1, -1):
-    _update_lowest(sums, minima, priorities, np.uint64(node))
-  for node in range(lowest - 1, 0, -1):
-    _update_inner(sums, minima, np.uint64(node))
+  largest, half = 0.0, len(tree) // 2
+  for node in range(half, 2 * half):
+    tree[node, 0] = _weight(tree[node, 1], alpha, scale)
+    largest = max(largest, tree[node, 0])
+  for node in range(half - 1, 0, -1):
+    _update_node(tree, np.uint64(node))
   return largest
 
 
 @_kernel(
     numba.void(
-        _FLOATS, _FLOATS, numba.uint64, numba.uint64,
+        numba.float64[:, ::1], numba.uint64, numba.uint64,
         _NEW_ITEMS, _NEW_FLOATS, _NEW_FLOATS,
     )
 )  # fmt: skip
-def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
+def draw_from_tree(tree, seed, first, slots, probability, priority):
   """Draws slots of a sum tree in proportion to their weights.
 
   All draws go down one level together, so that they wait for memory together. A
   weight of 0 is never drawn. The sum must be above 0.
 
   Args:
-    sums: the tree; see `build_tree`.
-    priorities: the priority of each slot, float64 `[S]`.
+    tree: the tree; see `build_tree`. Slot `k` is leaf `M + k`.
     seed: the start of a SplitMix64 stream.
     first: the position in the stream of the first draw.
     slots: receives the numbers of the slots, int64 `[N]`.
     probability: receives the probability of each slot, float64 `[N]`.
     priority: receives the priority of each slot, float64 `[N]`.
   """
-  half = len(sums) // 2
+  half = len(tree) // 2
   remainder = probability  # The sum to go in the subtree of each draw.
   for k in range(len(slots)):
-    remainder[k] = _split_mix(seed, first + np.uint64(k)) * sums[1]
+    remainder[k] = _split_mix(seed, first + np.uint64(k)) * tree[1, 0]
     slots[k] = 1
   level = 1
   while level < half:
     for k in range(len(slots)):
       # Numba checks signed indices for negative ones, which is slower.
       left = np.uint64(2) * np.uint64(slots[k])
+      left_sum = tree[left, 0]
       # There is no branch, which the processor could not predict. Rounding may
       # leave a remainder that is not below the sum of both children.
-      is_right = (remainder[k] >= sums[left]) & (sums[left + np.uint64(1)] > 0)
-      remainder[k] -= sums[left] * is_right
+      is_right = (remainder[k] >= left_sum) & (tree[left + np.uint64(1), 0] > 0)
+      remainder[k] -= left_sum * is_right
       slots[k] = np.int64(left) + is_right
     level *= 2
   for k in range(len(slots)):
-    slot = np.uint64(slots[k] - half)
-    probability[k] = sums[np.uint64(slots[k])] / sums[1]
-    slots[k] = slot
-    priority[k] = priorities[slot]
+    leaf = np.uint64(slots[k])
+    probability[k] = tree[leaf, 0] / tree[1, 0]
+    priority[k] = tree[leaf, 1]
+    slots[k] -= half
 
 
 @_kernel(
     numba.float64(
-        _NEW_FLOATS, _NEW_FLOATS, _NEW_FLOATS, numba.float64, numba.float64,
+        numba.float64[:, ::1], numba.int64, numba.float64, numba.float64,
         numba.float64, _ITEMS, _FLOATS, numba.int64, numba.int64,
     )
 )  # fmt: skip
 def update_tree(
-    sums, minima, priorities, alpha, scale, max_weight,
+    tree, num_slots, alpha, scale, max_weight,
     items, new_priorities, first_item, num_items,
 ):  # fmt: skip
   """Changes priorities of items, and their sum tree.
@@ -391,10 +437,8 @@ def update_tree(
   Of equal items, the last one counts.
 
   Args:
-    sums: the tree; see `build_tree`.
-    minima: the minima of the tree.
-    priorities: the priority of each slot, float64 `[S]`. Item `i` has the slot
-      `i % S`.
+    tree: the tree; see `build_tree`.
+    num_slots: the number of slots `S`. Item `i` has the slot `i % S`.
     alpha: the exponent of priorities.
     scale: the divisor of priorities.
     max_weight: the maximum weight.
@@ -418,25 +462,21 @@ def update_tree(
     if weights[k] > max_weight:
       return -1.0
   nodes = np.empty(len(items), np.uint64)
+  level = len(tree) // 2
   for k in range(len(items)):
-    slot = np.uint64(items[k] % len(priorities))
-    priorities[slot] = new_priorities[k]
-    nodes[k] = np.uint64(len(minima)) + slot
-    sums[nodes[k]] = weights[k]
+    nodes[k] = np.uint64(level + items[k] % num_slots)
+    tree[nodes[k], 0] = weights[k]
+    tree[nodes[k], 1] = new_priorities[k]
   # Sums are computed again, so that rounding errors do not accumulate.
-  level = len(minima) // 2
-  if level:
-    for k in range(len(items)):
-      nodes[k] >>= np.uint64(1)
-      _update_lowest(sums, minima, priorities, nodes[k])
+  level //= 2
   while level > len(items):
     for k in range(len(items)):
       nodes[k] >>= np.uint64(1)
-      _update_inner(sums, minima, nodes[k])
+      _update_node(tree, nodes[k])
     level //= 2
   # Higher levels have fewer nodes than there are items.
-  for node in range(level - 1, 0, -1):
-    _update_inner(sums, minima, np.uint64(node))
+  for node in range(2 * level - 1, 0, -1):
+    _update_node(tree, np.uint64(node))
   return highest
 
 

@@ -190,10 +190,14 @@ class SumTree:
 
   def __init__(self, priorities: np.ndarray, alpha: float, scale: float = 1.0):
     """Builds the tree; see the attributes."""
-    self.priorities, self.scale, self._alpha = priorities, scale, alpha
+    self.scale, self._alpha = scale, alpha
     num_leaves = 1 << max(len(priorities) - 1, 1).bit_length()
-    self._sums = np.zeros(2 * num_leaves)
-    self._minima = np.empty(num_leaves)
+    # It begins with a cache line, so that two children never are in two.
+    nodes = np.zeros(4 * num_leaves + 8)
+    first = -(nodes.ctypes.data // nodes.itemsize) % 8
+    self._nodes = nodes[first : first + 4 * num_leaves].reshape([-1, 2])
+    self.priorities = self._nodes[num_leaves:, 1][: len(priorities)]
+    self.priorities[:] = priorities
     self._draw, self._update = kernels.draw_from_tree, kernels.update_tree
     if self._build() > _MAX_WEIGHT:
       self._rescale()
@@ -201,12 +205,12 @@ class SumTree:
   @property
   def total(self) -> float:
     """The sum of all weights."""
-    return self._sums.item(1)
+    return self._nodes.item(1, 0)
 
   @property
   def min_priority(self) -> float:
     """The smallest priority with a weight above 0; infinite without any."""
-    return self._minima.item(1)
+    return self._nodes.item(1, 1)
 
   def prepare(self) -> bool:
     """Returns whether anything can be drawn, and scales tiny weights up."""
@@ -230,9 +234,7 @@ class SumTree:
     """
     numbers = np.empty(count, np.int64)
     probability, priority = np.empty(count), np.empty(count)
-    self._draw(
-        self._sums, self.priorities, seed, first, numbers, probability, priority
-    )
+    self._draw(self._nodes, seed, first, numbers, probability, priority)
     return numbers, probability, priority
 
   def update(
@@ -240,7 +242,7 @@ class SumTree:
   ) -> float:
     """Changes priorities of items; see `kernels.update_tree`."""
     return self._update(
-        self._sums, self._minima, self.priorities, self._alpha, self.scale,
+        self._nodes, len(self.priorities), self._alpha, self.scale,
         _MAX_WEIGHT, items, priorities, first, count,
     )  # fmt: skip
 
@@ -255,9 +257,7 @@ class SumTree:
 
   def _build(self) -> float:
     """Computes all weights and sums, and returns the largest weight."""
-    return kernels.build_tree(
-        self._sums, self._minima, self.priorities, self._alpha, self.scale
-    )
+    return kernels.build_tree(self._nodes, self._alpha, self.scale)
 
   def _rescale(self) -> None:
     """Builds the tree again so that the largest weight is 1."""

@@ -73,33 +73,45 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
     gathered[to : to + len(column)] = column
 
 
-def build_tree(sums, minima, priorities, alpha, scale):
-  half, count = len(minima), len(priorities)
+def fill_sample_info(
+    items, probability, priority, num_items,
+    key, probabilities, table_size, priorities, times_sampled,
+):  # fmt: skip
+  key[:] = items[:, np.newaxis]
+  probabilities[:] = probability[:, np.newaxis]
+  table_size[:] = num_items
+  priorities[:] = priority[:, np.newaxis]
+  times_sampled[:] = 0
+
+
+def build_tree(tree, alpha, scale):
+  half = len(tree) // 2
+  priorities = tree[half:, 1]
   weights = (priorities / scale) ** alpha * (priorities > 0)
-  sums[half : half + count] = weights
-  smallest = np.full(2 * half, np.inf)
-  smallest[half : half + count] = np.where(weights > 0, priorities, np.inf)
+  smallest = np.where(weights > 0, priorities, np.inf)
+  tree[half:, 0] = weights
   while half > 1:
-    sums[half // 2 : half] = sums[half : 2 * half].reshape([-1, 2]).sum(1)
-    children = smallest[half : 2 * half].reshape([-1, 2])
-    smallest[half // 2 : half] = children.min(1)
     half //= 2
-  minima[1:] = smallest[1 : len(minima)]
+    tree[half : 2 * half, 0] = (
+        tree[2 * half : 4 * half, 0].reshape([-1, 2]).sum(1)
+    )
+    smallest = smallest.reshape([-1, 2]).min(1)
+    tree[half : 2 * half, 1] = smallest
   return weights.max()
 
 
-def draw_from_tree(sums, priorities, seed, first, slots, probability, priority):
-  values = sums[len(sums) // 2 :][: len(priorities)]
+def draw_from_tree(tree, seed, first, slots, probability, priority):
+  values, priorities = tree[len(tree) // 2 :].T
   cumulative = np.cumsum(values)
   fractions = np.empty(len(slots))
   draw_fractions(seed, first, fractions)
   slots[:] = cumulative.searchsorted(fractions * cumulative[-1], 'right')
-  probability[:] = values[slots] / sums[1]
+  probability[:] = values[slots] / tree[1, 0]
   priority[:] = priorities[slots]
 
 
 def update_tree(
-    sums, minima, priorities, alpha, scale, max_weight,
+    tree, num_slots, alpha, scale, max_weight,
     items, new_priorities, first_item, num_items,
 ):  # fmt: skip
   weights = np.where(
@@ -113,8 +125,8 @@ def update_tree(
   ):
     return -1.0
   for item, priority in zip(items, new_priorities):
-    priorities[item % len(priorities)] = priority
-  build_tree(sums, minima, priorities, alpha, scale)
+    tree[len(tree) // 2 + item % num_slots, 1] = priority
+  build_tree(tree, alpha, scale)
   return max(new_priorities, default=0.0)
 
 
@@ -194,20 +206,33 @@ class KernelsTest(parameterized.TestCase):
         np.zeros(500 + sum(sizes) * count * length, word),
     )
 
-  def make_tree(self, num_slots):
-    """Returns the sums and minima of an empty tree."""
-    num_leaves = 2 ** max(int(np.ceil(np.log2(num_slots))), 1)
-    return np.zeros(2 * num_leaves), np.zeros(num_leaves)
+  def test_sample_info(self):
+    rng = np.random.default_rng(0)
+    for shape in (5, 1), (1, 2), (4, 3):
+      self.check(
+          fill_sample_info,
+          rng.integers(0, 2**60, shape[0]),
+          *rng.uniform(size=[2, shape[0]]),
+          99,
+          *[np.full(shape, 7, x) for x in ('u8', 'f8', 'i8', 'f8', 'i4')],
+      )
+
+  def make_tree(self, priorities):
+    """Returns a tree with priorities, but without sums."""
+    num_leaves = 2 ** max(int(np.ceil(np.log2(len(priorities)))), 1)
+    tree = np.zeros([2 * num_leaves, 2])
+    tree[num_leaves:, 1][: len(priorities)] = priorities
+    return tree
 
   @parameterized.parameters(1, 2, 3, 64, 65, 2048)
   def test_trees(self, num_slots):
     rng = np.random.default_rng(num_slots)
-    sums, minima = self.make_tree(num_slots)
     # Sums of integers have no rounding errors.
     priorities = rng.integers(0, 5, num_slots).astype(float)
     priorities[0] = 3
-    self.check(build_tree, sums, minima, priorities, 2.0, 1.0)
-    arrays = sums, minima, priorities, 2.0, 1.0, 99.0
+    tree = self.make_tree(priorities)
+    self.check(build_tree, tree, 2.0, 1.0)
+    arguments = tree, num_slots, 2.0, 1.0, 99.0
     for first in 0, 2**40:
       items = rng.integers(first, first + num_slots, 2 * num_slots)
       new = rng.integers(0, 5, len(items)).astype(float)
@@ -215,14 +240,18 @@ class KernelsTest(parameterized.TestCase):
       for wrong in -1.0, np.nan, np.inf, 30.0:
         refused = new.copy()
         refused[len(new) // 2] = wrong
-        self.check(update_tree, *arrays, items, refused, first, num_slots)
-      self.check(update_tree, *arrays, items, new, first + 1, num_slots - 2)
-      self.check(update_tree, *arrays, items, new, first, num_slots)
-      self.assertEqual(priorities[items[-1] % num_slots], 2)
+        self.check(update_tree, *arguments, items, refused, first, num_slots)
+      self.check(update_tree, *arguments, items, new, first + 1, num_slots - 2)
+      # Few items change few nodes, many items change all of them.
+      for count in 1, len(new):
+        self.check(
+            update_tree, *arguments, items[-count:], new[-count:], first,
+            num_slots,
+        )  # fmt: skip
+      leaf = len(tree) // 2 + items[-1] % num_slots
+      self.assertEqual(tree[leaf].tolist(), [4, 2])
       outputs = np.empty(500, np.int64), np.empty(500), np.empty(500)
-      self.check(
-          draw_from_tree, sums, priorities, np.uint64(first), 99, *outputs
-      )
+      self.check(draw_from_tree, tree, np.uint64(first), 99, *outputs)
 
   def test_a_weight_of_0_is_never_drawn(self):
     # Fractions of sums such as 0.1 + 0.2 + 0.7 are rounded.
@@ -230,30 +259,27 @@ class KernelsTest(parameterized.TestCase):
       rng = np.random.default_rng(seed)
       priorities = rng.uniform(size=70) * (rng.uniform(size=70) < 0.1)
       priorities[seed % 70] = 0.1
-      sums, minima = self.make_tree(70)
-      kernels.build_tree(sums, minima, priorities, 1.0, 1.0)
-      # A sum that is too large stands for all rounding errors.
-      sums[1] *= 1 + 0.1 * (seed % 2)
+      tree = self.make_tree(priorities)
+      kernels.build_tree(tree, 1.0, 1.0)
+      # A sum that is too large represents all rounding errors.
+      tree[1, 0] *= 1 + 0.1 * (seed % 2)
       outputs = np.empty(99, np.int64), np.empty(99), np.empty(99)
-      kernels.draw_from_tree(sums, priorities, np.uint64(seed), 0, *outputs)
+      kernels.draw_from_tree(tree, np.uint64(seed), 0, *outputs)
       self.assertGreater(outputs[2].min(), 0)
 
   def test_10000_updates(self):
     rng = np.random.default_rng(0)
     weights = rng.uniform(size=1000)
-    priorities = weights.copy()
-    sums, minima = self.make_tree(1000)
-    kernels.build_tree(sums, minima, priorities, 1.0, 1.0)
+    tree = self.make_tree(weights)
+    kernels.build_tree(tree, 1.0, 1.0)
     for _ in range(10000):
       items = rng.integers(0, 1000, 3)
       values = 10.0 ** rng.uniform(-8, 8, 3)
       weights[items] = values
-      kernels.update_tree(
-          sums, minima, priorities, 1.0, 1.0, 1e9, items, values, 0, 1000
-      )
-    self.assertAlmostEqual(sums[1] / sum(weights.tolist()), 1, delta=1e-12)
-    self.assertEqual(minima[1], weights.min())
-    self.assertEqual(priorities.tolist(), weights.tolist())
+      kernels.update_tree(tree, 1000, 1.0, 1.0, 1e9, items, values, 0, 1000)
+    self.assertAlmostEqual(tree[1, 0] / sum(weights.tolist()), 1, delta=1e-12)
+    self.assertEqual(tree[1, 1], weights.min())
+    self.assertEqual(tree[1024:2024, 1].tolist(), weights.tolist())
 
   def test_memory_that_is_read_only(self):
     rows = np.arange(12, dtype=np.uint8)
