@@ -2,8 +2,9 @@
 
 import contextlib
 import copy
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
+from etils import epy
 import numpy as np
 import tensorflow as tf
 import tree
@@ -12,15 +13,19 @@ from rlds2reverb.replay import reverb
 from rlds2reverb.store import batches as batches_lib
 from rlds2reverb.store import samplers
 
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+
 # The dtypes of the fields of Reverb's `SampleInfo`.
 _INFO_DTYPES = tuple(
     np.dtype(name)
     for name in ('uint64', 'float64', 'int64', 'float64', 'int32')
 )
 _NO_LOCK = contextlib.nullcontext()
-# The maximum size of a group of batches. Groups make reading small batches in a
-# graph about twice as fast.
-_GROUP_BYTES = 4 << 20
+# The maximum size of a group of batches. Groups make reading small batches a
+# third faster in NumPy, and twice as fast in a `tf.data` pipeline. A group fits
+# into a processor's cache.
+_GROUP_BYTES = 1 << 20
 _MAX_GROUP = 16
 
 
@@ -38,7 +43,7 @@ class FrameBatches(batches_lib.Batches):
   Attributes:
     element_spec: the spec of a batch; without `B` for single items.
     in_advance: whether batches may be drawn before they are requested.
-    group_size: the number of batches that one call from a graph reads.
+    group_size: the number of batches that iterators read together.
   """
 
   def __init__(
@@ -101,8 +106,13 @@ class FrameBatches(batches_lib.Batches):
     Raises:
       SamplingError: if nothing can be drawn.
     """
-    leaves = self.read_leaves(number)
-    return None if leaves is None else self.pack(leaves)
+    group = self.read_leaves(number, 1)
+    return None if group is None else self.pack([leaf[0] for leaf in group])
+
+  def read_group(self, number: int) -> Sequence[Any]:
+    """Returns `group_size` batches, or fewer before the last batch."""
+    group = self.read_leaves(number, self.group_size)
+    return [] if group is None else list(map(self.pack, zip(*group)))
 
   def pack(self, leaves: Sequence[Any]) -> Any:
     """Returns the leaves of a batch as a `Trajectory` and a `SampleInfo`."""
@@ -116,14 +126,12 @@ class FrameBatches(batches_lib.Batches):
     frames, info = self.element_spec
     return type(frames)(*fields), type(info)(*leaves[-len(_INFO_DTYPES) :])
 
-  def read_leaves(
-      self, first: int, count: Optional[int] = None
-  ) -> Optional[List[np.ndarray]]:
-    """Reads a batch, or a group of batches of one size.
+  def read_leaves(self, first: int, count: int) -> Optional[List[np.ndarray]]:
+    """Reads a group of consecutive batches of one size.
 
     Args:
       first: the number of the first batch.
-      count: the maximum number of batches of a group; None for one batch.
+      count: the maximum number of batches `k`.
 
     Returns:
       The leaves of the batches, new arrays `[k, B, L, ...]`, or `[k, L, ...]`
@@ -132,40 +140,58 @@ class FrameBatches(batches_lib.Batches):
     Raises:
       SamplingError: if nothing can be drawn.
     """
+    rows, items = self._store.rows, self._items
+    draws, size, num_items = self._draw_group(first, count)
+    if not size:
+      return None
+    leaves = items.read(rows, draws.items)
+    if items.changes:
+      # Another thread may have overwritten frames while they were read, whose
+      # items it removed before.
+      with items.lock:
+        if draws.items.min() < items.first:
+          draws, size, num_items = self._draw_group(first, count)
+          leaves = items.read(rows, draws.items)
+    priority = draws.priority
+    if priority is None:
+      priority = np.ones(len(draws.items))
+      if items.priorities is not None:
+        priority = items.priorities[draws.items]
+    shape = leaves[0].shape[:2]
+    info = [np.empty(shape, dtype) for dtype in _INFO_DTYPES]
+    kernels.fill_sample_info(
+        draws.items, draws.probability, priority, num_items, *info
+    )
+    leaves = rows.with_strings([*leaves, *info])
+    lead = [-1] if self._batch_size is None else [-1, size]
+    return [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
+
+  def _draw_group(
+      self, first: int, count: int
+  ) -> Tuple[samplers.Draws, int, int]:
+    """Draws the items of consecutive batches of one size.
+
+    Args:
+      first: the number of the first batch.
+      count: the maximum number of batches.
+
+    Returns:
+      The draws of all batches, the size of a batch, and the number of items
+      that could be drawn. The size is 0 after the last batch.
+    """
     batch_size = self._batch_size or 1
-    # Appended frames must not overwrite rows while they are read.
     with self._items.lock if self._items.changes else _NO_LOCK:
       draws = [self._draw(first, batch_size)]
       size = len(draws[0].items)
-      if not size:
-        return None
-      for number in range(first + 1, first + (count or 1)):
+      for number in range(first + 1, first + count):
         draw = self._draw(number, batch_size)
-        if len(draw.items) != size:
+        if not size or len(draw.items) != size:
           break
         draws.append(draw)
-      items, probability, priority = (
-          draws[0] if len(draws) == 1 else map(_concatenate, zip(*draws))
-      )
-      leaves = self._items.read(self._store.rows, items)
       num_items = self._items.num_items
-    if priority is None and self._items.priorities is not None:
-      priority = self._items.priorities[items]
-    shape = leaves[0].shape[:2]
-    repeat = lambda values: values.repeat(shape[1]).reshape(shape)
-    leaves += (  # The fields of `SampleInfo`.
-        repeat(items.astype(np.uint64)),
-        repeat(probability),
-        np.full(shape, num_items),
-        np.ones(shape) if priority is None else repeat(priority),
-        np.zeros(shape, np.int32),
-    )
-    leaves = self._store.rows.with_strings(leaves)
-    if count is None and self._batch_size is not None:
-      return leaves
-    lead = [] if count is None else [len(draws)]
-    lead += [] if self._batch_size is None else [size]
-    return [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
+    if len(draws) == 1:
+      return draws[0], size, num_items
+    return samplers.Draws(*map(_concatenate, zip(*draws))), size, num_items
 
   def _bind(self, data_set, stream):
     self._stream = stream

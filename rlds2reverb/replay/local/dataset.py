@@ -1,7 +1,5 @@
 """Batches as a `tf.data.Dataset`.
 
-iterator ids | groups of batches, read by NumPy | batches, counted
-
 A data set has streams of batches, which differ in their random numbers. An
 iterator takes the first stream that no other iterator owns, resumes at the
 position of the stream, and returns the stream when it ends:
@@ -10,11 +8,14 @@ position of the stream, and returns the stream when it ends:
     for batch in dataset.take(2)       stream 0, batches 3, 4
     zip(dataset, dataset)              streams 0 and 1 at the same time
 
-Eager iterators read batches without a graph. A graph reads small batches in
-groups, because a call of Python from a graph takes longer than reading a batch.
+`next(iterator)` reads a batch without `tf.data`, eagerly and in a graph. Small
+batches are read in groups. A `tf.data` pipeline reads the groups of an iterator
+and counts their batches as they are requested:
+
+    iterator ids | groups of batches, read by NumPy | batches, counted
 """
 
-import dataclasses
+import collections
 import itertools
 import json
 import threading
@@ -30,19 +31,31 @@ from rlds2reverb.store import items as store_items
 from rlds2reverb.store import json_files
 
 
-@dataclasses.dataclass
-class _Reader:
-  """The stream of an iterator.
+class Reader:
+  """Reads the batches of one stream in their order.
 
   Attributes:
     batches: the batches of the stream.
     stream: the number of the stream.
-    position: the number of the next batch to read.
+    position: the number of the next batch.
   """
 
-  batches: batches_lib.FrameBatches
-  stream: int
-  position: int
+  def __init__(self, streams: 'Streams', stream: int, position: int):
+    self.batches = streams.batches.of_stream(streams.number, stream)
+    self.stream, self.position = stream, position
+    self._streams = streams
+    self._ready: collections.deque[Any] = collections.deque()
+
+  def next_leaves(self) -> Sequence[np.ndarray] | None:
+    """Returns the leaves of the next batch, or None after the last one."""
+    if not self._ready:
+      group = self.batches.read_leaves(self.position, self.batches.group_size)
+      if group is None:
+        return None
+      self._ready.extend(zip(*group))
+    self.position += 1
+    self._streams.count(self.stream, self.position)
+    return self._ready.popleft()
 
 
 class Streams:
@@ -52,8 +65,6 @@ class Streams:
     batches: the batches of any stream.
     number: the number of the data set.
     readers: the readers of iterators, by the ids of the iterators.
-    eager_counts: the positions that eager iterators have reached since the
-      positions of all streams were read.
   """
 
   def __init__(self, batches: batches_lib.FrameBatches, resumes: bool = True):
@@ -67,21 +78,22 @@ class Streams:
     self.batches, self.number = batches, 0
     self._resumes, self._lock = resumes, threading.Lock()
     self._is_taken: List[bool] = []
-    self.readers: Dict[int, _Reader] = {}
+    self.readers: Dict[int, Reader] = {}
     self._new_ids = itertools.count()
-    # The position of each stream. Operations in graphs count here, because they
-    # cannot count in Python.
+    # The position of each stream. A `tf.data` pipeline counts here, because it
+    # reads groups of batches in advance.
     with tf.init_scope(), tf.device('cpu'):
       self._counts = tf.lookup.experimental.MutableHashTable(
           tf.int64, tf.int64, 0, experimental_is_anonymous=True
       )
-    self.eager_counts: Dict[int, int] = {}
+    # The positions that readers have reached since `positions` was called.
+    self._positions: Dict[int, int] = {}
 
   def restore(self, positions: Sequence[int]) -> None:
     """Sets the positions of all streams, and forgets existing iterators."""
     with self._lock, tf.init_scope(), tf.device('cpu'):
       self._is_taken = [False] * len(positions)
-      self.eager_counts = {}
+      self._positions = {}
       self._counts.remove(self._counts.export()[0])
       self._counts.insert(
           np.arange(len(positions)), np.array(positions, np.int64)
@@ -94,8 +106,7 @@ class Streams:
       stream = (is_taken + [False]).index(False)
       is_taken[stream : stream + 1] = [True]
       position = self.positions()[stream] if self._resumes else 0
-      batches = self.batches.of_stream(self.number, stream)
-      self.readers[number] = _Reader(batches, stream, position)
+      self.readers[number] = Reader(self, stream, position)
     try:
       yield np.int64(number)
     finally:
@@ -125,15 +136,34 @@ class Streams:
     group = [np.full_like(positions, reader.stream), positions, *leaves]
     return group if group_size > 1 else [leaf[0] for leaf in group]
 
-  def count(self, stream: tf.Tensor, position: tf.Tensor) -> None:
+  def count(self, stream: int, position: int) -> None:
+    """Sets the position of a stream."""
+    self._positions[stream] = position
+
+  def count_in_graph(self, stream: tf.Tensor, position: tf.Tensor) -> None:
     """Sets the position of a stream, in a graph."""
     self._counts.insert(stream, position)
+
+  def call_in_order(
+      self, function: Callable[[], Any], dtypes: Sequence[tf.DType]
+  ) -> List[tf.Tensor]:
+    """Calls Python in a graph, one call after another as in the program.
+
+    TensorFlow keeps the order of operations that have a resource, such as a
+    table, and of no others.
+    """
+    with tf.device('cpu'):
+      with tf.control_dependencies([self._counts.size()]):
+        results = tf.numpy_function(function, [], dtypes)
+      with tf.control_dependencies(results):
+        self._counts.insert(np.int64(-1), np.int64(0))
+    return results
 
   def positions(self) -> List[int]:
     """Returns the position of each stream."""
     with tf.init_scope(), tf.device('cpu'):
-      for stream in list(self.eager_counts):
-        self._counts.insert(stream, self.eager_counts.pop(stream))
+      for stream in list(self._positions):
+        self._counts.insert(stream, self._positions.pop(stream))
       numbers = np.arange(len(self._is_taken))
       return self._counts.lookup(numbers).numpy().tolist()
 
@@ -225,7 +255,7 @@ class _NumpyIterator:
   """An iterator over batches of NumPy arrays."""
 
   def __init__(self, streams: Streams):
-    self._streams = streams
+    self._streams, self._lock = streams, threading.Lock()
     self._ids: Any = streams.new_iterator()
     self._reader: Any = None
 
@@ -235,24 +265,18 @@ class _NumpyIterator:
   def __next__(self) -> Any:
     return self._streams.batches.pack(self.next_leaves())
 
-  def next_leaves(self) -> List[np.ndarray]:
+  def next_leaves(self) -> Sequence[np.ndarray]:
     """Returns the leaves of the next batch."""
-    if self._reader is None:
-      self._reader = self._streams.readers[next(self._ids)]
-      self._counts = self._streams.eager_counts
-    reader = self._reader
-    leaves = reader.batches.read_leaves(reader.position)
-    if leaves is None:
-      self.close()
-      raise StopIteration
-    reader.position += 1
-    self._counts[reader.stream] = reader.position
-    return leaves
-
-  def close(self) -> None:
-    """Ends the iterator, which returns its stream."""
-    self._ids.close()
-    self._reader = None
+    with self._lock:
+      if self._reader is None:
+        self._reader = self._streams.readers[next(self._ids)]
+      leaves = self._reader.next_leaves()
+      if leaves is None:
+        # The iterator returns its stream.
+        self._ids.close()
+        self._reader = None
+        raise StopIteration
+      return leaves
 
 
 class _BatchDataset(tf_private.WrappedDataset):
@@ -264,7 +288,7 @@ class _BatchDataset(tf_private.WrappedDataset):
 
   def __iter__(self):
     return (
-        _EagerIterator(self) if tf.executing_eagerly() else super().__iter__()
+        _BatchIterator(self) if tf.executing_eagerly() else super().__iter__()
     )
 
   def as_numpy_iterator(self):
@@ -273,32 +297,28 @@ class _BatchDataset(tf_private.WrappedDataset):
     return _NumpyIterator(self._streams)
 
 
-class _EagerIterator(tf_private.PlainIterator):
-  """Reads batches by NumPy until a graph uses the iterator."""
+class _BatchIterator(tf_private.PlainIterator):
+  """Reads batches by NumPy, eagerly and where a graph calls `next`."""
 
   def _create_iterator(self, dataset):
-    # TensorFlow's own iterator is created when a graph uses it.
-    self._dataset, self._graph_iterator = dataset, None
+    self._dataset, self._resource_iterator = dataset, None
     self._element_spec = dataset.element_spec
-    specs = tf.nest.flatten(self._element_spec)
-    self._flat_output_types = [spec.dtype for spec in specs]
-    self._flat_output_shapes = [spec.shape for spec in specs]
+    self._specs = tf.nest.flatten(self._element_spec)
+    self._flat_output_types = [spec.dtype for spec in self._specs]
+    self._flat_output_shapes = [spec.shape for spec in self._specs]
     self._streams = dataset._streams  # pylint: disable=protected-access
     self._batches = _NumpyIterator(self._streams)
+    self._read = pipelines.weak_method(self._batches, 'next_leaves')
     with tf.device('cpu'):
       self._device = tf.convert_to_tensor(0).device
 
-  @property
-  def _iterator_resource(self):
-    if self._graph_iterator is None:
-      self._batches.close()
-      with tf.init_scope():
-        self._graph_iterator = tf_private.PlainIterator(self._dataset)
-    return self._graph_iterator._iterator_resource  # pylint: disable=protected-access
-
   def _next_internal(self):
-    if self._graph_iterator is not None or not tf.executing_eagerly():
-      return super()._next_internal()
+    pack = self._streams.batches.pack
+    if not tf.executing_eagerly():
+      leaves = self._streams.call_in_order(self._read, self._flat_output_types)
+      for leaf, shape in zip(leaves, self._flat_output_shapes):
+        leaf.set_shape(shape)
+      return pack(leaves)
     try:
       leaves = self._batches.next_leaves()
     except StopIteration as e:
@@ -306,9 +326,26 @@ class _EagerIterator(tf_private.PlainIterator):
     except store_items.SamplingError as e:
       # A graph raises the same error.
       raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
-    return self._streams.batches.pack(
+    return pack(
         [tf_private.EagerTensor(leaf, self._device, None) for leaf in leaves]
     )
+
+  @property
+  def _iterator_resource(self):
+    """TensorFlow's own iterator, for a graph that has it as an argument."""
+    if self._resource_iterator is None:
+      with tf.init_scope():
+        dataset = _map_here(
+            tf.data.Dataset.range(tf.int64.max),
+            lambda _: tf.numpy_function(
+                self._read, [], self._flat_output_types
+            ),
+            self._element_spec,
+        )
+        self._resource_iterator = tf_private.PlainIterator(
+            dataset.with_options(_options())
+        )
+    return self._resource_iterator._iterator_resource  # pylint: disable=protected-access
 
 
 def make_dataset(
@@ -357,21 +394,25 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
     return groups.flat_map(of_group) if lead else groups
 
   def count(stream, position, *leaves):
-    streams.count(stream, position)
+    streams.count_in_graph(stream, position)
     return leaves
 
   dataset = tf.data.Dataset.from_generator(
       pipelines.weak_method(streams, 'new_iterator'), output_signature=number
   ).flat_map(read_batches)
-  options = tf.data.Options()
-  options.deterministic = True
-  # A batch counts when it is requested, and not before.
-  options.experimental_optimization.inject_prefetch = False
-  options.experimental_optimization.apply_default_optimizations = False
   dataset = _map_here(dataset, count, batches.element_spec)
-  dataset = dataset.with_options(options)
+  dataset = dataset.with_options(_options())
   dataset.must_live = streams
   return dataset
+
+
+def _options() -> tf.data.Options:
+  """Returns options with which a batch counts when it is requested."""
+  options = tf.data.Options()
+  options.deterministic = True
+  options.experimental_optimization.inject_prefetch = False
+  options.experimental_optimization.apply_default_optimizations = False
+  return options
 
 
 def _map_here(

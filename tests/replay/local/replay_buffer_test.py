@@ -96,7 +96,10 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
 
   def batches(self, sampler, batch_size):
     """Yields replay buffers, with iterators of all kinds over one stream."""
-    for kind in 'batches', 'in tf.data', 'eager', 'in a function', 'get_next':
+    kinds = 'batches', 'NumPy', 'eager', 'in a function', 'get_next', 'argument'
+    # A pipeline may draw the next batch before an update.
+    kinds += () if sampler == 'prioritized' else ('pipeline',)
+    for kind in kinds:
       buffer = _Buffer(self.store, sampler=_SAMPLERS[sampler](), seed=3)
       if kind == 'batches':
         yield buffer, buffer.batches(batch_size).iterate()
@@ -105,9 +108,14 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
         in_graph = tf.function(take)
         ways = itertools.cycle([in_graph, in_graph, take])
         yield buffer, (way() for way in ways)
-      elif kind == 'in tf.data':
-        dataset = buffer.as_dataset(batch_size)
-        yield buffer, dataset.as_numpy_iterator()
+      elif kind == 'NumPy':
+        yield buffer, buffer.as_dataset(batch_size).as_numpy_iterator()
+      elif kind == 'pipeline':
+        yield buffer, iter(buffer.as_dataset(batch_size).map(lambda *x: x))
+      elif kind == 'argument':
+        iterator = iter(buffer.as_dataset(batch_size))
+        ways = itertools.cycle([next, tf.function(lambda i: next(i)), next])
+        yield buffer, (way(iterator) for way in ways)
       else:
         iterator = iter(buffer.as_dataset(batch_size))
         take = lambda iterator=iterator: next(iterator)
@@ -129,6 +137,32 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
           buffer.update_priorities(info.key, errors)
       expected = expected or found
       golden.assert_frames_equal(self, found, expected)
+
+  def test_order_in_a_function(self):
+    iterator = iter(_Buffer(self.store, seed=3).as_dataset(2))
+    take = lambda: next(iterator)[1].key[:, 0]
+
+    @tf.function
+    def take_nine():
+      keys = tf.TensorArray(tf.uint64, 9, element_shape=[2])
+      keys = keys.write(0, take())
+      for k in tf.range(1, 4):
+        keys = keys.write(k, take())
+      # Nothing but their order in the program orders these.
+      last = [take() for _ in range(4)]
+      for k in tf.range(4, 5):
+        keys = keys.write(k, take())
+      for k, key in enumerate(last):
+        keys = keys.write(5 + k, key)
+      return keys.stack()
+
+    order = [0, 1, 2, 3, 8, 4, 5, 6, 7]
+    expected = _keys(_Buffer(self.store, seed=3).as_dataset(2), 45)
+    found = []
+    for _ in range(4):
+      found += tf.gather(take_nine(), np.argsort(order)).numpy().tolist()
+      found.append(take().numpy().tolist())
+    self.assertEqual(found, expected[:40])
 
   def test_a_changed_batch_changes_no_other(self):
     dataset = _Buffer(self.store).as_dataset(4)
