@@ -1,6 +1,7 @@
 """Records episodes of an environment as an RLDS data set on disk."""
 
-from typing import Any, Dict, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import policies
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.datasets import saving
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 
 # The field of a step for the info that a policy returns with its action.
@@ -26,7 +28,7 @@ def record_episodes(
     num_episodes: int,
     *,
     policy: Any = None,
-    max_steps: Optional[int] = None,
+    max_steps: int | None = None,
     split: str = 'train',
     seed: int = 0,
     progress: bool = False,
@@ -95,7 +97,7 @@ def record_episodes(
       reward does not fit its space; or if `max_steps` is shorter than an
       episode of a vectorized environment that resets itself.
   """
-  saving.check_file_format(file_format)
+  checks.check_choice('file_format', file_format, saving.FILE_FORMATS)
   if num_episodes < 1 or (max_steps is not None and max_steps < 1):
     raise ValueError(
         'num_episodes and max_steps must be positive, but are'
@@ -133,7 +135,7 @@ class _Recorder:
   """Runs a policy in one or more environments, and makes RLDS episodes."""
 
   def __init__(
-      self, env: environments.Environment, policy: Optional[policies.Policy]
+      self, env: environments.Environment, policy: policies.Policy | None
   ):
     self._env, self._policy = env, policy
     self._reset_policy = getattr(policy, 'reset', None)
@@ -151,7 +153,7 @@ class _Recorder:
     if self._info is not None:
       self._empty[_POLICY_INFO] = _copy(self._info, self._info)
 
-  def episode_spec(self) -> Dict[str, Any]:
+  def episode_spec(self) -> dict[str, Any]:
     """Returns the spec of an episode with stacked steps."""
 
     def spec(zeros):
@@ -161,15 +163,15 @@ class _Recorder:
     return {rlds.STEPS: tree.map_structure(spec, self._empty)}
 
   def episodes(
-      self, num_episodes: int, max_steps: Optional[int], seed: int
-  ) -> Iterator[Dict[str, Any]]:
+      self, num_episodes: int, max_steps: int | None, seed: int
+  ) -> Iterator[dict[str, Any]]:
     """Yields episodes in the order in which they end."""
     env = self._env
     num_envs = env.num_envs or 1
     # What each environment still has to record.
     remaining = np.full(num_envs, num_episodes // num_envs)
     remaining[: num_episodes % num_envs] += 1
-    steps: List[List[Dict[str, Any]]] = [[] for _ in range(num_envs)]
+    steps: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
     observation = env.reset(seed)
     env.action_space.seed(seed)
     is_first = np.ones(num_envs, bool)
@@ -218,7 +220,7 @@ class _Recorder:
       observation = env.restart(result, is_over)
       is_first = env.is_first(result, is_over)
 
-  def _start_steps(self, observation: Any) -> List[Dict[str, Any]]:
+  def _start_steps(self, observation: Any) -> list[dict[str, Any]]:
     """Returns the steps that begin with the observations.
 
     Observations and actions are copied immediately, because environments and
@@ -244,7 +246,7 @@ class _Recorder:
       return action, [info]
     return action, [_row(self._info, info, i) for i in range(num_envs)]
 
-  def _recorded(self, name: str, like: Any, value: Any) -> Dict[str, Any]:
+  def _recorded(self, name: str, like: Any, value: Any) -> dict[str, Any]:
     """Returns a field of a step with a copy of its value."""
     try:
       return {name: _copy(like, value)}

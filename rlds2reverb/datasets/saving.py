@@ -1,9 +1,11 @@
 """Writes episodes to disk as RLDS, in the TFDS format."""
 
+from collections.abc import Iterable
+from collections.abc import Sequence
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -31,7 +33,7 @@ def save_episodes(
     identity: Sequence[Any] = (),
     *,
     split: str = 'train',
-    name: Optional[str] = None,
+    name: str | None = None,
     overwrite: bool = False,
     file_format: str = TFRECORD,
 ) -> str:
@@ -81,7 +83,7 @@ def save_episodes(
       known whether it is the same data.
     OSError: if `directory` cannot be written or replaced.
   """
-  check_file_format(file_format)
+  checks.check_choice('file_format', file_format, FILE_FORMATS)
   directory = files.expand(directory)
   if _reads_from(rlds_data, directory):
     raise ValueError(
@@ -161,12 +163,12 @@ def _reads_from(rlds_data: tf.data.Dataset, directory: str) -> bool:
 
 
 def write_episodes(
-    episodes: Iterable[Dict[str, Any]],
+    episodes: Iterable[dict[str, Any]],
     folder: str,
     *,
     name: str,
     description: str,
-    features: Dict[str, Any],
+    features: dict[str, Any],
     split: str = 'train',
     version: str = _FIRST_VERSION,
     max_episodes_per_file: int = _MAX_EPISODES_PER_FILE,
@@ -218,12 +220,7 @@ def write_episodes(
     raise ValueError('There are no episodes to write.')
 
 
-def check_file_format(file_format: str) -> None:
-  """Raises a ValueError if data sets cannot be written in a file format."""
-  checks.check_choice('file_format', file_format, FILE_FORMATS)
-
-
-def name_and_version(path: str) -> Tuple[str, str]:
+def name_and_version(path: str) -> tuple[str, str]:
   """Returns a name and a version for the data set in a folder.
 
   /data/My Data -> my_data, 1.0.0    /data/walker/2.0.1 -> walker, 2.0.1

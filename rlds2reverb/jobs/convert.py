@@ -21,9 +21,10 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import job as job_lib
-from rlds2reverb.jobs import opened as opened_lib
+from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import processes
+from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary as summary_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 
@@ -114,7 +115,8 @@ def convert(
   spec = _get_common_spec(
       [opened[i] for i in sorted({task.source for task in plan.tasks})]
   )
-  lines = tasks_lib.make_output(job).check(spec, receipts)
+  output = tasks_lib.make_output(job)
+  lines = output.check(spec, receipts)
   say(summary_lib.describe_job(job, opened, spec, lines, receipts))
   if dry_run:
     return {}
@@ -128,6 +130,7 @@ def convert(
     job.begin()
     run = _Run(
         job,
+        output,
         math.floor(max_invalid_fraction * plan.num_episodes),
         engine or processes.InProcessEngine(),
         patience,
@@ -142,6 +145,7 @@ class _Run:
   """A run of a job; see the arguments of `convert`."""
 
   job: job_lib.Job
+  output: outputs.JobOutput
   max_skipped: int
   engine: processes.Engine
   patience: float
@@ -150,7 +154,6 @@ class _Run:
 
   def __post_init__(self):
     self.plan = self.job.plan
-    self.output = tasks_lib.make_output(self.job)
     self.receipts = self.job.receipts()
 
   def finish(self, allow_empty: bool) -> dict[str, Any]:
@@ -384,7 +387,7 @@ def _describe_failures(failures: Mapping[int, Exception]) -> Iterator[str]:
     yield f'  {"tasks" if len(tasks) > 1 else "task"} {listed}: {message}'
 
 
-def _get_common_spec(opened: list[opened_lib.OpenSource]) -> Any:
+def _get_common_spec(opened: list[sources_lib.OpenSource]) -> Any:
   """Returns the frame spec; raises a ValueError if sources differ."""
   first, *remaining = opened
   spec = first.make_frame_spec()

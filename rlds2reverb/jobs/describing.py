@@ -20,7 +20,6 @@ from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.fields import step_mapping
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs.descriptions import description as description_lib
 from rlds2reverb.jobs.descriptions import reading as reading_lib
@@ -88,12 +87,12 @@ def describe(
     checks.check_positive('sample', sample)
   episodes: Any = data
   report = report_lib.ConversionReport()
-  opened: opened_lib.OpenSource | None = None
+  opened: sources_lib.OpenSource | None = None
   index, feature_bounds = None, {}
   attributes: dict[str, Any] = {'source': 'episodes'}
   if isinstance(data, sources_lib.Source):
     opened = sources_lib.open_source(data)
-    total, index = opened.num_episodes, opened_lib.EPISODE_INDEX
+    total, index = opened.num_episodes, sources_lib.EPISODE_INDEX
     count = min(sample or total, total)
     attributes = {
         'source': f'{opened.name}, split {data.split}'
@@ -167,7 +166,7 @@ def _open_checkpoint(directory):
 
 
 def _read(
-    opened: opened_lib.OpenSource,
+    opened: sources_lib.OpenSource,
     count: int,
     report: report_lib.ConversionReport,
 ) -> tf.data.Dataset:
@@ -195,7 +194,7 @@ def _read(
         read.append(
             applying.count_removed_steps(episodes, report.register_counter)
         )
-  return opened_lib.concatenate(read)
+  return sources_lib.concatenate(read)
 
 
 def _get_feature_bounds(
@@ -246,7 +245,7 @@ def get_environment_bounds(environment: str) -> dict[str, reading_lib.Bounds]:
   }
 
 
-def _describe_data_set(opened: opened_lib.OpenSource) -> dict[str, Any]:
+def _describe_data_set(opened: sources_lib.OpenSource) -> dict[str, Any]:
   """Returns `Description.about` of an `OpenSource`."""
   info = opened.info
   if hasattr(info, 'splits'):

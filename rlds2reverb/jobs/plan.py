@@ -25,7 +25,6 @@ from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import tables as tables_lib
@@ -92,7 +91,7 @@ class Output:
   file_format: str = saving.TFRECORD
 
   def __post_init__(self):
-    saving.check_file_format(self.file_format)
+    checks.check_choice('file_format', self.file_format, saving.FILE_FORMATS)
     if self.kind == SERVER:
       for address in self.addresses:
         tables_lib.check_address(address)
@@ -113,7 +112,7 @@ class Task:
   """
 
   source: int
-  ranges: tuple[opened_lib.Range, ...]
+  ranges: tuple[sources_lib.Range, ...]
 
   @property
   def split(self) -> str:
@@ -179,10 +178,10 @@ class Plan:
     return options_lib.ConversionRules(**self.rules)
 
   @functools.cached_property
-  def _opened(self) -> dict[int, opened_lib.OpenSource]:
+  def _opened(self) -> dict[int, sources_lib.OpenSource]:
     return {}
 
-  def open_source(self, index: int) -> opened_lib.OpenSource:
+  def open_source(self, index: int) -> sources_lib.OpenSource:
     """Opens a source, unless this process has opened it before.
 
     A source is reopened if its data set has changed since the plan was made.
@@ -195,7 +194,7 @@ class Plan:
       self._opened[index] = sources_lib.open_source(self.sources[index])
     return self._opened[index]
 
-  def open(self) -> list[opened_lib.OpenSource]:
+  def open(self) -> list[sources_lib.OpenSource]:
     """Opens all sources; see `open_source`."""
     return [self.open_source(index) for index in range(len(self.sources))]
 
@@ -232,7 +231,7 @@ def from_json(values: dict[str, Any]) -> Plan:
       'tasks': tuple(
           Task(
               task['source'],
-              tuple(opened_lib.Range(*part) for part in task['ranges']),
+              tuple(sources_lib.Range(*part) for part in task['ranges']),
           )
           for task in values['tasks']
       ),
@@ -241,13 +240,13 @@ def from_json(values: dict[str, Any]) -> Plan:
 
 
 def make_plan(
-    opened: Sequence[opened_lib.OpenSource],
+    opened: Sequence[sources_lib.OpenSource],
     output: Output,
     *,
     tables: Sequence[items_lib.TableItems] = (),
     rules: options_lib.ConversionRules | None = None,
     weights: Sequence[float] | None = None,
-    only: tuple[str, Sequence[Sequence[opened_lib.Range]]] | None = None,
+    only: tuple[str, Sequence[Sequence[sources_lib.Range]]] | None = None,
     task_bytes: int | None = None,
 ) -> Plan:
   """Makes the plan of a conversion, without reading any records.
@@ -319,10 +318,10 @@ def make_plan(
 
 
 def _take_by_weights(
-    ranges: list[list[opened_lib.Range]],
+    ranges: list[list[sources_lib.Range]],
     weights: Sequence[float],
     names: Sequence[str],
-) -> list[list[opened_lib.Range]]:
+) -> list[list[sources_lib.Range]]:
   """Returns the first episodes of each source, in proportion to its weight.
 
   Logs a warning if the share of a source rounds to 0.
@@ -339,7 +338,7 @@ def _take_by_weights(
   scaled = random_lib.scale_weights(weights).tolist()
   scarcest = min(range(len(sizes)), key=lambda i: sizes[i] / scaled[i])
   unit = sizes[scarcest] / scaled[scarcest]
-  result: list[list[opened_lib.Range]] = []
+  result: list[list[sources_lib.Range]] = []
   for i, parts in enumerate(ranges):
     remaining = round(unit * scaled[i])
     if not remaining:
@@ -365,8 +364,8 @@ def _take_by_weights(
 
 
 def _group(
-    parts: Sequence[opened_lib.Range], max_episodes: int
-) -> list[tuple[opened_lib.Range, ...]]:
+    parts: Sequence[sources_lib.Range], max_episodes: int
+) -> list[tuple[sources_lib.Range, ...]]:
   """Groups ranges of files into tasks.
 
   A large file becomes several tasks, and adjacent small files become one.
@@ -375,7 +374,7 @@ def _group(
     parts: the ranges.
     max_episodes: the maximum number of episodes of a task.
   """
-  tasks: list[list[opened_lib.Range]] = []
+  tasks: list[list[sources_lib.Range]] = []
   room = 0  # How many more episodes fit into the last task.
   for part in parts:
     count = -(-part.num_episodes // max_episodes)
@@ -397,8 +396,8 @@ def _group(
 
 
 def read_quarantine(
-    path: files.PathLike, opened: Sequence[opened_lib.OpenSource]
-) -> list[list[opened_lib.Range]]:
+    path: files.PathLike, opened: Sequence[sources_lib.OpenSource]
+) -> list[list[sources_lib.Range]]:
   """Returns the episodes that a quarantine file lists.
 
   Args:
@@ -418,7 +417,7 @@ def read_quarantine(
     lines = f.readlines()
   if not lines:
     raise ValueError(f'{path} lists no episodes, so there is nothing to do.')
-  ranges: list[list[opened_lib.Range]] = [[] for _ in opened]
+  ranges: list[list[sources_lib.Range]] = [[] for _ in opened]
   for number, line in enumerate(lines, 1):
     try:
       values = json_files.loads(line)
@@ -429,9 +428,9 @@ def read_quarantine(
           f'{path}, line {number} is not of a quarantine file:'
           f' {line.strip()[:200]!r}.'
       ) from e
-    part = opened_lib.Range(split, index, index + 1)
+    part = sources_lib.Range(split, index, index + 1)
     for source, parts in zip(opened, ranges):
-      if source.directory == directory and opened_lib.find_overlap(
+      if source.directory == directory and sources_lib.find_overlap(
           [*source.ranges, part]
       ):
         parts.append(part)
@@ -455,7 +454,7 @@ def _check_disjoint(opened, ranges) -> None:
     key = source.name, source.directory, source.preprocessing_hash
     ranges_of[key] += parts
   for (name, directory, _), parts in ranges_of.items():
-    overlap = opened_lib.find_overlap(parts)
+    overlap = sources_lib.find_overlap(parts)
     if overlap is not None:
       raise ValueError(
           f'Episodes of {name} in {directory}, split {overlap.split}, are in'

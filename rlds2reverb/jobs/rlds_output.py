@@ -20,8 +20,8 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
 from rlds2reverb.episodes import rlds
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
+from rlds2reverb.jobs import sources as sources_lib
 
 _CREDIT = 'Episodes converted by rlds2reverb.'
 # Features that add metadata to a plain tensor.
@@ -169,7 +169,7 @@ def _iterate(episodes: Any) -> Iterator[dict[str, Any]]:
       yield {**fields, rlds.STEPS: steps}
 
 
-def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> dict[str, str]:
+def _join_texts(opened: Sequence[sources_lib.OpenSource]) -> dict[str, str]:
   """Returns the description, citation, homepage and license of data sets.
 
   Distinct texts of several data sets are joined.
@@ -194,7 +194,7 @@ def _join_texts(opened: Sequence[opened_lib.OpenSource]) -> dict[str, str]:
 
 
 def _make_features(
-    opened: Sequence[opened_lib.OpenSource], episode_spec: dict[str, Any]
+    opened: Sequence[sources_lib.OpenSource], episode_spec: dict[str, Any]
 ) -> dict[str, Any]:
   """Returns the features of the new data set.
 

@@ -32,7 +32,6 @@ from absl import logging
 
 from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
 from rlds2reverb.replay import items
@@ -117,7 +116,7 @@ def serve_source(
         opened.read(), checkpoint, tables, options=options
     )
     if not allow_empty and not all(counts.values()):
-      longest = max(opened_lib.read_lengths(opened.read()), default=0)
+      longest = max(sources_lib.read_lengths(opened.read()), default=0)
       raise ValueError(summary.explain_empty(tables, counts, longest))
     return restore(checkpoint)
 

@@ -17,8 +17,8 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import job as job_lib
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
+from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.trajectories import report as report_lib
 
@@ -35,7 +35,7 @@ _EXISTED = (
 
 def describe_job(
     job: job_lib.Job,
-    opened: Sequence[opened_lib.OpenSource],
+    opened: Sequence[sources_lib.OpenSource],
     spec: Any,
     output_lines: Sequence[str],
     receipts: Mapping[int, job_lib.Receipt],

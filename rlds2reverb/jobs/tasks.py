@@ -23,10 +23,10 @@ from tf_agents.trajectories import time_step as ts
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import tf_private
 from rlds2reverb.jobs import job as job_lib
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import outputs
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import rlds_output
+from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import conversion
@@ -264,7 +264,8 @@ def find_changed(
     receipts: the receipts of the finished tasks.
     checksums: whether to compare checksums in addition to sizes and times.
   """
-  opened = plan.open()
+  indices = {plan.tasks[number].source for number in receipts}
+  opened = {index: plan.open_source(index) for index in indices}
 
   def is_changed(number):
     task, receipt = plan.tasks[number], receipts[number]
@@ -325,7 +326,7 @@ class TaskEpisodes:
       self,
       plan: plan_lib.Plan,
       task: plan_lib.Task,
-      source: opened_lib.OpenSource,
+      source: sources_lib.OpenSource,
       report: Callable[[], None],
   ):
     """Creates the episodes.
@@ -363,7 +364,7 @@ class TaskEpisodes:
         self._make_options(
             episodes,
             identity=self._plan.identity(self._task),
-            episode_id=opened_lib.EPISODE_INDEX if needs_index else None,
+            episode_id=sources_lib.EPISODE_INDEX if needs_index else None,
         ),
     )
     return frames._replace(
@@ -414,11 +415,11 @@ class TaskEpisodes:
     faults = self.report.skipped_faults
     indices = self._task.indices
     if faults and source.has_filter:
-      indices = opened_lib.read_indices(self.read(with_index=True))
+      indices = sources_lib.read_indices(self.read(with_index=True))
     skipped = []
     for position, fault in faults.items():
       index = indices[position]
-      episode = opened_lib.Range(split, index, index + 1)
+      episode = sources_lib.Range(split, index, index + 1)
       skipped.append(
           {
               'data_set': source.name,
@@ -440,7 +441,7 @@ class TaskEpisodes:
   ) -> options_lib.ConversionOptions:
     return options_lib.ConversionOptions(
         self._plan.conversion_rules,
-        opened_lib.get_policy_info_fn(episodes.element_spec),
+        sources_lib.get_policy_info_fn(episodes.element_spec),
         self.report,
         **options,
     )

@@ -14,7 +14,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import validation
@@ -125,7 +124,7 @@ def validate(
       )
       part = part._replace(begin=min(shard.end, part.end))
       _, message = errors.restore(error)
-      if isinstance(error, opened_lib.READ_ERRORS):
+      if isinstance(error, sources_lib.READ_ERRORS):
         message = opened.find_damage([shard]) or message
       result.not_read.append(
           f'{", ".join(opened.files(shard))}, episodes {begin} to'
@@ -153,7 +152,7 @@ def _validate_episodes(
     rlds_data: tf.data.Dataset,
     rules: options_lib.ConversionRules,
     limit: int,
-    part: opened_lib.Range = opened_lib.Range('', 0, 0),
+    part: sources_lib.Range = sources_lib.Range('', 0, 0),
 ) -> tuple[int, tf.errors.OpError | None]:
   """Adds the problems of all episodes to a result.
 
@@ -172,7 +171,7 @@ def _validate_episodes(
       # The iterator continues with the next element.
       episode, num_faults = episode + 1, 1
       problems = [(None, UNREADABLE, errors.message_of(e))]
-    except (*opened_lib.READ_ERRORS, tf.errors.OutOfRangeError) as e:
+    except (*sources_lib.READ_ERRORS, tf.errors.OutOfRangeError) as e:
       return episode + 1, e
     else:
       episode = episode + 1 if index < 0 else int(index)
@@ -222,7 +221,7 @@ def _map_faults(rlds_data, rules, limit) -> tf.data.Dataset:
             (faults.values, values),
         )
     ]
-    index = episode.get(opened_lib.EPISODE_INDEX, tf.constant(-1, tf.int64))
+    index = episode.get(sources_lib.EPISODE_INDEX, tf.constant(-1, tf.int64))
     return index, tf.size(columns[0]), *(column[:limit] for column in columns)
 
   return rlds_data.map(

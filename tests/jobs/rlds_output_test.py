@@ -11,9 +11,9 @@ import tree
 
 from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import sources as sources_lib
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -110,7 +110,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     open(os.path.join(other, 'mine.txt'), 'wb').close()
     tested = data_sets.numbered(self.new('data'), [3], split='test')
     opened = [sources.open_source(sources.make_source(self.directory))]
-    only = ('quarantine.jsonl', [[opened_lib.Range('train', 3, 4)]])
+    only = ('quarantine.jsonl', [[sources_lib.Range('train', 3, 4)]])
     for kind, place, error, message in (
         (plan_lib.RLDS, other, FileExistsError, 'not the output of'),
         (plan_lib.RLDS, tested, ValueError, r"which has the splits \['test'\]"),

@@ -5,9 +5,9 @@ import os
 
 from absl.testing import absltest
 
-from rlds2reverb.jobs import opened as opened_lib
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
+from rlds2reverb.jobs import sources as sources_lib
 from tests.jobs import data_sets
 from tests.jobs import job_testing
 
@@ -15,7 +15,7 @@ _LENGTHS = (3, 4, 5, 6, 3, 4, 5)
 
 
 def _indices(episodes):
-  return [int(episode[opened_lib.EPISODE_INDEX]) for episode in episodes]
+  return [int(episode[sources_lib.EPISODE_INDEX]) for episode in episodes]
 
 
 class _SourcesTestCase(absltest.TestCase):
@@ -44,7 +44,7 @@ class SourcesTest(_SourcesTestCase):
         ('train[5:]+train[1:3]', (), [5, 6, 1, 2]),
     ):
       opened = self._open(split)
-      parts = [opened_lib.Range(*part)] if part else []
+      parts = [sources_lib.Range(*part)] if part else []
       episodes = list(opened.read(*parts, with_index=True))
       self.assertEqual(_indices(episodes), expected)
       written = [int(e['steps']['observation'][0, 0]) for e in episodes]
