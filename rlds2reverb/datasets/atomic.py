@@ -22,6 +22,8 @@ first. `filelock` would be one more dependency, and would leave its lock files:
 removing them safely takes the loop in `lock`.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import ctypes
 import errno
@@ -30,7 +32,6 @@ import os
 import re
 import shutil
 import tempfile
-from typing import Iterator, Sequence
 
 from absl import logging
 from etils import epath

@@ -7,18 +7,15 @@ batch. If that fails, the records are parsed one by one, and the bad ones become
 batches without steps that have a fault.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import json
 import math
 from typing import (
     Any,
-    Callable,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
 )
 
 from google.protobuf import message
@@ -113,10 +110,10 @@ def read_batches(
     builder: tfds.core.DatasetBuilder,
     split: Any,
     *,
-    decoders: Optional[Mapping[str, Any]],
+    decoders: Mapping[str, Any] | None,
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
-) -> Optional[tf.data.Dataset]:
+) -> tf.data.Dataset | None:
   """Reads the episodes of a split as batches, in the order of TFDS.
 
   A batch has up to about 2 MiB, or one episode. `records.record_batches`
@@ -391,7 +388,7 @@ class _Parser:
 
   def parse(
       self, records: tf.Tensor
-  ) -> Tuple[batch_lib.EpisodeBatch, tf.Tensor]:
+  ) -> tuple[batch_lib.EpisodeBatch, tf.Tensor]:
     """Parses records.
 
     Args:
@@ -454,7 +451,7 @@ class _Parser:
     rule, field, values, place = [tf.ensure_shape(text, []) for text in texts]
     return errors.Fault(rule, field=field, values=values, place=place).tensors()
 
-  def _find_broken_rule(self, record: np.ndarray) -> Tuple[str, str, str]:
+  def _find_broken_rule(self, record: np.ndarray) -> tuple[str, str, str]:
     """Returns the rule that a record breaks, the field and the value."""
     try:
       features = tf.train.Example.FromString(record[0]).features.feature
@@ -497,7 +494,7 @@ class _Parser:
     return rule, field, ', '.join(texts)
 
 
-def _leaves(infos: Any) -> List[Tuple[str, Any]]:
+def _leaves(infos: Any) -> list[tuple[str, Any]]:
   """Returns the name of each stored leaf, and its TFDS `TensorInfo`."""
   return [
       (paths.name_of(path), info)

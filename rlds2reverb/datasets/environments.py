@@ -6,11 +6,12 @@ runs one environment or a vector of them. `record_episodes` records from it.
 """
 
 import abc
+from collections.abc import Callable
 import contextlib
 import importlib
 import importlib.util
 import re
-from typing import Any, Callable, List, NamedTuple, Optional, Union
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector import utils as vector_utils
@@ -18,7 +19,7 @@ import numpy as np
 import tree
 
 # An id, an environment, or a function that makes an environment.
-EnvironmentLike = Union[str, Any, Callable[[], Any]]
+EnvironmentLike = str | Any | Callable[[], Any]
 
 # The packages that register environments when they are imported, with their
 # names for pip and the ids of their environments.
@@ -51,7 +52,7 @@ class Step(NamedTuple):
   """
 
   observation: Any
-  next_observations: List[Any]
+  next_observations: list[Any]
   reward: np.ndarray
   discount: np.ndarray
   is_terminal: np.ndarray
@@ -74,13 +75,13 @@ class Environment(abc.ABC):
   """
 
   name: str
-  num_envs: Optional[int] = None
+  num_envs: int | None = None
   zero_observation: Any
   zero_action: Any
   action_space: Any
 
   @abc.abstractmethod
-  def reset(self, seed: Optional[int] = None) -> Any:
+  def reset(self, seed: int | None = None) -> Any:
     """Resets all environments, and returns their observations."""
 
   @abc.abstractmethod
@@ -112,11 +113,11 @@ class Environment(abc.ABC):
     """Returns a random action, batched for a vectorized environment."""
     return self.action_space.sample()
 
-  def split_observations(self, observation: Any) -> List[Any]:
+  def split_observations(self, observation: Any) -> list[Any]:
     """Returns the observations of each environment."""
     return [observation]
 
-  def split_actions(self, action: Any) -> List[Any]:
+  def split_actions(self, action: Any) -> list[Any]:
     """Returns the actions of each environment."""
     return [action]
 
@@ -274,7 +275,7 @@ class _Gym(Environment):
     self.zero_action = zeros_of_space(env.action_space, 'action')
     self.action_space = env.action_space
 
-  def reset(self, seed: Optional[int] = None) -> Any:
+  def reset(self, seed: int | None = None) -> Any:
     kwargs = {}
     if seed is not None:
       # Gymnasium and Gym 0.26 have no method `seed`; Gym 0.23 to 0.25 do, and
@@ -337,7 +338,7 @@ class _GymnasiumVector(Environment):
     self._mode = str(getattr(mode, 'value', mode) or 'NextStep')
     self._is_reset = np.zeros(env.num_envs, bool)
 
-  def reset(self, seed: Optional[int] = None) -> Any:
+  def reset(self, seed: int | None = None) -> Any:
     self._is_reset = np.zeros(self.num_envs, bool)
     return self._env.reset(seed=seed)[0]
 
@@ -383,10 +384,10 @@ class _GymnasiumVector(Environment):
   def is_first(self, step: Step, is_over: np.ndarray) -> np.ndarray:
     return step.is_reset if self._mode == 'NextStep' else is_over
 
-  def split_observations(self, observation: Any) -> List[Any]:
+  def split_observations(self, observation: Any) -> list[Any]:
     return list(vector_utils.iterate(self._env.observation_space, observation))
 
-  def split_actions(self, action: Any) -> List[Any]:
+  def split_actions(self, action: Any) -> list[Any]:
     return list(vector_utils.iterate(self._env.action_space, action))
 
   def close(self) -> None:
@@ -406,7 +407,7 @@ class _TimeSteps(Environment):
     self.zero_action = _zeros_of_specs(env.action_spec(), 'action')
     self.action_space = _space_of_specs(env.action_spec())
 
-  def reset(self, seed: Optional[int] = None) -> Any:
+  def reset(self, seed: int | None = None) -> Any:
     if seed is not None and hasattr(self._env, 'seed'):
       self._seed(seed)
     return self._env.reset().observation
@@ -489,10 +490,10 @@ class _BatchedTimeSteps(_TimeSteps):
     actions = [self.action_space.sample() for _ in range(self.num_envs)]
     return tree.map_structure(lambda *rows: np.stack(rows), *actions)
 
-  def split_observations(self, observation: Any) -> List[Any]:
+  def split_observations(self, observation: Any) -> list[Any]:
     return _unbatch(observation, self.num_envs)
 
-  def split_actions(self, action: Any) -> List[Any]:
+  def split_actions(self, action: Any) -> list[Any]:
     return _unbatch(action, self.num_envs)
 
 
@@ -615,7 +616,7 @@ def _row(space: Any, batch: Any, index: int) -> Any:
   return batch[index]
 
 
-def _unbatch(nest: Any, size: int) -> List[Any]:
+def _unbatch(nest: Any, size: int) -> list[Any]:
   """Returns the rows of a nest of batched arrays."""
   nest = tree.map_structure(np.asarray, nest)
   row = lambda i: tree.map_structure(lambda leaf: leaf[i], nest)

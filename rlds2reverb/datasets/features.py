@@ -15,18 +15,14 @@ The images of an episode must all have one size, which is checked by their
 headers before they are decoded.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import math
 from typing import (
     Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
 )
 
 from absl import logging
@@ -48,7 +44,7 @@ _COMPRESSED_BYTES = 1024
 _IMAGE_CHANNELS = (1, 3, 4)
 
 
-def features_from_spec(episode_spec: Dict[str, Any]) -> Dict[str, Any]:
+def features_from_spec(episode_spec: dict[str, Any]) -> dict[str, Any]:
   """Returns the TFDS features that store episodes as `save_episodes` does.
 
   Args:
@@ -110,7 +106,7 @@ def _feature_from_spec(spec: Any, keys: Sequence[Any]) -> Any:
   return tfds.features.Tensor(shape=shape, dtype=dtype, encoding=encoding)
 
 
-def feature_leaves(feature: Any, path: str = '') -> Iterator[Tuple[str, Any]]:
+def feature_leaves(feature: Any, path: str = '') -> Iterator[tuple[str, Any]]:
   """Yields the paths and the leaves of TFDS features, of steps too."""
   if isinstance(feature, (dict, tfds.features.FeaturesDict)):
     for name, part in feature.items():
@@ -122,8 +118,8 @@ def feature_leaves(feature: Any, path: str = '') -> Iterator[Tuple[str, Any]]:
 
 
 def make_record_decoder(
-    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
-) -> Callable[[tf.Tensor], Dict[str, Any]]:
+    features: tfds.features.FeaturesDict, decoders: dict[str, Any] | None
+) -> Callable[[tf.Tensor], dict[str, Any]]:
   """Returns a function that parses and decodes the record of an episode.
 
   Args:
@@ -154,8 +150,8 @@ def make_record_decoder(
 
 
 def make_episode_decoder(
-    features: tfds.features.FeaturesDict, decoders: Optional[Dict[str, Any]]
-) -> Callable[[Dict[str, Any]], Dict[str, Any]]:
+    features: tfds.features.FeaturesDict, decoders: dict[str, Any] | None
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
   """Returns a function that decodes the steps of an episode, all together.
 
   Args:
@@ -177,7 +173,7 @@ def make_episode_decoder(
 
 
 def make_steps_decoder(
-    features: tfds.features.FeaturesDict, decoders: Optional[Mapping[str, Any]]
+    features: tfds.features.FeaturesDict, decoders: Mapping[str, Any] | None
 ) -> Callable[[Any], Any]:
   """Returns a function that decodes stored steps, stacked.
 
@@ -212,7 +208,7 @@ def make_steps_decoder(
 
 def make_field_decoder(
     features: tfds.features.FeaturesDict, decoders: Mapping[str, Any]
-) -> Callable[[Any], Dict[str, Any]]:
+) -> Callable[[Any], dict[str, Any]]:
   """Returns a function that decodes the fields of episodes, `[E, ...]`.
 
   Args:
@@ -551,7 +547,7 @@ def _check_sizes(stored: Any, feature: tfds.features.Image, name: str) -> Any:
   return tf.where(zero == 0, stored, '')
 
 
-def _max_pixels(feature: tfds.features.Image) -> Tuple[int, int]:
+def _max_pixels(feature: tfds.features.Image) -> tuple[int, int]:
   """Returns how many pixels an image may have, and the bytes of a pixel."""
   *size, channels = feature.shape
   # Floats are stored as four channels of bytes.
@@ -564,7 +560,7 @@ def _max_pixels(feature: tfds.features.Image) -> Tuple[int, int]:
 
 def find_too_large(
     encoded: Sequence[bytes], feature: tfds.features.Image
-) -> Optional[List[int]]:
+) -> list[int] | None:
   """Returns the height and width of the first image that is too large."""
   limit, _ = _max_pixels(feature)
   for image in encoded:

@@ -5,6 +5,9 @@ Users pass a path as a string or an `os.PathLike`, which may begin with `~`.
 `gs://bucket/folder`. The other functions take its result.
 """
 
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import io
 import json
@@ -14,14 +17,6 @@ import shutil
 from typing import (
     Any,
     BinaryIO,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Tuple,
-    Type,
-    Union,
 )
 
 from etils import epath
@@ -32,7 +27,7 @@ from rlds2reverb.episodes import errors
 from rlds2reverb.store import damage
 from rlds2reverb.store import json_files
 
-PathLike = Union[str, os.PathLike]
+PathLike = str | os.PathLike
 
 _URL = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*://')
 # A URL that `pathlib` has turned into a path.
@@ -133,7 +128,7 @@ def is_folder(path: str) -> bool:
   return exists(path) and epath.Path(path).is_dir()
 
 
-def names_in(folder: str) -> List[str]:
+def names_in(folder: str) -> list[str]:
   """Returns the sorted names in a folder; none if there is no folder."""
   if not is_folder(folder):
     return []
@@ -158,7 +153,7 @@ def hint(path: str) -> str:
   return checks.did_you_mean(name, siblings - {name})
 
 
-def local_files(path: str) -> List[str]:
+def local_files(path: str) -> list[str]:
   """Returns the paths of the files at a local path, a file or a folder."""
   if os.path.isfile(path):
     return [path]
@@ -200,7 +195,7 @@ def open_text(path: str) -> io.StringIO:
   return text
 
 
-def read_json(path: str, remedy: str) -> Dict[str, Any]:
+def read_json(path: str, remedy: str) -> dict[str, Any]:
   """Returns the JSON object in a file of this library.
 
   Args:
@@ -216,7 +211,7 @@ def read_json(path: str, remedy: str) -> Dict[str, Any]:
   return json_files.parse(text, path, remedy)
 
 
-def read_json_object(path: str) -> Dict[str, Any]:
+def read_json_object(path: str) -> dict[str, Any]:
   """Reads a file of another program that holds one JSON object.
 
   Raises:
@@ -227,7 +222,7 @@ def read_json_object(path: str) -> Dict[str, Any]:
   return parse_json_object(_read_text(path), path)
 
 
-def read_json_lines(path: str) -> List[Tuple[str, Dict[str, Any]]]:
+def read_json_lines(path: str) -> list[tuple[str, dict[str, Any]]]:
   """Reads a file with a JSON object in each line. Blank lines are skipped.
 
   Returns:
@@ -254,7 +249,7 @@ def _read_text(path: str) -> str:
   return text
 
 
-def parse_json_object(text: str, place: str) -> Dict[str, Any]:
+def parse_json_object(text: str, place: str) -> dict[str, Any]:
   """Returns the JSON object in a text; see `read_json_object`."""
   if not text.strip():
     raise ValueError(f'{place} is empty, but must hold JSON.')
@@ -271,7 +266,7 @@ def parse_json_object(text: str, place: str) -> Dict[str, Any]:
 def get_json_value(
     content: Mapping[str, Any],
     key: str,
-    kind: Union[Type[Any], Tuple[Type[Any], ...]],
+    kind: type[Any] | tuple[type[Any], ...],
     place: str,
     default: Any = None,
 ) -> Any:
@@ -359,7 +354,7 @@ def total_size(paths: Iterable[str]) -> int:
   return sum(size_of(path) for path in set(paths) if exists(path))
 
 
-def stamp_of(path: str) -> Tuple[int, int]:
+def stamp_of(path: str) -> tuple[int, int]:
   """Returns the size of a file, and its time of modification in nanoseconds.
 
   They differ if a file was written again. The file is not read.

@@ -7,6 +7,8 @@ which differ from one program to another, so the hash covers the operations of
 nodes and the sources of their inputs, without the names.
 """
 
+from collections.abc import Iterable
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import graphlib
@@ -14,7 +16,7 @@ import hashlib
 import itertools
 import json
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -135,7 +137,7 @@ def _to_json(value: Any) -> Any:
   )
 
 
-def fingerprint_pipeline(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
+def fingerprint_pipeline(dataset: tf.data.Dataset) -> tuple[str | None, str]:
   """Returns a hash of a data set's pipeline and of the files that it reads.
 
   The hash is the same if the same pipeline is built again, in this process or
@@ -175,7 +177,7 @@ def fingerprint_pipeline(dataset: tf.data.Dataset) -> Tuple[Optional[str], str]:
   return _digest(elements, repr(stamps).encode()).hex()[:16], ''
 
 
-def constant_strings(dataset: tf.data.Dataset) -> Set[bytes]:
+def constant_strings(dataset: tf.data.Dataset) -> set[bytes]:
   """Returns all strings in a data set's graph, such as the names of files."""
   return _strings(_graph(dataset))
 
@@ -189,7 +191,7 @@ def _graph(dataset) -> tf.compat.v1.GraphDef:
   )
 
 
-def _strings(graph) -> Set[bytes]:
+def _strings(graph) -> set[bytes]:
   bodies = [function.node_def for function in graph.library.function]
   nodes = itertools.chain(graph.node, *bodies)
   return {
@@ -265,8 +267,8 @@ class _Hasher:
   def results(
       self,
       nodes: Iterable[Any],
-      arguments: Dict[str, bytes],
-      outputs: List[str],
+      arguments: dict[str, bytes],
+      outputs: list[str],
   ) -> bytes:
     """Returns the hash of some outputs of nodes.
 
@@ -322,7 +324,7 @@ class _Hasher:
     return self._hashes[name]
 
 
-def _references(references, hashes) -> List[bytes]:
+def _references(references, hashes) -> list[bytes]:
   """Returns hashes of inputs; the hashes of control inputs are sorted."""
   inputs = [name for name in references if not name.startswith('^')]
   control_inputs = [name for name in references if name.startswith('^')]

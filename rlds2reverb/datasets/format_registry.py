@@ -4,18 +4,14 @@
 Errors about a path name the actual format of its data.
 """
 
+from collections.abc import Collection
+from collections.abc import Iterator
 import gzip
 import os
 import re
 from typing import (
     Any,
-    Collection,
-    Dict,
-    FrozenSet,
-    Iterator,
-    List,
     NamedTuple,
-    Tuple,
 )
 import zipfile
 import zlib
@@ -45,17 +41,17 @@ class Format(NamedTuple):
 
   description: str
   loader: str
-  folder_files: Tuple[str, ...] = ()
-  hdf5_names: Tuple[FrozenSet[str], ...] = ()
-  extensions: Tuple[str, ...] = ()
+  folder_files: tuple[str, ...] = ()
+  hdf5_names: tuple[frozenset[str], ...] = ()
+  extensions: tuple[str, ...] = ()
   has_names: bool = False
   is_generic: bool = False
-  related: Tuple[str, ...] = ()
+  related: tuple[str, ...] = ()
   extra: str = ''
 
 
 # The first format that fits is detected, so special formats come first.
-FORMATS: Dict[str, Format] = {
+FORMATS: dict[str, Format] = {
     'calvin': Format(
         'a CALVIN data set',
         'calvin.load_calvin',
@@ -283,7 +279,7 @@ def _detect_hdf5(path: str) -> str:
   return ''
 
 
-def _names_in(file: Any) -> List[str]:
+def _names_in(file: Any) -> list[str]:
   """Returns the names at the top of an HDF5 file, and below `data`."""
   import h5py  # pylint: disable=g-import-not-at-top
 
@@ -300,7 +296,7 @@ def _files_below(path: str) -> Iterator[str]:
   """Yields some files that may be RLlib's in a folder, and in its folders."""
   folders = [path]
   for _ in range(_MAX_LEVELS):
-    below: List[str] = []
+    below: list[str] = []
     for folder in folders:
       paths = [os.path.join(folder, name) for name in files.names_in(folder)]
       candidates = [p for p in paths if p.endswith((*_RLLIB_FILES, _PARQUET))]

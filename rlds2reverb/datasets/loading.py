@@ -8,7 +8,7 @@ see `batch_reading`, and otherwise one by one.
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, Optional
+from typing import Any
 
 from absl import logging
 from google.protobuf import json_format
@@ -40,12 +40,12 @@ def load_episodes(
     name_or_directory: files.PathLike,
     split: str = 'train',
     *,
-    data_dir: Optional[files.PathLike] = None,
-    decoders: Optional[Dict[str, Any]] = None,
+    data_dir: files.PathLike | None = None,
+    decoders: dict[str, Any] | None = None,
     num_shards: int = 1,
     shard_index: int = 0,
     shuffle_files: bool = False,
-    read_config: Optional[tfds.ReadConfig] = None,
+    read_config: tfds.ReadConfig | None = None,
 ) -> tf.data.Dataset:
   """Reads an RLDS data set as episodes with stacked steps.
 
@@ -174,7 +174,7 @@ def _explain(builder: tfds.core.DatasetBuilder, split: Any) -> str:
 def find_rlds_builder(
     name_or_directory: files.PathLike,
     split: Any,
-    data_dir: Optional[files.PathLike] = None,
+    data_dir: files.PathLike | None = None,
 ) -> tfds.core.DatasetBuilder:
   """Returns the builder of an RLDS data set; see `load_episodes`."""
   if not isinstance(split, (str, tfds.core.splits.AbstractSplit)):
@@ -277,7 +277,7 @@ def _read_builder(folder: str) -> tfds.core.DatasetBuilder:
 
 
 def find_builder(
-    name_or_directory: files.PathLike, data_dir: Optional[files.PathLike] = None
+    name_or_directory: files.PathLike, data_dir: files.PathLike | None = None
 ) -> tfds.core.DatasetBuilder:
   """Returns the TFDS builder of a directory or of a name.
 

@@ -4,9 +4,11 @@ The elements get one structure first: `align` fills the fields that some data
 sets lack with zeros.
 """
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import itertools
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -39,16 +41,16 @@ class Mixed(NamedTuple):
 
   element: Any
   source: tf.Tensor
-  mask: Dict[str, tf.Tensor]
+  mask: dict[str, tf.Tensor]
 
 
 @gin.configurable(module='rlds2reverb')
 def mix_datasets(
     datasets: Mapping[str, tf.data.Dataset],
-    weights: Optional[Mapping[str, float]] = None,
+    weights: Mapping[str, float] | None = None,
     *,
-    batch_size: Optional[int] = None,
-    subbatch_size: Optional[int] = None,
+    batch_size: int | None = None,
+    subbatch_size: int | None = None,
     stop_when: str = 'never',
     seed: int = 0,
     start: int = 0,
@@ -192,8 +194,8 @@ def _stacked(dataset, size: int, stop_when: str) -> tf.data.Dataset:
 
 
 def _drawn(
-    parts: List[tf.data.Dataset],
-    probabilities: List[float],
+    parts: list[tf.data.Dataset],
+    probabilities: list[float],
     stop_when: str,
     seed: int,
     start: int,
@@ -211,7 +213,7 @@ def _drawn(
 
 
 def _exact(
-    parts: List[tf.data.Dataset], probabilities: List[float], batch_size: int
+    parts: list[tf.data.Dataset], probabilities: list[float], batch_size: int
 ) -> tf.data.Dataset:
   """Returns batches with the same number of elements of each data set."""
   shares = batch_size * np.array(probabilities)
@@ -242,7 +244,7 @@ def _error(spec, name):
 
 def align(
     datasets: Mapping[str, tf.data.Dataset], *, of_batches: bool = False
-) -> Dict[str, tf.data.Dataset]:
+) -> dict[str, tf.data.Dataset]:
   """Gives the elements of several data sets one structure.
 
   A field that some data sets lack is filled with zeros there, and masked. A
@@ -274,7 +276,7 @@ def align(
   fields = [_fields_of(spec) for spec in specs.values()]
   if of_batches:
     specs = {name: _of_any_size(name, spec) for name, spec in specs.items()}
-  differences: List[str] = []
+  differences: list[str] = []
   spec = _merge(specs, (), differences)
   if differences:
     raise ValueError(
@@ -313,7 +315,7 @@ def _has_steps(spec: Any) -> bool:
   return isinstance(spec, dict) and rlds.STEPS in spec
 
 
-def _fields_of(spec: Any) -> List[paths.KeyPath]:
+def _fields_of(spec: Any) -> list[paths.KeyPath]:
   return [keys for keys, _ in tree.flatten_with_path(spec)]
 
 
@@ -339,7 +341,7 @@ def _of_any_size(name: str, spec: Any) -> Any:
 
 
 def _merge(
-    specs: Mapping[str, Any], keys: paths.KeyPath, differences: List[str]
+    specs: Mapping[str, Any], keys: paths.KeyPath, differences: list[str]
 ) -> Any:
   """Returns the common spec of the data sets at `keys`."""
   all_specs = list(specs.values())

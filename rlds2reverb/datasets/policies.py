@@ -5,8 +5,9 @@ interface that `record_episodes` documents: it maps an observation to an action,
 and may have `reset` and `info_space`.
 """
 
+from collections.abc import Callable
 import os
-from typing import Any, Callable, Optional
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,9 +20,7 @@ Policy = Callable[[Any], Any]
 _FIRST, _MID = 0, 1
 
 
-def make_policy(
-    policy: Any, num_envs: Optional[int] = None
-) -> Optional[Policy]:
+def make_policy(policy: Any, num_envs: int | None = None) -> Policy | None:
   """Makes a callable policy.
 
   Args:
@@ -55,7 +54,7 @@ class TfAgentsPolicy:
   and `RecurrentDqn` can start from it.
   """
 
-  def __init__(self, policy: Any, num_envs: Optional[int] = None):
+  def __init__(self, policy: Any, num_envs: int | None = None):
     """Wraps a policy.
 
     Args:
@@ -86,7 +85,7 @@ class TfAgentsPolicy:
     self._state = policy.get_initial_state(batch_size=self._state_size)
     self._is_first = np.ones(num_envs or 1, bool)
 
-  def reset(self, is_first: Optional[np.ndarray] = None) -> None:
+  def reset(self, is_first: np.ndarray | None = None) -> None:
     """Resets the state.
 
     Args:
@@ -142,7 +141,7 @@ class TfAgentsPolicy:
 class SavedPolicy(TfAgentsPolicy):
   """A policy that TF-Agents' `PolicySaver` has saved."""
 
-  def __init__(self, directory: files.PathLike, num_envs: Optional[int] = None):
+  def __init__(self, directory: files.PathLike, num_envs: int | None = None):
     """Loads a policy.
 
     Args:

@@ -1,10 +1,12 @@
 """A progress bar on a terminal, or progress lines in a log."""
 
+from collections.abc import Iterable
+from collections.abc import Iterator
 import os
 import sys
 import threading
 import time
-from typing import Iterable, Iterator, List, Optional, Tuple, TypeVar
+from typing import TypeVar
 
 import tqdm
 
@@ -59,7 +61,7 @@ class ProgressBar:
     self._stream = sys.stderr
     self._is_terminal = self._stream.isatty()
     self._start = time.monotonic()
-    self._samples: List[Tuple[float, int]] = [(0.0, initial)]
+    self._samples: list[tuple[float, int]] = [(0.0, initial)]
     self._next_line = _FIRST_LINE_SECONDS
     self._logged = initial  # `done` in the last line of a log
     self._drawn = ''
@@ -110,7 +112,7 @@ class ProgressBar:
       elif self.done != self._logged:
         self.say(self._text(_LINE))
 
-  def remaining_seconds(self) -> Optional[float]:
+  def remaining_seconds(self) -> float | None:
     """Returns the estimate of the remaining time, or None if it is unknown."""
     elapsed = self.elapsed
     if elapsed < _MIN_ESTIMATE_SECONDS or self.done <= self._initial:
@@ -151,7 +153,7 @@ class ProgressBar:
         self._logged = self.done
         self.say(self._text(_LINE))
 
-  def _text(self, bar_format: str, columns: Optional[int] = None) -> str:
+  def _text(self, bar_format: str, columns: int | None = None) -> str:
     notes = [self._note] * bool(self._note)
     remaining = self.remaining_seconds()
     if remaining is not None and self.done < self._total:

@@ -10,10 +10,11 @@ operation for them, so a Python function reads about 2 MiB of records at a time.
 """
 
 import array
+from collections.abc import Sequence
 import mmap
 import os
 import struct
-from typing import Any, List, Optional, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,7 +58,7 @@ def read_file(
 
 
 def read_tfrecords(
-    path: Any, buffer_size: Optional[int] = None
+    path: Any, buffer_size: int | None = None
 ) -> tf.data.Dataset:
   """Returns the records of a TFRecord file, whose lengths are checked first.
 
@@ -159,7 +160,7 @@ def read_array_record_files(
     instructions: Sequence[Any],
     read_config: tfds.ReadConfig,
     shuffle_files: bool,
-    cycle_length: Optional[int],
+    cycle_length: int | None,
 ) -> tf.data.Dataset:
   """Reads ArrayRecord files as TFDS reads TFRecord files, with its options.
 
@@ -271,7 +272,7 @@ def read_array_records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
 
 def _read_array_records(path: bytes, begin: int, stop: int) -> np.ndarray:
   """Returns records from `begin` on, about 2 MiB of them."""
-  records: List[bytes] = []
+  records: list[bytes] = []
   try:
     file = array_records.open_file(os.fsdecode(path))
     if stop == tf.int64.max:

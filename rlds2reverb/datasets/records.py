@@ -5,13 +5,14 @@ read here in batches, in the order in which TFDS returns the episodes. If a file
 is damaged, the records before the damage come out first.
 """
 
+from collections.abc import Sequence
 from concurrent import futures
 import dataclasses
 import functools
 import heapq
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -60,7 +61,7 @@ class Order(NamedTuple):
     block_length: how many records of a file are read in a turn.
   """
 
-  parts: Sequence[Tuple[str, int, int]]
+  parts: Sequence[tuple[str, int, int]]
   cycle_length: int
   block_length: int
 
@@ -69,7 +70,7 @@ class Order(NamedTuple):
     """The number of records."""
     return sum(count for _, _, count in self.parts)
 
-  def find(self) -> Tuple[np.ndarray, np.ndarray]:
+  def find(self) -> tuple[np.ndarray, np.ndarray]:
     """Returns the place of each record.
 
     Returns:
@@ -151,7 +152,7 @@ class Records(NamedTuple):
   """
 
   folder: str
-  names: List[str]
+  names: list[str]
   is_array_record: bool
   file: np.ndarray
   offset: np.ndarray
@@ -241,7 +242,7 @@ def read_records(
     *,
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
-) -> Optional[tf.data.Dataset]:
+) -> tf.data.Dataset | None:
   """Returns dicts with the string of each record, and `tfds_id` if requested.
 
   ArrayRecord files are read one after the other by default, as `data_source` of
@@ -300,7 +301,7 @@ def record_batches(
     shuffle_files: bool,
     read_config: tfds.ReadConfig,
     max_bytes: int,
-) -> Optional[RecordBatches]:
+) -> RecordBatches | None:
   """Reads the records of a split in batches, in the order of TFDS.
 
   Args:
@@ -465,7 +466,7 @@ def _fail(empty):
   )
 
 
-def _divide(batch: Dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
+def _divide(batch: dict[str, tf.Tensor], max_bytes: int) -> tf.data.Dataset:
   """Returns the parts of a batch, of about `max_bytes` each."""
   num_bytes = tf.cast(tf.strings.length(batch[RECORD]), tf.int64)
   return pipelines.pair_each(
