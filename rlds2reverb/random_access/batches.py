@@ -1,9 +1,10 @@
 """Batches of random items, each a function of the seed and its number."""
 
+from collections.abc import Mapping
 import functools
 import hashlib
 import sys
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import tree
@@ -55,8 +56,8 @@ class Batches(batches_lib.Batches):
       weights: Any = None,
       drop_last: bool = True,
       seed: int = 0,
-      process: Tuple[int, int] = (0, 1),
-      augment: Optional[Augment] = None,
+      process: tuple[int, int] = (0, 1),
+      augment: Augment | None = None,
   ):
     """Creates the batches.
 

@@ -1,8 +1,9 @@
 """Builds the index of a TFDS data set in place, or of a copy of other data."""
 
+from collections.abc import Callable
 import contextlib
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
@@ -44,15 +45,15 @@ class _Episodes(NamedTuple):
   dataset: tf.data.Dataset
   source: str
   data_dir: str = ''
-  facts: List[strings.FileFacts] = []
+  facts: list[strings.FileFacts] = []
 
 
 def build_index(
-    source: Union[tf.data.Dataset, files_lib.PathLike],
+    source: tf.data.Dataset | files_lib.PathLike,
     folder: files_lib.PathLike,
     split: str = 'train',
     *,
-    prepare: Optional[Callable[[tf.data.Dataset], tf.data.Dataset]] = None,
+    prepare: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
     num_processes: int = 1,
 ) -> index_lib.Index:
   """Builds an index, through which steps of a data set are read in any order.
@@ -142,7 +143,7 @@ def build(
   return index_lib.Index(folder)
 
 
-def _find_builder(source, split) -> Optional[tfds.core.DatasetBuilder]:
+def _find_builder(source, split) -> tfds.core.DatasetBuilder | None:
   """Returns the builder of a TFDS data set; None if it is of another format."""
   try:
     return loading.find_rlds_builder(source, split)
@@ -198,7 +199,7 @@ def _load_copied(builder, split) -> _Episodes:
   return _Episodes(episodes, directory)
 
 
-def _find_images(features, keys=()) -> Tuple[List[str], Dict[str, Any]]:
+def _find_images(features, keys=()) -> tuple[list[str], dict[str, Any]]:
   """Returns the names of the images in records, and decoders that skip them."""
   names, decoders = [], {}
   for key, feature in features.items():

@@ -1,7 +1,8 @@
 """Action chunks: every step with its last observations and next actions."""
 
+from collections.abc import Callable
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any
 
 import numpy as np
 
@@ -54,10 +55,10 @@ class ActionChunks:
 
   num_frames: int = 1
   num_actions: int = 1
-  fill: Union[str, float] = 'repeat'
-  goal_step: Optional[str] = None
+  fill: str | float = 'repeat'
+  goal_step: str | None = None
   last_steps: bool = True
-  frame_axis: Optional[int] = None
+  frame_axis: int | None = None
 
   def __post_init__(self):
     checks.check_positive('num_frames', self.num_frames)
@@ -116,7 +117,7 @@ class ChunkReader:
 
   def read(
       self, episode: np.ndarray, step: np.ndarray, decode: Callable[..., Any]
-  ) -> Dict[str, Any]:
+  ) -> dict[str, Any]:
     """Returns items, stacked.
 
     Args:
@@ -137,7 +138,7 @@ class ChunkReader:
         _ACTION: np.minimum(acted, np.maximum(num_actions - 1, 0)),
         None: step,
     }
-    leaves: Dict[int, np.ndarray] = {}
+    leaves: dict[int, np.ndarray] = {}
     for field, rows in steps.items():
       numbers = [
           number

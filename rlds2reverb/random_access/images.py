@@ -1,8 +1,10 @@
 """Decodes and resizes images, without TensorFlow."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import io
-from typing import Any, Dict, Mapping, Sequence, Tuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -35,7 +37,7 @@ class ImageFormat:
     dtype: `'uint8'`; or `'uint16'`, for PNGs of depth, of one channel.
   """
 
-  size: Tuple[int, int]
+  size: tuple[int, int]
   channels: int = 3
   method: str = 'lanczos3'
   dtype: str = 'uint8'
@@ -50,7 +52,7 @@ class ImageFormat:
       raise ValueError('Images of uint16 must have one channel: channels=1.')
 
   @property
-  def shape(self) -> Tuple[int, int, int]:
+  def shape(self) -> tuple[int, int, int]:
     """The shape of an image."""
     return *self.size, self.channels
 
@@ -112,7 +114,7 @@ def decode_all(
     `[..., height, width, channels]`.
   """
   images = np.empty([cells.size, *image_format.shape], image_format.dtype)
-  first: Dict[Any, int] = {}
+  first: dict[Any, int] = {}
   for number, cell in enumerate(cells.ravel().tolist()):
     same = first.setdefault(cell, number)
     if same != number:
@@ -128,7 +130,7 @@ def decode_all(
 
 def formats_by_column(
     images: Mapping[str, Any], columns: Sequence[rows_lib.Column]
-) -> Dict[int, ImageFormat]:
+) -> dict[int, ImageFormat]:
   """Returns the formats of columns of images, by the numbers of the columns.
 
   Args:

@@ -3,6 +3,9 @@
 Opening an index needs no TensorFlow; building one does.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import hashlib
 import importlib
@@ -11,13 +14,6 @@ import os
 import re
 from typing import (
     Any,
-    Callable,
-    Dict,
-    Iterator,
-    Mapping,
-    Optional,
-    Tuple,
-    Union,
 )
 
 import numpy as np
@@ -27,7 +23,7 @@ from rlds2reverb.store import folders
 from rlds2reverb.store import json_files
 from rlds2reverb.store import rows as rows_lib
 
-PathLike = Union[str, os.PathLike]
+PathLike = str | os.PathLike
 
 _DATASET_INFO = 'dataset_info.json'
 # Files that this library writes next to the data.
@@ -61,14 +57,14 @@ class IndexedData:
   """
 
   directory: PathLike
-  config: Optional[str] = None
+  config: str | None = None
   split: str = 'train'
-  prepare: Optional[Callable[[Any], Any]] = None
-  weight: Optional[float] = None
-  item_weights: Optional[Callable[[Any], Any]] = None
+  prepare: Callable[[Any], Any] | None = None
+  weight: float | None = None
+  item_weights: Callable[[Any], Any] | None = None
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def identity(self) -> Dict[str, Any]:
+  def identity(self) -> dict[str, Any]:
     """Returns everything apart from the data that determines the index."""
     # URLs and the names of TFDS data sets are not changed.
     directory = os.path.expanduser(os.fspath(self.directory))
@@ -111,7 +107,7 @@ class Index(rows_lib.RowStore):
   def __init__(
       self,
       folder: PathLike,
-      data_dir: Optional[PathLike] = None,
+      data_dir: PathLike | None = None,
       check: bool = True,
   ):
     """Opens an index.
@@ -231,7 +227,7 @@ def require_tensorflow(task: str) -> None:
     ) from e
 
 
-def describe_source(path: str, split: str) -> Optional[Dict[str, Any]]:
+def describe_source(path: str, split: str) -> dict[str, Any] | None:
   """Describes the files of a data set, so that changes can be detected.
 
   Args:
@@ -266,7 +262,7 @@ def describe_source(path: str, split: str) -> Optional[Dict[str, Any]]:
   return {'num_files': len(files), 'num_bytes': num_bytes, 'digest': digest}
 
 
-def _list_files(folder: str) -> Iterator[Tuple[str, int]]:
+def _list_files(folder: str) -> Iterator[tuple[str, int]]:
   """Yields the relative path and the size of each file of a data set."""
   count = 0
   for parent, children, names in os.walk(folder):
@@ -310,7 +306,7 @@ def _find_moved_source(folder: str, old: str, moved: IndexedData) -> str:
   return ''
 
 
-def _check_source(folder: str, path: str, source: Dict[str, Any]) -> None:
+def _check_source(folder: str, path: str, source: dict[str, Any]) -> None:
   """Raises an OSError if the data set of an index has changed."""
   files = describe_source(path, source['split'])
   if files is None or files['digest'] == source['digest']:

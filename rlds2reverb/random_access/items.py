@@ -1,17 +1,12 @@
 """Items of an index: windows of its episodes, accessed by number."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import (
     Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
 )
 
 import numpy as np
@@ -25,7 +20,7 @@ from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import items as store_items
 from rlds2reverb.store import rows as rows_lib
 
-Images = Mapping[str, Union[Tuple[int, int], images_lib.ImageFormat]]
+Images = Mapping[str, tuple[int, int] | images_lib.ImageFormat]
 
 _MASK = 'mask'
 
@@ -40,7 +35,7 @@ class Spec:
   """
 
   dtype: str
-  shape: Tuple[Any, ...]
+  shape: tuple[Any, ...]
 
   @classmethod
   def of(cls, leaf: Any) -> 'Spec':
@@ -97,7 +92,7 @@ class SequenceOfItems:
       return self.batch(item)
     return self.__getitems__([checks.to_index('The index of an item', item)])[0]
 
-  def __getitems__(self, items: Sequence[int]) -> List[Any]:
+  def __getitems__(self, items: Sequence[int]) -> list[Any]:
     batch = self.batch(items)
     return [
         tree.map_structure(lambda leaf, row=row: leaf[row], batch)
@@ -153,11 +148,11 @@ class Items(SequenceOfItems):
   def __init__(
       self,
       index: index_lib.Index,
-      windows: Union[chunks_lib.ActionChunks, windows_lib.Windows],
+      windows: chunks_lib.ActionChunks | windows_lib.Windows,
       *,
-      images: Optional[Images] = None,
+      images: Images | None = None,
       with_mask: bool = False,
-      transform: Optional[Callable[[Any], Any]] = None,
+      transform: Callable[[Any], Any] | None = None,
   ):
     """Finds the items.
 
@@ -180,7 +175,7 @@ class Items(SequenceOfItems):
     """
     self.index, self.windows, self.transform = index, windows, transform
     # Everything else is computed again when the items are unpickled.
-    self._arguments: Dict[str, Any] = dict(
+    self._arguments: dict[str, Any] = dict(
         images=images, with_mask=with_mask, transform=transform
     )
     self._images = images_lib.formats_by_column(
@@ -220,7 +215,7 @@ class Items(SequenceOfItems):
         self.transform,
     ]
 
-  def episode_and_start(self, items: Any) -> Tuple[np.ndarray, np.ndarray]:
+  def episode_and_start(self, items: Any) -> tuple[np.ndarray, np.ndarray]:
     """Returns the episode of each item, and its first row in the episode.
 
     Args:
@@ -242,7 +237,7 @@ class Items(SequenceOfItems):
     _, rows, _ = self._index.find(np.arange(len(self)))
     return self.index.take(rows, [names.index(path)])[0]
 
-  def episode_weights(self, weights: Optional[Any] = None) -> np.ndarray:
+  def episode_weights(self, weights: Any | None = None) -> np.ndarray:
     """Returns weights of items that draw an episode first, and then an item.
 
     Args:
@@ -319,7 +314,7 @@ class Items(SequenceOfItems):
       batch[_MASK] = self._index.is_data(items)
     return batch
 
-  def _decode(self, leaves, numbers) -> List[np.ndarray]:
+  def _decode(self, leaves, numbers) -> list[np.ndarray]:
     """Returns columns with images and strings instead of their cells."""
     return self.index.with_strings(
         [
@@ -362,7 +357,7 @@ class MixedItems(SequenceOfItems):
     self.counts = np.array(list(map(len, sources.values())), np.int64)
     self.num_items = int(self.counts.sum())
     self._first = np.cumsum(self.counts) - self.counts
-    self._specs: Dict[Any, Spec] = {}
+    self._specs: dict[Any, Spec] = {}
     for name, items in self.sources.items():
       for keys, spec in tree.flatten_with_path(items.spec):
         expected = self._specs.setdefault(keys, spec)
@@ -410,6 +405,6 @@ class MixedItems(SequenceOfItems):
     return [[name, items.identity()] for name, items in self.sources.items()]
 
 
-def _name(keys: Tuple[Any, ...]) -> str:
+def _name(keys: tuple[Any, ...]) -> str:
   """Returns the name of a leaf of a nest."""
   return '/'.join(map(str, keys))

@@ -1,8 +1,10 @@
 """`open_batches`: one call from data sets on disk to batches for a trainer."""
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import json
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +22,13 @@ _QUANTILES = (0.01, 0.99)
 
 
 def open_batches(
-    sources: Mapping[str, Union[index_lib.PathLike, index_lib.IndexedData]],
+    sources: Mapping[str, index_lib.PathLike | index_lib.IndexedData],
     folder: index_lib.PathLike,
     batch_size: int,
     windows: Any,
     *,
-    images: Optional[items_lib.Images] = None,
-    normalize: Optional[Mapping[str, normalization.Normalize]] = None,
+    images: items_lib.Images | None = None,
+    normalize: Mapping[str, normalization.Normalize] | None = None,
     num_processes: int = 1,
     **kwargs: Any,
 ) -> batches_lib.Batches:
@@ -101,9 +103,9 @@ def open_batches(
   return batches_lib.Batches(items, batch_size, weights=weights, **kwargs)
 
 
-def _compute_weights(sources, items, replacement) -> Optional[Dict[str, Any]]:
+def _compute_weights(sources, items, replacement) -> dict[str, Any] | None:
   """Returns the weights of data sets, or masks of items, for `Batches`."""
-  weights: Dict[str, Any] = {
+  weights: dict[str, Any] = {
       name: source.weight
       for name, source in sources.items()
       if source.weight is not None
@@ -172,7 +174,7 @@ def _open_normalizer(
   )
 
 
-def _read_statistics(index: index_lib.Index, path: str) -> Dict[str, Any]:
+def _read_statistics(index: index_lib.Index, path: str) -> dict[str, Any]:
   """Returns the statistics of the fields of an index that are in a file."""
   if not os.path.exists(path):
     return {}
@@ -182,7 +184,7 @@ def _read_statistics(index: index_lib.Index, path: str) -> Dict[str, Any]:
 
 def _compute_statistics(
     index: index_lib.Index, fields: Sequence[str]
-) -> Dict[str, Dict[str, Any]]:
+) -> dict[str, dict[str, Any]]:
   """Returns the statistics of fields, as lists of numbers."""
   # pylint: disable=g-import-not-at-top
   import tensorflow as tf

@@ -6,10 +6,12 @@ replaced by a short string, so that the record is parsed quickly.
 """
 
 import collections
+from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import process
 import multiprocessing
-from typing import Any, Deque, Iterator, List, Sequence
+from typing import Any
 
 from google.protobuf import message
 import numpy as np
@@ -37,7 +39,7 @@ _SEARCHED_BYTES = 64
 
 def read(
     records: records_lib.Records, images: Sequence[str], num_processes: int
-) -> Iterator[List[bytes]]:
+) -> Iterator[list[bytes]]:
   """Yields lists of records, with references instead of images.
 
   Args:
@@ -63,7 +65,7 @@ def read(
   # A process that has used TensorFlow must not be forked.
   context = multiprocessing.get_context('spawn')
   with futures.ProcessPoolExecutor(num_processes, context) as executor:
-    pending: Deque[futures.Future] = collections.deque()
+    pending: collections.deque[futures.Future] = collections.deque()
     try:
       for task in tasks:
         pending.append(executor.submit(_read_task, task, images))
@@ -79,13 +81,13 @@ def read(
       executor.shutdown(cancel_futures=True)
 
 
-def _read_task(task: records_lib.Records, images: Sequence[str]) -> List[bytes]:
+def _read_task(task: records_lib.Records, images: Sequence[str]) -> list[bytes]:
   return next(_read_tasks([task], images))
 
 
 def _read_tasks(
     tasks: Sequence[records_lib.Records], images: Sequence[str]
-) -> Iterator[List[bytes]]:
+) -> Iterator[list[bytes]]:
   """Yields the records of each task, which are checked."""
   if tasks and tasks[0].is_array_record:
     yield from (_read_array_records(task, images) for task in tasks)
@@ -118,9 +120,9 @@ def _read_next(records, task, number, images) -> bytes:
 
 def _read_array_records(
     task: records_lib.Records, images: Sequence[str]
-) -> List[bytes]:
+) -> list[bytes]:
   """Returns the records of a task of ArrayRecord files."""
-  records: List[bytes] = []
+  records: list[bytes] = []
   for file, number in zip(task.file.tolist(), task.offset.tolist()):
     path = task.path(len(records))
     [record] = array_records.open_file(path).read(number, number + 1)

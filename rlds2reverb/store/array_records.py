@@ -9,7 +9,7 @@ import collections
 import functools
 import os
 import threading
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from rlds2reverb.store import damage
 
@@ -49,7 +49,7 @@ class ArrayRecordFile:
       raise OSError(self._find_damage())
     self.num_records = self._reader.num_records()
 
-  def read(self, begin: int, end: int) -> List[bytes]:
+  def read(self, begin: int, end: int) -> list[bytes]:
     """Returns the records from `begin` to `end - 1`.
 
     Raises:
@@ -132,7 +132,7 @@ class RecordCache:
 
   def __init__(self, max_bytes: int = _CACHE_BYTES):
     self._max_bytes, self._num_bytes = max_bytes, 0
-    self._records: Dict[Tuple[str, int], bytes] = collections.OrderedDict()
+    self._records: dict[tuple[str, int], bytes] = collections.OrderedDict()
     self._lock = threading.Lock()
 
   def read(self, path: str, number: int) -> bytes:

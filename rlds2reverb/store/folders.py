@@ -11,7 +11,7 @@ import contextlib
 import json
 import mmap
 import os
-from typing import Any, ContextManager, Dict, List, Optional
+from typing import Any
 import zlib
 
 import numpy as np
@@ -35,7 +35,7 @@ class ChecksummedFile:
     checksums: the checksum of each block.
   """
 
-  def __init__(self, path: Optional[str]):
+  def __init__(self, path: str | None):
     """Creates the file, or memory if `path` is None."""
     self._path = path
     self._file: Any = None
@@ -43,7 +43,7 @@ class ChecksummedFile:
       self._file = open(path, 'wb')  # noqa: SIM115  close() closes it.
     self._memory: Any = None
     self.size = 0
-    self.checksums: List[int] = []
+    self.checksums: list[int] = []
 
   def write(self, data: Any) -> None:
     """Appends bytes, or a flat array of bytes."""
@@ -92,7 +92,7 @@ class ChecksummedFile:
       self._memory.resize(max(size, len(self._memory) * 3 // 2))
 
 
-def write_marker(folder: str, content: Dict[str, Any]) -> None:
+def write_marker(folder: str, content: dict[str, Any]) -> None:
   """Writes the marker of a complete folder, which has JSON values."""
   text = json.dumps(content)
   marker = {
@@ -104,7 +104,7 @@ def write_marker(folder: str, content: Dict[str, Any]) -> None:
     json.dump(marker, f)
 
 
-def read_marker(folder: str) -> Optional[Dict[str, Any]]:
+def read_marker(folder: str) -> dict[str, Any] | None:
   """Returns the content of a folder's marker; None if it has no marker.
 
   Raises:
@@ -133,9 +133,7 @@ def read_marker(folder: str) -> Optional[Dict[str, Any]]:
   )
 
 
-def check_files(
-    folder: str, files: Dict[str, Any], blocks: Optional[int]
-) -> None:
+def check_files(folder: str, files: dict[str, Any], blocks: int | None) -> None:
   """Checks the files of a folder.
 
   Args:
@@ -164,7 +162,7 @@ def check_files(
           raise _damaged(path, f'the checksum of MB {block} is wrong')
 
 
-def naming_damage(folder: str) -> ContextManager[None]:
+def naming_damage(folder: str) -> contextlib.AbstractContextManager[None]:
   """Turns errors of the content of a folder into OSErrors that name it."""
   path = os.path.join(folder, MARKER)
   remedy = 'Remove its folder, and make it again.'

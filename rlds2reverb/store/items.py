@@ -11,9 +11,10 @@ Only rows of the data are stored. Padding after the end of an episode is filled
 in when an item is read.
 """
 
+from collections.abc import Callable
 import functools
 import threading
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from etils import epy
 import numpy as np
@@ -73,8 +74,8 @@ class ItemIndex:
   def __init__(
       self,
       episodes: Episodes,
-      windows: Optional[windows_lib.Windows],
-      priorities: Optional[np.ndarray] = None,
+      windows: windows_lib.Windows | None,
+      priorities: np.ndarray | None = None,
   ):
     """Numbers the items of all episodes; see the attributes."""
     self.windows, self.priorities = windows, priorities
@@ -92,7 +93,7 @@ class ItemIndex:
 
   def find(
       self, items: np.ndarray
-  ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Finds the rows of items.
 
     Args:
@@ -131,14 +132,14 @@ class ItemIndex:
 
   def episode_and_start(
       self, items: np.ndarray
-  ) -> Tuple[np.ndarray, np.ndarray]:
+  ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the episode of each item, and its row in the episode."""
     episode, start, _ = self.find(items)
     return self._numbers[episode], start - self.episodes.first_row[episode]
 
   def read(
       self, rows: rows_lib.RowStore, items: np.ndarray
-  ) -> List[np.ndarray]:
+  ) -> list[np.ndarray]:
     """Reads items of one length.
 
     Args:
@@ -165,7 +166,7 @@ class ItemIndex:
 
 def find_episodes(
     lengths: np.ndarray,
-    windows: Optional[windows_lib.Windows],
+    windows: windows_lib.Windows | None,
     returns: Any = np.nan,
     is_open: bool = False,
 ) -> Episodes:

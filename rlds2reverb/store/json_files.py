@@ -1,16 +1,17 @@
 """JSON files of this library: damage is an error with the file and a remedy."""
 
+from collections.abc import Iterator
 import contextlib
 import errno
 import json
 import os
 import tokenize
-from typing import Any, Dict, Iterator, Union
+from typing import Any
 import zipfile
 import zlib
 
 
-def loads(text: Union[bytes, str]) -> Any:
+def loads(text: bytes | str) -> Any:
   """Returns the value in JSON text, as `json.loads` does.
 
   Raises:
@@ -22,7 +23,7 @@ def loads(text: Union[bytes, str]) -> Any:
     raise ValueError('its values are nested too deeply') from e
 
 
-def parse(text: str, path: str, remedy: str) -> Dict[str, Any]:
+def parse(text: str, path: str, remedy: str) -> dict[str, Any]:
   """Returns the JSON object in the text of a file.
 
   Args:
@@ -42,7 +43,7 @@ def parse(text: str, path: str, remedy: str) -> Dict[str, Any]:
     return value
 
 
-def read(path: str, remedy: str) -> Dict[str, Any]:
+def read(path: str, remedy: str) -> dict[str, Any]:
   """Returns the JSON object in a local file; see `parse`."""
   with naming_damage(path, remedy), open(path, encoding='utf-8') as f:
     text = f.read()

@@ -13,6 +13,9 @@ row has a cell with the place of the string:
 `RowStore` gathers columns of rows.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import functools
 import hashlib
@@ -21,14 +24,7 @@ import math
 import os
 from typing import (
     Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
 )
 
 from etils import epy
@@ -62,7 +58,7 @@ class Column(NamedTuple):
     shape: the shape of the leaf in one frame.
   """
 
-  keys: Tuple[Any, ...]
+  keys: tuple[Any, ...]
   dtype: str
   shape: Sequence[int]
 
@@ -95,8 +91,8 @@ class _GatherPlan(NamedTuple):
   """
 
   num_bytes: int
-  arrays: List[Tuple[Tuple[int, ...], np.dtype, int]]
-  calls: List[Tuple[int, int, np.ndarray]]
+  arrays: list[tuple[tuple[int, ...], np.dtype, int]]
+  calls: list[tuple[int, int, np.ndarray]]
 
 
 class RowLayout:
@@ -121,7 +117,7 @@ class RowLayout:
         for column in columns
     ]
     self.row_bytes = [0]
-    places: Dict[int, Place] = {}
+    places: dict[int, Place] = {}
     # Wide dtypes come first, so that each value begins at a multiple of its
     # size.
     for k in sorted(range(len(columns)), key=lambda k: -dtypes[k].alignment):
@@ -176,7 +172,7 @@ class RowLayout:
     return sum(self.row_bytes)
 
   @property
-  def file_names(self) -> List[str]:
+  def file_names(self) -> list[str]:
     """The names of the files of rows, and last the name of the string file."""
     numbers = range(len(self.row_bytes))
     return [*[f'rows-{number}.bin' for number in numbers], 'strings.bin']
@@ -188,8 +184,8 @@ class RowLayout:
   def encode(
       self,
       leaves: Sequence[Any],
-      store_strings: Optional[Callable[[np.ndarray], np.ndarray]] = None,
-  ) -> List[np.ndarray]:
+      store_strings: Callable[[np.ndarray], np.ndarray] | None = None,
+  ) -> list[np.ndarray]:
     """Returns the rows of frames.
 
     Args:
@@ -209,7 +205,7 @@ class RowLayout:
       rows[place.group][:, place.begin : place.begin + place.size] = leaf
     return rows
 
-  def encode_padding(self, values: Mapping[int, Any]) -> List[np.ndarray]:
+  def encode_padding(self, values: Mapping[int, Any]) -> list[np.ndarray]:
     """Returns the row of a frame of padding, for each group of columns.
 
     Args:
@@ -223,7 +219,7 @@ class RowLayout:
     return [row.ravel() for row in self.encode(leaves)]
 
   def _plan_gather(
-      self, numbers: Optional[Tuple[int, ...]], num_windows: int, length: int
+      self, numbers: tuple[int, ...] | None, num_windows: int, length: int
   ) -> _GatherPlan:
     """Plans how windows of rows are gathered.
 
@@ -233,7 +229,7 @@ class RowLayout:
       length: the number of rows of each window.
     """
     num_bytes, arrays = 0, []
-    calls: Dict[Any, List[List[int]]] = {}
+    calls: dict[Any, list[list[int]]] = {}
     for number in range(len(self.columns)) if numbers is None else numbers:
       group, begin, size, dtype = self.places[number]
       shape = num_windows, length, *self.columns[number].shape
@@ -263,11 +259,11 @@ def numpy_dtype(name: str) -> np.dtype:
   return np.dtype(name)
 
 
-def nest_of(leaves: Mapping[Tuple[Any, ...], Any]) -> Any:
+def nest_of(leaves: Mapping[tuple[Any, ...], Any]) -> Any:
   """Returns the nest of leaves by their paths, of dicts and tuples."""
   if list(leaves) == [()]:
     return leaves[()]
-  parts: Dict[Any, Dict[Any, Any]] = {}
+  parts: dict[Any, dict[Any, Any]] = {}
   for keys, leaf in leaves.items():
     parts.setdefault(keys[0], {})[keys[1:]] = leaf
   nest = {key: nest_of(part) for key, part in parts.items()}
@@ -294,13 +290,13 @@ class RowStore:
   """
 
   layout: RowLayout
-  groups: List[np.ndarray]
+  groups: list[np.ndarray]
   strings: Any = None
   arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   fingerprint: str = ''
   folder: str = ''
-  files: Optional[strings_lib.DataFiles] = None
+  files: strings_lib.DataFiles | None = None
   padding: Mapping[int, Any] = dataclasses.field(default_factory=dict)
 
   @property
@@ -312,10 +308,10 @@ class RowStore:
       self,
       starts: np.ndarray,
       length: int,
-      columns: Optional[Sequence[int]] = None,
-      ends: Optional[np.ndarray] = None,
+      columns: Sequence[int] | None = None,
+      ends: np.ndarray | None = None,
       repeats_last: bool = False,
-  ) -> List[np.ndarray]:
+  ) -> list[np.ndarray]:
     """Gathers windows of rows.
 
     Args:
@@ -349,13 +345,13 @@ class RowStore:
     ]
 
   def take(
-      self, rows: np.ndarray, columns: Optional[Sequence[int]] = None
-  ) -> List[np.ndarray]:
+      self, rows: np.ndarray, columns: Sequence[int] | None = None
+  ) -> list[np.ndarray]:
     """Returns columns of rows, int64 `[...]`, each an array `[..., ...]`."""
     leaves = self.gather(rows.ravel(), 1, columns)
     return [leaf.reshape(*rows.shape, *leaf.shape[2:]) for leaf in leaves]
 
-  def with_strings(self, leaves: Sequence[np.ndarray]) -> List[np.ndarray]:
+  def with_strings(self, leaves: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns columns with strings, objects, in place of their cells.
 
     Raises:
@@ -389,7 +385,7 @@ class RowStore:
     return f'{place} of {path}, {length} bytes'
 
   @functools.cached_property
-  def _gather_kernels(self) -> Dict[Any, Callable[..., None]]:
+  def _gather_kernels(self) -> dict[Any, Callable[..., None]]:
     """`kernels.gather` of each group of columns, by the bytes of a word."""
     padding = self.layout.encode_padding(self.padding)
     return {
@@ -408,8 +404,8 @@ def open_rows(
     folder: str,
     holds: str = FRAMES,
     *,
-    data_dir: Optional[str] = None,
-    blocks: Optional[int] = None,
+    data_dir: str | None = None,
+    blocks: int | None = None,
 ) -> RowStore:
   """Checks the files of a folder, and maps them into memory.
 
@@ -458,7 +454,7 @@ class StoreWriter:
     layout: how a frame is stored.
   """
 
-  def __init__(self, layout: RowLayout, folder: Optional[str] = None):
+  def __init__(self, layout: RowLayout, folder: str | None = None):
     """Creates the writer.
 
     Args:
@@ -472,7 +468,7 @@ class StoreWriter:
         )
         for name in (folders.ARRAYS, *layout.file_names)
     }
-    self._offsets: Dict[bytes, int] = {}
+    self._offsets: dict[bytes, int] = {}
 
   def append(self, leaves: Sequence[Any]) -> None:
     """Appends frames, given their leaves, arrays `[B, ...]`."""
@@ -495,12 +491,12 @@ class StoreWriter:
 
   def finish(
       self,
-      meta: Dict[str, Any],
-      arrays: Dict[str, np.ndarray],
+      meta: dict[str, Any],
+      arrays: dict[str, np.ndarray],
       holds: str = FRAMES,
       data_dir: str = '',
       facts: Sequence[strings_lib.FileFacts] = (),
-      source: Optional[Mapping[str, Any]] = None,
+      source: Mapping[str, Any] | None = None,
   ) -> RowStore:
     """Completes the folder, if there is one, and returns all rows.
 

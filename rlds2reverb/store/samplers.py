@@ -7,12 +7,14 @@ priorities, which the trainer updates.
 """
 
 import abc
+from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
 import math
 import types
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from etils import epy
 import numpy as np
@@ -61,7 +63,7 @@ class Process(NamedTuple):
   """
 
   seed: int
-  stream: Optional[Tuple[int, ...]] = (0, 0)
+  stream: tuple[int, ...] | None = (0, 0)
   rank: int = 0
   world_size: int = 1
 
@@ -120,7 +122,7 @@ class Sampler(abc.ABC):
 
   def batch_size(
       self, items: Any, process: Process, batch_size: int
-  ) -> Optional[int]:
+  ) -> int | None:
     """Returns the size that all batches have, or None if sizes differ.
 
     Raises:
@@ -236,7 +238,7 @@ class WithoutReplacement(Sampler):
     drawn = self._drawn_items(items)
     return items.num_items if drawn is None else len(drawn)
 
-  def _drawn_items(self, items: Any) -> Optional[np.ndarray]:
+  def _drawn_items(self, items: Any) -> np.ndarray | None:
     """Returns the numbers of the items of an epoch; None for all."""
     if self.weights is None:
       return None
@@ -396,7 +398,7 @@ def _draw_by_groups(
   return draw
 
 
-def _episode_groups(items, weights) -> Tuple[Any, ...]:
+def _episode_groups(items, weights) -> tuple[Any, ...]:
   """Returns the groups of `_draw_by_groups`, one for each episode."""
   if items.crosses_episodes:
     raise ValueError(
@@ -411,7 +413,7 @@ def _episode_groups(items, weights) -> Tuple[Any, ...]:
   return weights, counts, weights / weights.sum() / counts
 
 
-def _source_groups(items, weights) -> Tuple[Any, ...]:
+def _source_groups(items, weights) -> tuple[Any, ...]:
   """Returns the groups of `_draw_by_groups`, one for each source."""
   arrays = _source_weights(items, weights)
   for name, values, count in zip(items.sources, arrays, items.counts):
@@ -433,7 +435,7 @@ def _source_groups(items, weights) -> Tuple[Any, ...]:
   return totals, items.counts, np.full(len(totals), np.nan), within
 
 
-def _source_weights(items, weights) -> List[np.ndarray]:
+def _source_weights(items, weights) -> list[np.ndarray]:
   """Returns the weight of each source, `[]`, or of its items, `[count]`."""
   checks.check_weights(dict.fromkeys(weights, 1.0), items.sources)
   arrays = [np.asarray(weights[name], np.float64) for name in items.sources]

@@ -5,10 +5,11 @@ While an index is made, encoded images are replaced by references in `tf.data`:
 is in the row of its step.
 """
 
+from collections.abc import Sequence
 import functools
 import os
 import struct
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple
 import weakref
 import zlib
 
@@ -47,7 +48,7 @@ def offset_in_record(record: int, offset: int) -> int:
   return record << _OFFSET_BITS | offset
 
 
-def record_and_offset(offset: int) -> Tuple[int, int]:
+def record_and_offset(offset: int) -> tuple[int, int]:
   """Returns the record and the byte in it; undoes `offset_in_record`."""
   return offset >> _OFFSET_BITS, offset & ((1 << _OFFSET_BITS) - 1)
 
@@ -57,7 +58,7 @@ def reference(file: int, offset: int, value: bytes) -> bytes:
   return _MARK + _PACKED.pack(file, len(value), offset, zlib.crc32(value))
 
 
-def referred(value: bytes) -> Optional[Tuple[int, ...]]:
+def referred(value: bytes) -> tuple[int, ...] | None:
   """Returns the cell of a reference; None for any other string."""
   if len(value) == len(_MARK) + _PACKED.size and value.startswith(_MARK):
     return _PACKED.unpack_from(value, len(_MARK))

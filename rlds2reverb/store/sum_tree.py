@@ -5,7 +5,7 @@ to the leaf in which a random fraction of the sum lies; `kernels` has the loops.
 """
 
 import io
-from typing import Any, Tuple
+from typing import Any
 
 from etils import epy
 import numpy as np
@@ -220,7 +220,7 @@ class SumTree:
 
   def draw(
       self, seed: np.uint64, first: int, count: int
-  ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws priorities in proportion to their weights.
 
     Args:
