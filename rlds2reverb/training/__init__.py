@@ -1,12 +1,11 @@
 """What trainers of TF-Agents agents on recorded episodes share.
 
 The trainers are programs in examples/, for you to edit: behavioral cloning,
-CQL-SAC and a recurrent DQN with burn-in. `make_policy` and `make_environment`
+CQL-SAC and a recurrent DQN with burn-in. `make_policy` makes the policies that
 record data for them.
 """
 
 from rlds2reverb.training.environments import get_specs
-from rlds2reverb.training.environments import make_environment
 from rlds2reverb.training.environments import make_policy
 from rlds2reverb.training.normalization import DenormalizedPolicy
 from rlds2reverb.training.normalization import fit_normalization
