@@ -4,7 +4,8 @@ r"""Sampling from a replay buffer, with a server and without one.
 
 The limits in a graph are a plain `tf.gather` of every column in memory, and the
 call of a Python function that returns a constant batch. The limit in NumPy is
-indexing one packed row, which copies each window by `memcpy`. cpprb and
+indexing one packed row, which copies each window by `memcpy`, in one or several
+threads. cpprb and
 flashbax are measured on the same data if they are installed. They require
 versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
 
@@ -112,13 +113,24 @@ def _calling(spec, size, batches):
       for leaf in leaves
   ]
 
-  def read(_):
-    found = tf.numpy_function(lambda: arrays, [], [x.dtype for x in leaves])
-    for leaf, like in zip(found, leaves):
-      leaf.set_shape(like.shape)
-    return tf.nest.pack_sequence_as(spec, found)
+  def take(_):
+    tensors = tf.numpy_function(
+        lambda: arrays, [], [leaf.dtype for leaf in leaves]
+    )
+    return tf.nest.pack_sequence_as(spec, tensors)[0].reward
 
-  return _taking(tf.data.Dataset.range(2**62).map(read), batches)
+  return _in_graph(take, batches)
+
+
+def _in_threads(runs):
+  """Returns a function that runs functions in a thread each."""
+
+  def run():
+    with futures.ThreadPoolExecutor(len(runs)) as pool:
+      for future in [pool.submit(run) for run in runs]:
+        future.result()
+
+  return run
 
 
 def _learning(buffer, frame, size, batches, num_learners):
@@ -132,14 +144,13 @@ def _learning(buffer, frame, size, batches, num_learners):
         buffer.add_batch(frame)
         time.sleep(0.001)
 
-    def learn(_):
+    def learn():
       with buffer.batches(size).iterate() as iterator:
         _looping(iterator, batches // num_learners)()
 
     adder = threading.Thread(target=append)
     adder.start()
-    with futures.ThreadPoolExecutor(num_learners) as pool:
-      list(pool.map(learn, range(num_learners)))
+    _in_threads([learn] * num_learners)()
     is_done.set()
     adder.join()
 
@@ -288,6 +299,10 @@ def _compare(episodes, size, length, folder) -> None:
     own = local.AppendableReplayBuffer(episodes, len(columns.reward))
     frame = tf.nest.map_structure(lambda leaf: leaf[:1], columns)
     for count in 1, 3:
+      copying = _indexing(
+          columns, buffer.num_items, size, length, batches // count
+      )
+      runs[f'{_PACKED}, threads: {count}'] = _in_threads([copying] * count)
       run = _learning(own, frame, size, batches, count)
       runs[f'uniform, NumPy, threads: {count}, and one that appends'] = run
     runs.update(_cpprb(columns, size, batches))
