@@ -27,6 +27,11 @@ _TYPICAL_NUM_STEPS = 64
 # The name of the operation that finds the error of a mapped function.
 MAP_ERROR = 'rlds2reverb_map_error'
 
+# Takes the name of an operation, and returns a function that records, in a
+# graph, the indices of episodes, int64 `[K]`, and the number of steps that the
+# operation removed from each, int64 `[K]`.
+StepCounter = Callable[[str], Callable[[tf.Tensor, tf.Tensor], tf.Operation]]
+
 # Unused fields of nested steps are read, too, if they are at most this large.
 _UNUSED_BYTES = 4096
 
@@ -156,6 +161,22 @@ def is_last_transition_dropped(rlds_data: tf.data.Dataset) -> bool:
   return False
 
 
+def count_removed_steps(
+    rlds_data: tf.data.Dataset, counter: StepCounter
+) -> tf.data.Dataset:
+  """Returns a data set whose transforms count the steps that they remove.
+
+  Counting makes a pipeline stateful, so only conversions with a report do it.
+
+  Args:
+    rlds_data: a data set. It is returned unchanged unless it is a result of
+      `transform_episodes`.
+    counter: records the numbers of steps.
+  """
+  with_counter = getattr(rlds_data, 'rlds2reverb_with_counter', None)
+  return rlds_data if with_counter is None else with_counter(counter)
+
+
 def batches_of(
     rlds_data: tf.data.Dataset,
     *,
@@ -261,53 +282,18 @@ def map_episodes(
       of its episodes; returns the data set of the new episodes, one for each,
       which are stacked. It may need AutoGraph.
   """
-  spec: Any = None
-  row_bytes = 0
-
-  def map_batch(batch):
-    nonlocal spec, row_bytes
-    first = tf.reduce_sum(batch.episode[:1])
-    count = _num_readable(batch)
-    indices = tf.data.Dataset.range(count)
-    episodes = indices.map(lambda index: batch_lib.get_episode(index, batch))
-    pairs = function(first, episodes).map(batch_lib.split_steps)
-    spec = pairs.element_spec
-    row_bytes = _bytes_of_row(spec)
-    if not row_bytes:
-      with tf.control_dependencies(_check_no_fault(batch)):
-        all_elements = tf.constant(-1, tf.int64)
-      return pairs.map(batch_lib.make_batch).take(all_elements)
-    # An error drops an element of both, so each episode keeps its index.
-    mapped = tf.data.Dataset.zip((indices, pairs)).ignore_errors()
-    end = tf.data.Dataset.from_tensors((count, steps_lib.zeros(spec)))
-    # TensorFlow allocates the maximum size of a batch.
-    ragged = _ragged_batch(mapped.concatenate(end), count + 1)
-    return pipelines.pair_each(ragged, batch)
-
-  mapped = number_episodes(batches).flat_map(map_batch)
-  if not row_bytes:
+  mapped = number_episodes(batches).flat_map(
+      lambda batch: _map_batch(function, batch)
+  )
+  if isinstance(mapped.element_spec, batch_lib.EpisodeBatch):
     return mapped
-  has_length = any(leaf.shape[0] for leaf in tf.nest.flatten(spec[0]))
-
-  def insert_missing(ragged, batch):
-    indices, (rows, fields) = ragged
-    num_mapped = tf.size(indices, tf.int64) - 1
-    count = _num_readable(batch)
-    # The row of each episode; for missing ones the placeholder after them.
-    source = tf.tensor_scatter_nd_update(
-        tf.fill([count + 1], num_mapped),
-        indices[:, tf.newaxis],
-        tf.range(num_mapped + 1),
-    )
-    gather = lambda leaf: tf.gather(leaf, source)
-    new_batch = tf.cond(
-        num_mapped == count,
-        lambda: batch_lib.from_ragged(rows, fields),
-        lambda: batch_lib.from_ragged(
-            *tf.nest.map_structure(gather, (rows, fields))
-        ),
-    )
-    return new_batch, source == num_mapped, batch
+  (_, (rows, _)), _ = mapped.element_spec
+  row_bytes = steps_lib.estimate_step_bytes(
+      tf.nest.map_structure(
+          lambda leaf: tf.TensorSpec(leaf.shape[2:], leaf.dtype), rows
+      )
+  )
+  has_length = any(leaf.shape[1] for leaf in tf.nest.flatten(rows))
 
   def find_parts(new_batch, is_missing, batch):
     # A batch with a fault becomes one part, the placeholder.
@@ -322,15 +308,17 @@ def map_episodes(
 
   def cut(bounds, batches):
     new_batch, is_missing, batch = batches
-    part = batch_lib.slice_episodes(bounds, new_batch)
-    row_splits = tf.reduce_max(part.row_splits, 0)
-    steps = part.steps
+    part = _cut_part(bounds, new_batch)
     is_fault = errors.is_fault(batch.fault)
     is_error = is_missing[bounds[0]] & ~is_fault
     if has_length:  # A placeholder has as many steps as any episode.
-      is_empty = is_fault | is_error
-      row_splits = tf.where(is_empty, tf.zeros_like(row_splits), row_splits)
-      steps = tf.nest.map_structure(lambda leaf: leaf[: row_splits[-1]], steps)
+      num_steps = tf.where(is_fault | is_error, 0, part.row_splits[-1])
+      part = part._replace(
+          steps=tf.nest.map_structure(
+              lambda leaf: leaf[:num_steps], part.steps
+          ),
+          row_splits=tf.minimum(part.row_splits, num_steps),
+      )
     fault = errors.Fault(
         tf.cond(
             is_error,
@@ -342,11 +330,67 @@ def map_episodes(
     ).tensors()
     if batch.fault != ():
       fault = errors.choose_fault(is_fault, batch.fault, fault)
-    return batch_lib.EpisodeBatch(steps, row_splits, part.fields, fault)
+    return part._replace(fault=fault)
 
-  new_batches = pipelines.map_elements(mapped, insert_missing)
+  new_batches = pipelines.map_elements(mapped, _insert_missing)
   parts = pipelines.flat_map(new_batches, find_parts)
   return pipelines.map_elements(parts, cut)
+
+
+def _map_batch(function, batch: batch_lib.EpisodeBatch) -> tf.data.Dataset:
+  """Maps a function over the episodes of a batch; see `map_episodes`.
+
+  Returns:
+    A data set of one batch for each new episode, if these cannot share a batch.
+    Otherwise a data set of one element: the ragged batch of the indices and the
+    new episodes that did not fail, and of a placeholder of zeros; and `batch`.
+  """
+  first = tf.reduce_sum(batch.episode[:1])
+  count = _num_readable(batch)
+  indices = tf.data.Dataset.range(count)
+  episodes = indices.map(lambda index: batch_lib.get_episode(index, batch))
+  pairs = function(first, episodes).map(batch_lib.split_steps)
+  if not _bytes_of_row(pairs.element_spec):
+    with tf.control_dependencies(_check_no_fault(batch)):
+      all_elements = tf.constant(-1, tf.int64)
+    return pairs.map(batch_lib.make_batch).take(all_elements)
+  # An error drops an element of both, so each episode keeps its index.
+  mapped = tf.data.Dataset.zip((indices, pairs)).ignore_errors()
+  placeholder = count, steps_lib.zeros(pairs.element_spec)
+  mapped = mapped.concatenate(tf.data.Dataset.from_tensors(placeholder))
+  # TensorFlow allocates the maximum size of a batch.
+  return pipelines.pair_each(_ragged_batch(mapped, count + 1), batch)
+
+
+def _insert_missing(ragged, batch: batch_lib.EpisodeBatch):
+  """Inserts a placeholder for each episode whose mapping failed.
+
+  Args:
+    ragged: the ragged batch that `_map_batch` returns.
+    batch: the batch before the mapping.
+
+  Returns:
+    The new batch, with one more placeholder at its end; which of its episodes
+    are placeholders; and `batch`.
+  """
+  indices, (rows, fields) = ragged
+  num_mapped = tf.size(indices, tf.int64) - 1
+  count = _num_readable(batch)
+  # The row of each episode; for missing ones the placeholder after them.
+  source = tf.tensor_scatter_nd_update(
+      tf.fill([count + 1], num_mapped),
+      indices[:, tf.newaxis],
+      tf.range(num_mapped + 1),
+  )
+  gather = lambda leaf: tf.gather(leaf, source)
+  new_batch = tf.cond(
+      num_mapped == count,
+      lambda: batch_lib.from_ragged(rows, fields),
+      lambda: batch_lib.from_ragged(
+          *tf.nest.map_structure(gather, (rows, fields))
+      ),
+  )
+  return new_batch, source == num_mapped, batch
 
 
 def _num_readable(batch: batch_lib.EpisodeBatch) -> tf.Tensor:
@@ -415,13 +459,20 @@ def _divide(ragged: tf.data.Dataset, row_bytes: int) -> tf.data.Dataset:
         tf.data.Dataset.from_tensor_slices(bounds), batch
     )
 
-  def cut(bounds, batch):
-    part = batch_lib.slice_episodes(bounds, batch)
-    return part._replace(row_splits=tf.reduce_max(part.row_splits, 0))
-
   batches = pipelines.map_elements(ragged, batch_lib.from_ragged)
   parts = pipelines.flat_map(batches, find_parts)
-  return pipelines.map_elements(parts, cut)
+  return pipelines.map_elements(parts, _cut_part)
+
+
+def _cut_part(
+    bounds: tf.Tensor, batch: batch_lib.EpisodeBatch
+) -> batch_lib.EpisodeBatch:
+  """Returns some episodes of a batch, with the same row splits for all leaves.
+
+  If the fields of an episode differ in length, its length is the maximum.
+  """
+  part = batch_lib.slice_episodes(bounds, batch)
+  return part._replace(row_splits=tf.reduce_max(part.row_splits, 0))
 
 
 def unbatch(

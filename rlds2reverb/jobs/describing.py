@@ -16,6 +16,7 @@ from rlds2reverb.datasets import environments
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -26,7 +27,6 @@ from rlds2reverb.jobs.descriptions import reading as reading_lib
 from rlds2reverb.replay.checkpoint import episodes as checkpoint_episodes
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.trajectories import report as report_lib
-from rlds2reverb.transforms import applying
 
 _MAX_RUNS = 16  # Of consecutive episodes, in a sample.
 _CATALOG = 'tensorflow.org/datasets/catalog'  # TFDS's default homepage.
@@ -113,7 +113,9 @@ def describe(
     attributes['is_sample'] = any(True for _ in episodes.skip(sample).take(1))
     episodes = episodes.take(sample)
   elif index is None:
-    episodes = applying.count_removed_steps(episodes, report.register_counter)
+    episodes = episode_dataset.count_removed_steps(
+        episodes, report.register_counter
+    )
   if isinstance(bounds, str):
     bounds = get_environment_bounds(bounds)
   try:
@@ -192,7 +194,9 @@ def _read(
         shift = shift if len(opened.ranges) > 1 else 0
         episodes = opened.read(overlap, with_index=True, index_shift=shift)
         read.append(
-            applying.count_removed_steps(episodes, report.register_counter)
+            episode_dataset.count_removed_steps(
+                episodes, report.register_counter
+            )
         )
   return sources_lib.concatenate(read)
 

@@ -23,7 +23,6 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from rlds2reverb.trajectories import validation
-from rlds2reverb.transforms import applying
 
 
 class FrameBlock(NamedTuple):
@@ -156,7 +155,9 @@ def trajectory_blocks(
   """
   rules, report = options.rules, options.report
   if report:
-    rlds_data = applying.count_removed_steps(rlds_data, report.register_counter)
+    rlds_data = episode_dataset.count_removed_steps(
+        rlds_data, report.register_counter
+    )
   single_episode_blocks |= rules.validation == 'tf_agents'
   if block_length is not None:
     checks.check_positive('block_length', block_length)
@@ -506,7 +507,7 @@ def _has_steps(batch: batch_lib.EpisodeBatch) -> tf.Tensor:
 
 
 def _compute_columns(result, terminal_discount) -> _FrameColumns:
-  """Converts the outline of steps, `[N + 1]`."""
+  """Computes the columns of frames from a validated outline."""
   is_first, is_last, is_terminal, discount = (
       result.outline[name] for name in validation.FIELDS
   )

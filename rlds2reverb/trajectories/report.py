@@ -272,7 +272,7 @@ class ConversionReport:
 
     Returns:
       A function that records in a graph how many steps of each episode the
-      operation removed; see `transforms.applying.StepCounter`.
+      operation removed; see `episode_dataset.StepCounter`.
     """
     if self._removed is None:
       self._removed = _make_table(tf.int64, [0])

@@ -16,10 +16,6 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.transforms import base
 
 _Function = Callable[[dict[str, Any]], dict[str, Any]]
-# Takes the name of an operation, and returns a function that records, in a
-# graph, the indices of episodes, int64 `[K]`, and the number of steps that the
-# operation removed from each, int64 `[K]`.
-StepCounter = Callable[[str], Callable[[tf.Tensor, tf.Tensor], tf.Operation]]
 Operation = base.EpisodeTransform | base.EpisodeFilter | _Function
 
 
@@ -108,29 +104,13 @@ def transform_episodes(
   return _transform(rlds_data, transforms, None)
 
 
-def count_removed_steps(
-    rlds_data: tf.data.Dataset, counter: StepCounter
-) -> tf.data.Dataset:
-  """Returns a data set whose transforms count the steps that they remove.
-
-  Counting makes a pipeline stateful, so only conversions with a report do it.
-
-  Args:
-    rlds_data: a data set. It is returned unchanged unless it is a result of
-      `transform_episodes`.
-    counter: records the numbers of steps.
-  """
-  with_counter = getattr(rlds_data, 'rlds2reverb_with_counter', None)
-  return rlds_data if with_counter is None else with_counter(counter)
-
-
 def _transform(rlds_data, transforms, counter) -> tf.data.Dataset:
   steps_lib.check_has_steps(
       'An element of rlds_data', rlds_data.element_spec, base.ADVICE
   )
   num_episodes = rlds_data.cardinality()
   if counter:
-    rlds_data = count_removed_steps(rlds_data, counter)
+    rlds_data = episode_dataset.count_removed_steps(rlds_data, counter)
   batches = pipelines.map_elements(
       episode_dataset.batches_of(rlds_data, with_faults=True),
       lambda batch: batch._replace(
@@ -143,9 +123,8 @@ def _transform(rlds_data, transforms, counter) -> tf.data.Dataset:
       num_episodes = None
   episodes = episode_dataset.EpisodeDataset(batches, num_episodes)
   if not counter:
-    episodes.rlds2reverb_with_counter = functools.partial(
-        _transform, rlds_data, transforms
-    )
+    with_counter = functools.partial(_transform, rlds_data, transforms)
+    episodes.rlds2reverb_with_counter = with_counter
   return episodes
 
 
