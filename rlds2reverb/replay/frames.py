@@ -1,4 +1,4 @@
-"""Reads the frames of RLDS data, or of sequences, as segments of episodes."""
+"""`FrameSource`: the frames of a data set, read in segments of episodes."""
 
 import dataclasses
 import math
@@ -110,9 +110,9 @@ class FrameSource(NamedTuple):
     options: how they are converted. `segments` fills their report, and logs it
       at its end. Their identity is the identity of the items.
     of_sequences: whether the items are the sequences of a data set.
-    first_episode: the id of the first episode, if episodes are identified by
-      their index.
-    watch: a function that is called with each block.
+    first_episode: the index of the first episode in its split, if episodes are
+      identified by their index.
+    watch: a function that is called with each block before it is written.
   """
 
   spec: trajectory.Trajectory
@@ -194,7 +194,7 @@ class FrameSource(NamedTuple):
   def _episode_ids(self, block) -> List[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
     if self.options.episode_id is None:
-      return (self.first_episode + block.episode_ids).tolist()
+      return (self.first_episode + block.episode_indices).tolist()
     return [
         episode_id.decode(errors='backslashreplace')
         if isinstance(episode_id, bytes)

@@ -34,7 +34,7 @@ class FrameBlock(NamedTuple):
   Attributes:
     frames: a `Trajectory` of `[B, ...]`: consecutive frames of one episode; or
       several complete episodes, concatenated.
-    episode_ids: int64 `[E]`: the index of each episode in the data set.
+    episode_indices: int64 `[E]`: the index of each episode in the data set.
     row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
       to `row_splits[e + 1]`.
     step: int64 `[]`: the index of the first frame in its episode, which is 0 if
@@ -46,7 +46,7 @@ class FrameBlock(NamedTuple):
   """
 
   frames: Any
-  episode_ids: Any
+  episode_indices: Any
   row_splits: Any
   step: Any
   fields: Any = ()
@@ -480,7 +480,7 @@ class _Converter:
             reward=steps[rlds.REWARD],
             discount=columns.discount,
         ),
-        episode_ids=batch.episode[first:last],
+        episode_indices=batch.episode[first:last],
         row_splits=tf.clip_by_value(splits - start, 0, stop - start),
         step=start - splits[0],
         fields=rows_lib.slice_rows(batch.fields, first, last),
@@ -488,7 +488,7 @@ class _Converter:
     )
     if self._report_tables:
       self._report_tables.add_block(
-          block.episode_ids,
+          block.episode_indices,
           block.row_splits,
           block.step,
           steps=steps_lib.select_fields(steps, self._settings.used_fields),

@@ -71,7 +71,9 @@ class _Blocks:
 
   def as_numpy_iterator(self):
     for block in self._blocks:
-      yield block._replace(fields={'name': np.array(block.episode_ids, object)})
+      yield block._replace(
+          fields={'name': np.array(block.episode_indices, object)}
+      )
 
 
 def source(found, tables, identity=None, chunk_length=4, **options):

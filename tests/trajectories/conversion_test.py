@@ -99,7 +99,7 @@ class ValidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(
             [
-                (b.episode_ids.tolist(), int(b.step), b.row_splits.tolist())
+                (b.episode_indices.tolist(), int(b.step), b.row_splits.tolist())
                 for b in blocks
             ],
             _expected_places(case.episodes, *sizes),
