@@ -1,6 +1,6 @@
 """The base class of replay buffers."""
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,10 +12,10 @@ class SampledReplayBuffer:
 
   def get_next(
       self,
-      sample_batch_size: Optional[int] = None,
-      num_steps: Optional[int] = None,
+      sample_batch_size: int | None = None,
+      num_steps: int | None = None,
       time_stacked: bool = True,
-  ) -> Tuple[Any, Any]:
+  ) -> tuple[Any, Any]:
     """Returns the next item, or batch of items.
 
     Each call continues after the previous call with the same arguments. A loop
@@ -42,7 +42,7 @@ class SampledReplayBuffer:
   def importance_weights(
       self,
       sample_info: Any,
-      beta: Union[float, tf.Tensor],
+      beta: float | tf.Tensor,
       *,
       normalization: str = 'batch',
   ) -> tf.Tensor:
@@ -68,7 +68,7 @@ class SampledReplayBuffer:
 
   def _importance_arguments(
       self, sample_info: Any, normalization: str
-  ) -> Dict[str, Any]:
+  ) -> dict[str, Any]:
     """Returns the other arguments of `importance_weights`.
 
     Raises:
@@ -77,8 +77,8 @@ class SampledReplayBuffer:
     raise NotImplementedError
 
   def _next_batch(
-      self, sample_batch_size: Optional[int], num_steps: Optional[int]
-  ) -> Tuple[Any, Any]:
+      self, sample_batch_size: int | None, num_steps: int | None
+  ) -> tuple[Any, Any]:
     """Returns the next pair of frames and their `SampleInfo`."""
     raise NotImplementedError
 

@@ -4,9 +4,10 @@ Insert requests and checkpoints hold the same two messages: `ChunkData`, which
 holds rows of columns, and `PrioritizedItem`, which refers to slices of chunks.
 """
 
+from collections.abc import Sequence
 import functools
 import re
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow
@@ -92,7 +93,7 @@ def encode_items(
     slices: ChunkSlices,
     num_columns: int,
     inserted_at: np.ndarray,
-) -> List[bytes]:
+) -> list[bytes]:
   """Encodes items of one table.
 
   For each number of slices, one item is encoded as a message and copied. Then
@@ -124,7 +125,7 @@ def encode_items(
   rows['f1'], rows['f2'] = 0x10, _varints(slices.offsets, _ROW_BYTES)
   rows['f3'], rows['f4'] = 0x18, _varints(slices.lengths, _ROW_BYTES)
   rows = rows.view(f'V{_SLICE.itemsize}')
-  encoded: List[bytes] = [b''] * len(keys)
+  encoded: list[bytes] = [b''] * len(keys)
   counts = np.diff(slices.row_splits)
   for count in np.unique(counts).tolist():
     chosen = np.flatnonzero(counts == count)
@@ -145,7 +146,7 @@ def encode_items(
 @functools.lru_cache(maxsize=64)
 def _template(
     table: str, num_columns: int, num_slices: int
-) -> Tuple[bytes, List[int]]:
+) -> tuple[bytes, list[int]]:
   """Returns an encoded item, and the offsets of its variable fields.
 
   These are its key, priority, seconds and nanoseconds, and its slices, column

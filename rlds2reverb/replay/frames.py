@@ -1,17 +1,11 @@
 """`FrameSource`: the frames of a data set, read in segments of episodes."""
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import (
-    Any,
-    Callable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +56,7 @@ class Segment(NamedTuple):
 
   frames: Any
   row_splits: np.ndarray
-  episode_ids: List[Any]
+  episode_ids: list[Any]
   step: np.ndarray
   is_open: bool
 
@@ -116,7 +110,7 @@ class FrameSource(NamedTuple):
   """
 
   spec: trajectory.Trajectory
-  tables: List[items_lib.TableItems]
+  tables: list[items_lib.TableItems]
   chunk_length: int
   blocks: tf.data.Dataset
   settings: Any
@@ -150,7 +144,7 @@ class FrameSource(NamedTuple):
       step += splits[-1]
 
   def _episodes(self, blocks) -> Iterator[Segment]:
-    pending: List[conversion.FrameBlock] = []
+    pending: list[conversion.FrameBlock] = []
     num_frames, min_frames = 0, steps_lib.default_block_length(self.spec)
     try:
       for block in blocks:
@@ -191,7 +185,7 @@ class FrameSource(NamedTuple):
         not len(ends) or ends[-1] < count,
     )
 
-  def _episode_ids(self, block) -> List[Any]:
+  def _episode_ids(self, block) -> list[Any]:
     """Returns the identifier of each episode of a block, a JSON value."""
     if self.options.episode_id is None:
       return (self.first_episode + block.episode_indices).tolist()
@@ -218,7 +212,7 @@ def group_starts(sizes: np.ndarray, limit: int) -> np.ndarray:
     sizes: the size of each element, `[N]`.
     limit: the maximum total size of a group. A larger element is a group alone.
   """
-  starts: List[int] = []
+  starts: list[int] = []
   total = math.inf
   for index, size in enumerate(sizes.tolist()):
     total += size
@@ -230,8 +224,8 @@ def group_starts(sizes: np.ndarray, limit: int) -> np.ndarray:
 
 def make_frame_source(
     data: tf.data.Dataset,
-    tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
-    options: Optional[options_lib.ConversionOptions] = None,
+    tables: items_lib.TableItems | Sequence[items_lib.TableItems],
+    options: options_lib.ConversionOptions | None = None,
 ) -> FrameSource:
   """Prepares the frames of a data set for writing.
 

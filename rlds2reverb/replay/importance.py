@@ -1,6 +1,6 @@
 """Importance weights and sequence priorities for prioritized replay."""
 
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,12 +19,12 @@ _NO_PRIORITY = (
 
 def importance_weights(
     sample_info: Any,
-    beta: Union[float, tf.Tensor],
+    beta: float | tf.Tensor,
     *,
     normalization: str = 'batch',
-    min_priority: Optional[Union[float, tf.Tensor]] = None,
-    priority_exponent: Optional[float] = None,
-) -> Union[np.ndarray, tf.Tensor]:
+    min_priority: float | tf.Tensor | None = None,
+    priority_exponent: float | None = None,
+) -> np.ndarray | tf.Tensor:
   """Returns the weights that correct a loss for prioritized sampling.
 
   After "Prioritized Experience Replay" (Schaul et al., 2016). `P` is the
@@ -124,7 +124,7 @@ def _check_above_0(values, message):
 def sequence_priority(
     step_priorities: Any,
     *,
-    mask: Optional[Any] = None,
+    mask: Any | None = None,
     max_weight: float = 0.9,
 ) -> tf.Tensor:
   """Returns `max_weight * max + (1 - max_weight) * mean` of the steps.

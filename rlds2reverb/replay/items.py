@@ -1,8 +1,8 @@
 """`TableItems`: the items of episodes in a table."""
 
+from collections.abc import Callable
 import dataclasses
 import math
-from typing import Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ _REFUSED = {
     )
 }
 
-Priority = Union[float, Callable[[trajectory.Trajectory], tf.Tensor]]
+Priority = float | Callable[[trajectory.Trajectory], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +47,8 @@ class TableItems:
   """
 
   table_name: str
-  windows: Optional[windows_lib.Windows] = windows_lib.Windows(2)
-  max_sequence_length: Optional[int] = None
+  windows: windows_lib.Windows | None = windows_lib.Windows(2)
+  max_sequence_length: int | None = None
   bypass_longer_episodes: bool = False
   priority: Priority = 1.0
 
@@ -74,7 +74,7 @@ class TableItems:
       )
 
   @property
-  def sequence_length(self) -> Optional[int]:
+  def sequence_length(self) -> int | None:
     """The number of frames of an item; None for complete episodes."""
     return None if self.windows is None else self.windows.length
 

@@ -26,21 +26,15 @@ array operations: a Python loop over episodes would be slow.
 """
 
 import collections
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import hashlib
 import itertools
 import json
 import time
-from typing import (
-    Any,
-    Callable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-)
+from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
@@ -272,9 +266,9 @@ class Batch(NamedTuple):
     keep_chunk_keys: the keys of the chunks that later batches may refer to.
   """
 
-  chunks: List[bytes]
-  items: List[bytes]
-  keep_chunk_keys: List[int]
+  chunks: list[bytes]
+  items: list[bytes]
+  keep_chunk_keys: list[int]
 
 
 class KeyMaker:
@@ -286,7 +280,7 @@ class KeyMaker:
   process.
   """
 
-  def __init__(self, identity: Optional[Any], settings: Any = None):
+  def __init__(self, identity: Any | None, settings: Any = None):
     """Creates the key maker.
 
     Args:
@@ -346,11 +340,9 @@ class Layout:
   def __init__(
       self,
       source: frames_lib.FrameSource,
-      inserted_at: Optional[int] = None,
+      inserted_at: int | None = None,
       *,
-      priority_ranges: Optional[
-          Mapping[str, priorities_lib.PriorityRange]
-      ] = None,
+      priority_ranges: Mapping[str, priorities_lib.PriorityRange] | None = None,
   ):
     """Creates the layout of the frames of a source.
 
@@ -408,12 +400,12 @@ class Layout:
         self._ranges[table.table_name].check(table.priority)
     self._next_time = time.time_ns() if inserted_at is None else inserted_at
     self._num_bypassed = 0
-    self._episode_ids: Set[Any] = set()
+    self._episode_ids: set[Any] = set()
     # The key of the only episode, if all data is one; 0 before the first chunk.
     self._single_episode_key = 0
     # The chunks and rows of items that cross into the next segment.
     self._chunks = ChunkTable()
-    self._rows_before: List[Any] = []
+    self._rows_before: list[Any] = []
 
   def add(self, segment: frames_lib.Segment) -> Iterator[Batch]:
     """Yields the batches of a segment.
@@ -480,7 +472,7 @@ class Layout:
       items[index] = items[index]._replace(priority=priority)
     return positioned, items
 
-  def _new_ids(self, segment) -> List[Any]:
+  def _new_ids(self, segment) -> list[Any]:
     """Returns the ids of the episodes that begin in a segment."""
     if self._source.options.identity is None or self._source.of_sequences:
       return []
@@ -600,7 +592,7 @@ class Layout:
       arrays = [leaf[start:end] for leaf in leaves]
       yield encoding.encode_chunk(key, episode_key, frame, arrays)
 
-  def _encode_items(self, table, items, chunks) -> List[bytes]:
+  def _encode_items(self, table, items, chunks) -> list[bytes]:
     times = self._next_time + np.arange(len(items.key))
     self._next_time += len(times)
     self.num_items[table.table_name] += len(times)

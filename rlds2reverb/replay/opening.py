@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from typing import Any, Optional, Union
+from typing import Any
 
 from absl import logging
 import tensorflow as tf
@@ -30,20 +30,20 @@ _TABLE = 'items'
 
 @options_lib.takes_options
 def open_replay_buffer(
-    data: Union[tf.data.Dataset, files.PathLike, None],
-    windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),
+    data: tf.data.Dataset | files.PathLike | None,
+    windows: windows_lib.Windows | None = windows_lib.Windows(2),
     *,
     split: str = 'train',
-    reverb_server: Union[bool, str, reverb.Client, reverb.Server] = False,
-    table_name: Optional[str] = None,
+    reverb_server: bool | str | reverb.Client | reverb.Server = False,
+    table_name: str | None = None,
     priority: items_lib.Priority = 1.0,
-    reverb_table: Optional[reverb.Table] = None,
+    reverb_table: reverb.Table | None = None,
     timeout: float = tables_lib.SECONDS_TO_ANSWER,
     **kwargs: Any,
-) -> Union[
-    local_replay_buffer.EpisodesReplayBuffer,
-    server_replay_buffer.ServerReplayBuffer,
-]:
+) -> (
+    local_replay_buffer.EpisodesReplayBuffer
+    | server_replay_buffer.ServerReplayBuffer
+):
   """Opens a replay buffer that a TF-Agents trainer samples from.
 
       replay_buffer = rlds2reverb.open_replay_buffer('/data/cartpole')

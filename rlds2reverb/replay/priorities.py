@@ -1,6 +1,7 @@
 """Priorities of items, and the range of priorities that a table can sample."""
 
-from typing import Any, Callable, List, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +50,7 @@ def check(
     )
 
 
-def exponents(*selectors: Any) -> List[float]:
+def exponents(*selectors: Any) -> list[float]:
   """Returns the exponents of the prioritized selectors of a table.
 
   Args:

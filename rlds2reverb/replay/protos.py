@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
   return _message_class(name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _message_class(name: str) -> Any:
   try:
     message = _POOL.FindMessageTypeByName(f'deepmind.reverb.{name}')

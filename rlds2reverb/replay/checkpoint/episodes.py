@@ -13,8 +13,9 @@ then most of the checkpoint is in memory, though compressed.
 """
 
 import collections
+from collections.abc import Iterator
 import functools
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -36,7 +37,7 @@ _SNAPPY = pyarrow.Codec('snappy')
 
 # For the key of each chunk, pairs of the index of a column of the table and the
 # index of its tensor in the chunk.
-_Columns = Dict[int, Set[Tuple[int, int]]]
+_Columns = dict[int, set[tuple[int, int]]]
 
 
 def signature_of(table: Any) -> Any:
@@ -133,8 +134,8 @@ def read_checkpoint_episodes(
 
 
 def _assemble_episodes(
-    chunks: List[Any], columns: _Columns, signature: Any
-) -> Iterator[Dict[str, Any]]:
+    chunks: list[Any], columns: _Columns, signature: Any
+) -> Iterator[dict[str, Any]]:
   """Yields the steps of each episode in the chunks of one Reverb episode."""
   parts = collections.defaultdict(list)
   for chunk in sorted(chunks, key=lambda chunk: chunk.sequence_range.start):
@@ -182,7 +183,7 @@ def _assemble_episodes(
 
 def _to_steps(
     frames: trajectory.Trajectory, is_first: Any, is_last: Any, is_terminal: Any
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns RLDS steps, from frames and flags, or from their specs."""
   steps = {
       rlds.OBSERVATION: frames.observation,

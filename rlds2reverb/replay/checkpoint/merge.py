@@ -4,13 +4,16 @@
 `join_checkpoints` appends the compressed parts of a job to each other.
 """
 
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent import futures
 import contextlib
 import hashlib
 import itertools
 import os
 import time
-from typing import BinaryIO, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import BinaryIO
 import zlib
 
 import numpy as np
@@ -33,7 +36,7 @@ def merge_reverb_checkpoints(
     directory: files.PathLike,
     *,
     overwrite: bool = False,
-) -> Dict[str, int]:
+) -> dict[str, int]:
   """Merges checkpoints of the same tables into one.
 
   The merged checkpoint holds the items of the first of `directories`, then
@@ -172,7 +175,7 @@ def join_files(parts: Sequence[str], path: str) -> None:
     file.write(_LAST_BLOCK + checksum.to_bytes(_CHECKSUM_BYTES, 'big'))
 
 
-def _read_blocks(path: str) -> Iterator[Tuple[bytes, bytes]]:
+def _read_blocks(path: str) -> Iterator[tuple[bytes, bytes]]:
   """Yields compressed bytes of a file that other blocks may follow.
 
   Yields:
@@ -214,7 +217,7 @@ def _unmark_last_block(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
 
 def split_reverb_checkpoint(
     directory: files.PathLike, directories: Sequence[files.PathLike]
-) -> List[Dict[str, int]]:
+) -> list[dict[str, int]]:
   """Splits a checkpoint into several, with equal shares of every table.
 
   The first checkpoint gets the first items of every table, the second the next
@@ -278,7 +281,7 @@ def _open_file(path: str, name: str) -> records_lib.RecordFile:
   return records_lib.RecordFile(os.path.join(path, name))
 
 
-def _copy_items(source, paths, part_of_item) -> List[np.ndarray]:
+def _copy_items(source, paths, part_of_item) -> list[np.ndarray]:
   """Copies every item into its part.
 
   Args:
@@ -289,7 +292,7 @@ def _copy_items(source, paths, part_of_item) -> List[np.ndarray]:
   Returns:
     The sorted keys of the chunks that the items of each part refer to.
   """
-  chunk_keys: List[Set[int]] = [set() for _ in paths]
+  chunk_keys: list[set[int]] = [set() for _ in paths]
   parts = iter(part_of_item.tolist())
   with contextlib.ExitStack() as stack:
     part_files = [
@@ -380,7 +383,7 @@ def _table_settings(
   return settings
 
 
-def _find_first(keys: List[np.ndarray], tables: List[np.ndarray]) -> np.ndarray:
+def _find_first(keys: list[np.ndarray], tables: list[np.ndarray]) -> np.ndarray:
   """Returns, for each record, the first record of the same key and table.
 
   Args:
@@ -412,7 +415,7 @@ def _read_first(sources, file, first):
   """
   is_first = first == np.arange(len(first))
   is_shared = np.bincount(first)[first] > 1
-  digests: Dict[int, bytes] = {}
+  digests: dict[int, bytes] = {}
   begin = 0
   for source in sources:
     for batch in records_lib.read_records(source, file):

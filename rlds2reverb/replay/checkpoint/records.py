@@ -12,19 +12,11 @@ tables are compared with these counts, too.
 """
 
 import collections
+from collections.abc import Iterable
+from collections.abc import Iterator
 import contextlib
 import os
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Set,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 from google.protobuf import message
 import numpy as np
@@ -59,12 +51,12 @@ class CheckpointIndex(NamedTuple):
     columns: the tensors of one table, see `read_index`.
   """
 
-  tables: Dict[str, protos.PriorityTableCheckpoint]
+  tables: dict[str, protos.PriorityTableCheckpoint]
   chunks: np.ndarray
   episodes: np.ndarray
   items: np.ndarray
   item_tables: np.ndarray
-  columns: Dict[int, Set[Tuple[int, int]]]
+  columns: dict[int, set[tuple[int, int]]]
 
 
 def damage_error(directory: str, problem: str) -> CheckpointError:
@@ -81,7 +73,7 @@ def _damage_errors(directory: str, file: str) -> Iterator[None]:
     raise damage_error(directory, f'{file}: {e}') from e
 
 
-def read_records(directory: str, file: str) -> Iterator[List[bytes]]:
+def read_records(directory: str, file: str) -> Iterator[list[bytes]]:
   """Yields the records of a file in batches of a few megabytes.
 
   Raises:
@@ -94,7 +86,7 @@ def read_records(directory: str, file: str) -> Iterator[List[bytes]]:
 
 def read_messages(
     directory: str, file: str, message_class: Any
-) -> Iterator[List[Any]]:
+) -> Iterator[list[Any]]:
   """Yields the records of a file in batches, as messages of a class.
 
   Raises:
@@ -177,7 +169,7 @@ def is_checkpoint(directory: str) -> bool:
   )
 
 
-def read_tables(directory: str) -> Dict[str, protos.PriorityTableCheckpoint]:
+def read_tables(directory: str) -> dict[str, protos.PriorityTableCheckpoint]:
   """Returns the tables of a checkpoint, by name.
 
   Raises:
@@ -229,7 +221,7 @@ def check_num_items(
 
 
 def validate(
-    directory: str, tables: Dict[str, protos.PriorityTableCheckpoint]
+    directory: str, tables: dict[str, protos.PriorityTableCheckpoint]
 ) -> None:
   """Validates the chunks and items of a checkpoint; see `validation`.
 
@@ -260,7 +252,7 @@ def _validate_items(
 
 
 def read_index(
-    directory: str, columns_of: Optional[str] = None
+    directory: str, columns_of: str | None = None
 ) -> CheckpointIndex:
   """Reads the keys of a checkpoint, and checks that it is complete and valid.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import glob
@@ -9,7 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any
 import weakref
 
 from absl import logging
@@ -41,13 +43,13 @@ class TableOverrides:
     rate_limiter: a function that creates the rate limiter.
   """
 
-  name: Optional[str] = None
-  sampler: Optional[Callable[[], Any]] = None
-  max_size: Optional[int] = None
-  max_times_sampled: Optional[int] = None
-  rate_limiter: Optional[Callable[[], reverb.rate_limiters.RateLimiter]] = None
+  name: str | None = None
+  sampler: Callable[[], Any] | None = None
+  max_size: int | None = None
+  max_times_sampled: int | None = None
+  rate_limiter: Callable[[], reverb.rate_limiters.RateLimiter] | None = None
 
-  def with_defaults(self, defaults: 'TableOverrides') -> 'TableOverrides':
+  def with_defaults(self, defaults: TableOverrides) -> TableOverrides:
     """Returns these overrides, with `defaults` for settings that are None."""
     return dataclasses.replace(
         defaults,
@@ -102,9 +104,9 @@ def _selector(options: Any) -> Any:
 def restore_reverb_server(
     directory: files.PathLike,
     *,
-    port: Optional[int] = None,
-    checkpoint_root: Optional[files.PathLike] = None,
-    tables: Sequence[Union[reverb.Table, TableOverrides]] = (),
+    port: int | None = None,
+    checkpoint_root: files.PathLike | None = None,
+    tables: Sequence[reverb.Table | TableOverrides] = (),
 ) -> reverb.Server:
   """Starts a Reverb server from a checkpoint.
 
@@ -248,7 +250,7 @@ def check_port(port: int) -> None:
       ) from error
 
 
-def newest_checkpoint(root: str) -> Optional[str]:
+def newest_checkpoint(root: str) -> str | None:
   """Returns the newest checkpoint in `root`, which a server starts from.
 
   Args:

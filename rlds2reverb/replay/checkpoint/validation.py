@@ -12,20 +12,13 @@ NumPy reads the values of the others.
 """
 
 import collections
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent import futures
 import math
 import struct
-from typing import (
-    Any,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, NamedTuple
 import zlib
 
 from google.protobuf import message
@@ -171,10 +164,10 @@ class _TensorKind(NamedTuple):
   """
 
   num_rows: int
-  num_bytes: Optional[int]
+  num_bytes: int | None
   num_values: int
   preamble: bytes
-  row: Tuple[int, Tuple[int, ...]]
+  row: tuple[int, tuple[int, ...]]
 
 
 class Validator:
@@ -205,7 +198,7 @@ class Validator:
     # Of each tensor, the number of rows, and the index of its row spec.
     self._num_rows = self._row_specs = np.zeros(0, np.int64)
     # The dtype and shape of the rows of each row spec.
-    self._specs: List[Any] = []
+    self._specs: list[Any] = []
     # The indices of chunks, sorted by key, and their keys.
     self._order = self._sorted_keys = np.zeros(0, np.int64)
 
@@ -216,8 +209,8 @@ class Validator:
       ValueError: if a chunk is not valid.
     """
     # Indices of `kinds`, by the serialized dtype and shape.
-    kind_indices: Dict[Any, int] = {}
-    kinds: List[_TensorKind] = []
+    kind_indices: dict[Any, int] = {}
+    kinds: list[_TensorKind] = []
     keys, episodes, counts, tensor_kinds = [], [], [], []
     for record in (record for batch in batches for record in batch.records()):
       try:
@@ -252,7 +245,7 @@ class Validator:
     self.keys = np.array(keys, np.uint64)
     self.episodes = np.array(episodes, np.uint64)
     self._tensor_starts = np.cumsum([0, *counts])
-    spec_indices: Dict[Any, int] = {}
+    spec_indices: dict[Any, int] = {}
     for kind in kinds:
       spec_indices.setdefault(kind.row, len(spec_indices))
     num_rows = [kinds[index].num_rows for index in tensor_kinds]
@@ -289,7 +282,7 @@ class Validator:
     Raises:
       ValueError: if an item is not valid.
     """
-    forms: Dict[int, List[_Form]] = collections.defaultdict(list)
+    forms: dict[int, list[_Form]] = collections.defaultdict(list)
     # The largest priority of each table, and the sums of its weights.
     self._highest = [0.0] * len(self._exponents)
     self._weight_sums = [np.zeros(len(powers)) for powers in self._exponents]
@@ -413,7 +406,7 @@ class Validator:
 
   def _find_misfit(
       self, signature: Sequence[Any], columns: np.ndarray, row_specs: np.ndarray
-  ) -> Optional[str]:
+  ) -> str | None:
     """Describes a column with rows that do not fit the signature, if any."""
     pairs = np.unique(columns * len(self._specs) + row_specs)
     for column, index in np.stack(np.divmod(pairs, len(self._specs)), 1):
@@ -507,7 +500,7 @@ def _check_content(tensor: Any, kind: _TensorKind) -> None:
     raise ValueError(f'its content cannot be decompressed: {e}') from e
 
 
-def _check_table(table: Any) -> Optional[List[Any]]:
+def _check_table(table: Any) -> list[Any] | None:
   """Returns the specs of the columns of a table, or None without signature.
 
   Raises:
@@ -571,8 +564,8 @@ class _Form:
       ValueError: if the record is not an item.
     """
     self.key, self._priority = (0, 0), -1
-    self.slices: List[List[Tuple[int, int]]] = []
-    self.squeezed: List[int] = []
+    self.slices: list[list[tuple[int, int]]] = []
+    self.squeezed: list[int] = []
     self.num_columns, columns = 0, []
     # The bits of each byte that are equal in all items of the form.
     mask = np.full(len(record), 0xFF, np.uint8)
@@ -606,7 +599,7 @@ class _Form:
     self._mask = mask
     self._masked = np.frombuffer(record, np.uint8) & mask
 
-  def _find_columns(self, record, begin, end, mask) -> List[int]:
+  def _find_columns(self, record, begin, end, mask) -> list[int]:
     """Finds the slices of a trajectory; returns the column of each."""
     columns = []
     for number, wire, start, stop in _fields(record, begin, end):
@@ -638,7 +631,7 @@ class _Form:
     return ((rows & self._mask) == self._masked).all(1)
 
   def read_varints(
-      self, rows: np.ndarray, positions: Sequence[Tuple[int, int]]
+      self, rows: np.ndarray, positions: Sequence[tuple[int, int]]
   ) -> np.ndarray:
     """Returns values, uint64 `[N, len(positions)]`; 0 for missing fields."""
     values = np.zeros((len(positions), len(rows)), np.uint64)
@@ -663,8 +656,8 @@ class _Form:
 
 
 def _group_by_form(
-    rows: np.ndarray, forms: List[_Form]
-) -> Iterator[Tuple[_Form, np.ndarray]]:
+    rows: np.ndarray, forms: list[_Form]
+) -> Iterator[tuple[_Form, np.ndarray]]:
   """Yields the forms of items of one length, and the indices of their items.
 
   Args:
@@ -695,7 +688,7 @@ def _group_by_form(
 
 def _fields(
     record: bytes, begin: int, end: int
-) -> Iterator[Tuple[int, int, int, int]]:
+) -> Iterator[tuple[int, int, int, int]]:
   """Yields the number, the wire type and the bounds of each field.
 
   Raises:
@@ -721,7 +714,7 @@ def _fields(
     begin = stop
 
 
-def _varint(record: bytes, begin: int, end: int) -> Tuple[int, int]:
+def _varint(record: bytes, begin: int, end: int) -> tuple[int, int]:
   """Returns a number, and the position after it."""
   value = 0
   for position in range(begin, min(begin + 10, end)):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import os
 import sys
-from typing import Any, Dict, Optional, Sequence, Union
+from typing import Any
 
 from absl import logging
 from google.protobuf import text_format
@@ -37,11 +38,11 @@ _DEFAULT_TABLE = f"""
 def write_reverb_checkpoint(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,
-    tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
+    tables: items_lib.TableItems | Sequence[items_lib.TableItems],
     *,
     reverb_tables: Sequence[reverb.Table] = (),
-    options: Optional[options_lib.ConversionOptions] = None,
-) -> Dict[str, int]:
+    options: options_lib.ConversionOptions | None = None,
+) -> dict[str, int]:
   """Writes RLDS data as a Reverb checkpoint, without a server.
 
   A server that starts from the checkpoint holds the items that
@@ -91,9 +92,9 @@ def write_checkpoint(
     directory: str,
     *,
     reverb_tables: Sequence[reverb.Table] = (),
-    inserted_at: Optional[int] = None,
+    inserted_at: int | None = None,
     replace: bool = False,
-) -> Dict[str, int]:
+) -> dict[str, int]:
   """Writes the items of a `FrameSource`; see `write_reverb_checkpoint`.
 
   Args:
@@ -106,7 +107,7 @@ def write_checkpoint(
   Returns:
     The number of items of each table, by its name.
   """
-  tables: Dict[str, Optional[reverb.Table]] = {
+  tables: dict[str, reverb.Table | None] = {
       table.table_name: None for table in source.tables
   }
   ranges = {}
@@ -141,7 +142,7 @@ def write_checkpoint(
 
 
 def table_checkpoint(
-    name: str, table: Optional[reverb.Table], num_items: int, spec: Any
+    name: str, table: reverb.Table | None, num_items: int, spec: Any
 ) -> protos.PriorityTableCheckpoint:
   """Returns the record of a table.
 

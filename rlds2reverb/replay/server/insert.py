@@ -12,10 +12,11 @@ data set are spread evenly:
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 import contextlib
 import threading
 import time
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any
 import zlib
 
 from absl import logging
@@ -53,12 +54,12 @@ class InsertError(RuntimeError):
 @options_lib.takes_options
 def write_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
-    client: Union[str, reverb.Client, reverb.Server],
-    tables: Union[items_lib.TableItems, Sequence[items_lib.TableItems]],
+    client: str | reverb.Client | reverb.Server,
+    tables: items_lib.TableItems | Sequence[items_lib.TableItems],
     *,
-    options: Optional[options_lib.ConversionOptions] = None,
+    options: options_lib.ConversionOptions | None = None,
     timeout: float = tables_lib.SECONDS_TO_CONFIRM,
-) -> Dict[str, tables_lib.WrittenItems]:
+) -> dict[str, tables_lib.WrittenItems]:
   """Writes RLDS data into the tables of a Reverb server, as trajectories.
 
   The items equal the items of the TF-Agents observers, but they are encoded
@@ -112,8 +113,8 @@ def insert(
     servers: Sequence[Any],
     *,
     timeout: float,
-    infos: Optional[List[Dict[str, Any]]] = None,
-) -> Tuple[int, List[Dict[str, tables_lib.WrittenItems]]]:
+    infos: list[dict[str, Any]] | None = None,
+) -> tuple[int, list[dict[str, tables_lib.WrittenItems]]]:
   """Inserts the items of a `FrameSource`, each into one of the servers.
 
   Args:
@@ -140,7 +141,7 @@ def insert(
       specs.check_signature(info.signature, source.spec)
       ranges[name] = priorities_lib.PriorityRange.of_table(info)
     layouts.append(layout_lib.Layout(source, priority_ranges=ranges))
-  streams: List[InsertStream] = []
+  streams: list[InsertStream] = []
   try:
     with contextlib.ExitStack() as stack:
       for address in addresses:
@@ -230,7 +231,7 @@ class InsertStream:
     # The condition guards the counters above and the attributes below, which
     # the sender's and the reader's thread change.
     self._changed = threading.Condition()
-    self._requests: Deque[Optional[bytes]] = collections.deque()
+    self._requests: collections.deque[bytes | None] = collections.deque()
     self._failure = ''
     self._last_progress = time.monotonic()
     self._channel = tables_lib.open_channel(address)
@@ -294,7 +295,7 @@ class InsertStream:
           )
         self._changed.wait(seconds)
 
-  def _next_request(self) -> Optional[bytes]:
+  def _next_request(self) -> bytes | None:
     """Returns the next request, or None at the end. Called by gRPC."""
     with self._changed:
       self._changed.wait_for(lambda: self._requests)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import math
-from typing import Any, Sequence, Union
+from typing import Any
 
 import grpc
 import tensorflow as tf
@@ -41,7 +42,7 @@ class PriorityUpdater:
 
   def __init__(
       self,
-      servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
+      servers: str | reverb.Client | reverb.Server | Sequence[Any],
       table_name: str,
       *,
       initial_priority: float = 1.0,

@@ -1,7 +1,7 @@
 """Pushes RLDS data to a Reverb server, as a TF-Agents observer would."""
 
 import dataclasses
-from typing import Any, List, Optional
+from typing import Any
 
 from absl import logging
 import numpy as np
@@ -41,9 +41,9 @@ Observer = Any
 def push_rlds_to_reverb(
     rlds_data: tf.data.Dataset,
     reverb_observer: Observer,
-    policy_info_fn: Optional[specs.PolicyInfoFn] = None,
+    policy_info_fn: specs.PolicyInfoFn | None = None,
     *,
-    options: Optional[options_lib.ConversionOptions] = None,
+    options: options_lib.ConversionOptions | None = None,
     method: str = 'auto',
     timeout: float = tables_lib.SECONDS_TO_CONFIRM,
 ) -> int:
@@ -192,7 +192,7 @@ def _is_bulk(method, observer, settings, options) -> bool:
   return False
 
 
-def _table_items(observer_class, settings) -> List[items_lib.TableItems]:
+def _table_items(observer_class, settings) -> list[items_lib.TableItems]:
   """Returns the items that a TF-Agents observer writes into its tables."""
   windows = max_length = None
   if observer_class is reverb_utils.ReverbAddEpisodeObserver:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional, Union
+from typing import Any
 import weakref
 
 import tensorflow as tf
@@ -32,9 +32,9 @@ class ServerReplayBuffer(
 
   def __init__(
       self,
-      server: Union[str, reverb.Client, reverb.Server],
+      server: str | reverb.Client | reverb.Server,
       table_name: str,
-      sequence_length: Optional[int] = None,
+      sequence_length: int | None = None,
       *,
       timeout: float = tables_lib.SECONDS_TO_ANSWER,
       owns_server: bool = False,

@@ -13,8 +13,9 @@ table is sampled, and asked again at the end of the data set:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import time
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -42,10 +43,10 @@ _END = -1
 
 
 def sample_reverb_servers(
-    servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
+    servers: str | reverb.Client | reverb.Server | Sequence[Any],
     table_name: str,
-    sequence_length: Optional[int],
-    batch_size: Optional[int] = None,
+    sequence_length: int | None,
+    batch_size: int | None = None,
     *,
     drop_remainder: bool = True,
     timeout: float = tables_lib.SECONDS_TO_ANSWER,
@@ -132,7 +133,7 @@ class _TableMonitor:
     removes_sampled: whether the table removes items after sampling them.
   """
 
-  def __init__(self, addresses: List[str], table_name: str, timeout: float):
+  def __init__(self, addresses: list[str], table_name: str, timeout: float):
     """Requests the first `TableInfo`s.
 
     Args:
@@ -151,7 +152,7 @@ class _TableMonitor:
     self.removes_sampled = any(
         info.max_times_sampled > 0 for info in self.infos
     )
-    self._silent_since: Dict[str, float] = {}
+    self._silent_since: dict[str, float] = {}
 
   def _table_info(self, address, timeout) -> Any:
     name = self.table_name

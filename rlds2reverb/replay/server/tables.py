@@ -6,18 +6,11 @@ forever for a server that died, or raises errors of several classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import math
 import re
-from typing import (
-    Any,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Union,
-)
+from typing import Any, NamedTuple
 
 from absl import logging
 import grpc
@@ -168,7 +161,7 @@ def check_address(address: str) -> None:
     )
 
 
-def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
+def address_of(server: str | reverb.Client | reverb.Server) -> str:
   """Returns the address of a server, `host:port`.
 
   Args:
@@ -186,8 +179,8 @@ def address_of(server: Union[str, reverb.Client, reverb.Server]) -> str:
 
 
 def addresses_of(
-    servers: Union[str, reverb.Client, reverb.Server, Sequence[Any]],
-) -> List[str]:
+    servers: str | reverb.Client | reverb.Server | Sequence[Any],
+) -> list[str]:
   """Returns the addresses of one or several servers; see `address_of`.
 
   Raises:
@@ -237,10 +230,10 @@ def _get_server_info(server, timeout) -> protos.ServerInfoResponse:
 
 
 def table_infos(
-    server: Union[str, reverb.Client, reverb.Server],
-    names: Optional[Sequence[str]],
+    server: str | reverb.Client | reverb.Server,
+    names: Sequence[str] | None,
     timeout: float,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Requests the `TableInfo`s of tables from a server.
 
   Args:
@@ -271,7 +264,7 @@ def table_infos(
 
 
 def get_state_id(
-    server: Union[str, reverb.Client, reverb.Server], timeout: float
+    server: str | reverb.Client | reverb.Server, timeout: float
 ) -> str:
   """Returns an id that changes with every start of a server.
 
@@ -288,8 +281,8 @@ def num_inserted(info: Any) -> int:
 def count_written_items(
     old_infos: Mapping[str, Any],
     new_infos: Mapping[str, Any],
-    confirmed: Optional[Mapping[str, int]] = None,
-) -> Dict[str, WrittenItems]:
+    confirmed: Mapping[str, int] | None = None,
+) -> dict[str, WrittenItems]:
   """Counts new and existing items, and warns if a table was too small.
 
   A server does not report for each item whether it was new, but it counts
