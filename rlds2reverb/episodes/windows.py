@@ -1,9 +1,10 @@
 """Windows: runs of consecutive rows of one length, their rows and padding.
 
 Sequences, the items of tables, chunks for recurrent agents, stacked frames and
-slices are all windows. `Windows` defines where windows start. It uses NumPy for
-arrays, and TensorFlow, which is imported only then, for tensors. `take_windows`
-gathers their rows.
+slices are all windows. `Windows` defines where windows start, in NumPy for
+arrays and in TensorFlow, which is imported only then, for tensors.
+`take_windows` gathers their rows. The package `rlds2reverb.windows` makes
+training data of the windows of one episode.
 """
 
 from collections.abc import Mapping

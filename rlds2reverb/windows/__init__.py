@@ -3,6 +3,9 @@
 They take an episode's steps or its `TransitionRows`, and work inside of
 `tf.data.Dataset.map`. They can be chained: functions that add columns return
 rows again, and the last function of a chain cuts the rows into windows.
+
+The class `Windows`, which defines where windows start, is in
+`episodes.windows`, because sequences and replay buffers are windows, too.
 """
 
 from rlds2reverb.windows.fragments import apply_horizon
