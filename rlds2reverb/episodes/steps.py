@@ -42,15 +42,8 @@ class StepsSpec(NamedTuple):
 
 def get_rlds_step_features() -> list[str]:
   """Returns the names of the seven features that an RLDS step must have."""
-  return [
-      rlds.OBSERVATION,
-      rlds.ACTION,
-      rlds.REWARD,
-      rlds.DISCOUNT,
-      rlds.IS_FIRST,
-      rlds.IS_LAST,
-      rlds.IS_TERMINAL,
-  ]
+  fields = [rlds.OBSERVATION, rlds.ACTION, rlds.REWARD, rlds.DISCOUNT]
+  return [*fields, *rlds.FLAGS]
 
 
 def check_has_steps(name: str, episode: Any, advice: str = '') -> None:
@@ -297,13 +290,9 @@ def stack_fields(steps: Any, fields: Iterable[str]) -> dict[str, Any]:
   Other fields of nested steps are not read. The lengths of stacked steps are
   not checked.
   """
-
-  def select(step):
-    return {field: step[field] for field in fields}
-
   if isinstance(steps, tf.data.Dataset):
-    return stack_steps(steps.map(select))
-  return select(steps)
+    return stack_steps(steps.map(lambda step: select_fields(step, fields)))
+  return select_fields(steps, fields)
 
 
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
