@@ -40,9 +40,9 @@ class FrameBlock(NamedTuple):
     step: int64 `[]`: the index of the first frame in its episode, which is 0 if
       there are several episodes.
     fields: a dict of fields of the episodes, every leaf `[E, ...]`: the field
-      that identifies them, if requested, or all.
-    steps: the steps of the frames with all their fields, `[B, ...]`, if
-      requested.
+      `options.episode_id`, or all fields with `with_steps`.
+    steps: the steps of the frames with all their fields, `[B, ...]`; `()`
+      without `with_steps`.
   """
 
   frames: Any
@@ -282,8 +282,8 @@ class _ValidBatch(NamedTuple):
   Attributes:
     batch: an `EpisodeBatch` of them, without a fault. Its steps are a pair:
       their fields, and `_FrameColumns`.
-    error: string `[]`: the sentence about the invalid episode that comes after
-      them; empty if there is none.
+    error: string `[]`: the message of the error to raise after these episodes,
+      about the invalid episode that follows; empty if there is none.
   """
 
   batch: batch_lib.EpisodeBatch

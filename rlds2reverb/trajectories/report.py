@@ -283,7 +283,7 @@ class ConversionReport:
     )
 
   def _column(self, column: int) -> dict[int, float]:
-    """Returns a number of each episode where it is not 0, by index."""
+    """Returns the values of a column that are not 0, by episode index."""
     return {
         position // _KEY_STRIDE: float(row[column])
         for position, row in sorted(_entries(self._blocks).items())

@@ -101,7 +101,7 @@ def write_checkpoint(
     source: the frames, and the items to create from them.
     directory: where the checkpoint goes.
     reverb_tables: tables whose settings replace the defaults.
-    inserted_at: the date of the first item; see `layout.Layout`.
+    inserted_at: the time of the first item; see `layout.Layout`.
     replace: whether to replace an existing checkpoint.
 
   Returns:

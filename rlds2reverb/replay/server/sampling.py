@@ -3,11 +3,11 @@
 Reverb's sampling operations wait forever for a server that died, whatever
 `rate_limiter_timeout_ms` is. If a table gives no item for that long, they end
 their data set without an error. For this reason the servers are polled while a
-table is sampled, and asked again at the end of the data set:
+table is sampled, and at the end of the data set:
 
     samples of server 0 --+
     samples of server 1 --+--> choose by size --> batch --+
-                                                          +--> finish
+                                                          +--> validate
                               ticks, which poll servers --+
 """
 
@@ -117,7 +117,7 @@ def sample_reverb_servers(
   batches = _draw_batches(monitor, weights, batch_size, drop_remainder, seed)
   shape = [batch_size if drop_remainder else None, sequence_length]
   samples = _poll_while_sampling(batches, monitor).map(
-      lambda sample, server: _finish(sample, server, monitor, weights, shape)
+      lambda sample, server: _validate(sample, server, monitor, weights, shape)
   )
   return samples if batch_size is not None else samples.unbatch()
 
@@ -172,7 +172,7 @@ class _TableMonitor:
     return samplable
 
   def poll(self) -> None:
-    """Asks each server once for its table.
+    """Requests the state of the table from each server.
 
     Raises:
       ConnectionError: if a server has been silent for `timeout` seconds.
@@ -370,8 +370,11 @@ def _poll_while_sampling(batches, monitor):
   )
 
 
-def _finish(sample, server, monitor, weights, shape):
-  """Returns validated frames and their `SampleInfo`, for all servers together.
+def _validate(sample, server, monitor, weights, shape):
+  """Returns the frames and their `SampleInfo`, as if of one server.
+
+  Raises errors for items of a wrong length, and for priorities that Reverb does
+  not sample by.
 
   Args:
     sample: a batch of samples, with data `[B, T, ...]` and info `[B]`.
