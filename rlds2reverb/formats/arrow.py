@@ -1,23 +1,16 @@
 """Columns of Arrow, as in parquet files and HuggingFace data sets, to NumPy."""
 
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import errno
 import json
 import math
 import os
 import re
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -103,7 +96,7 @@ def _check_sizes(path: str, metadata: Any) -> int:
   return total
 
 
-def _expanded_sizes(metadata: Any) -> Dict[Tuple[int, str], int]:
+def _expanded_sizes(metadata: Any) -> dict[tuple[int, str], int]:
   """Returns the bytes in memory of each column of each row group."""
   sizes = {}
   for group in range(metadata.num_row_groups):
@@ -120,7 +113,7 @@ def _expanded_sizes(metadata: Any) -> Dict[Tuple[int, str], int]:
 def iter_batches(
     file: parquet.ParquetFile,
     batch_size: int,
-    columns: Optional[Sequence[str]] = None,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
   """Yields the rows of a parquet file, in batches of one row group each.
 
@@ -151,7 +144,7 @@ def read_table(path: str) -> pa.Table:
       return table
 
 
-def find_parquet(path: str) -> List[str]:
+def find_parquet(path: str) -> list[str]:
   """Returns the parquet files at a path, a file or a folder, sorted by name.
 
   Raises:
@@ -187,15 +180,15 @@ class Footer(NamedTuple):
 
 def read_footers(
     paths: Sequence[str],
-) -> Tuple[Dict[str, Footer], Dict[str, FileError]]:
+) -> tuple[dict[str, Footer], dict[str, FileError]]:
   """Returns the footers of parquet files, and the errors of damaged files.
 
   Raises:
     FileError: if all are damaged.
   """
-  footers: Dict[str, Footer] = {}
-  damaged: Dict[str, FileError] = {}
-  types: Dict[str, pa.DataType] = {}
+  footers: dict[str, Footer] = {}
+  damaged: dict[str, FileError] = {}
+  types: dict[str, pa.DataType] = {}
   for path in paths:
     try:
       with open_parquet(path) as file:
@@ -220,7 +213,7 @@ class _Opener:
   """
 
   def __init__(self):
-    self._metadata: Dict[str, Any] = {}
+    self._metadata: dict[str, Any] = {}
 
   def open(self, path: str) -> parquet.ParquetFile:
     """Returns an open file; see `open_parquet`."""
@@ -238,7 +231,7 @@ class _Opener:
 
 def read_episodes(
     paths: Sequence[str], column: str
-) -> Iterator[Tuple[Any, pa.Table]]:
+) -> Iterator[tuple[Any, pa.Table]]:
   """Yields the episodes in parquet files whose rows are steps.
 
   Args:
@@ -250,7 +243,7 @@ def read_episodes(
     This value, and the rows of the episode, which may begin in one file and end
     in the next.
   """
-  waiting: List[pa.RecordBatch] = []
+  waiting: list[pa.RecordBatch] = []
   visited = set()
   for path in paths:
     with open_parquet(path) as file, open_errors(path):
@@ -279,7 +272,7 @@ def read_episodes(
 @contextlib.contextmanager
 def open_columns(
     footers: Mapping[str, Footer], unused: Collection[str] = ()
-) -> Iterator[Dict[str, columns_lib.Column]]:
+) -> Iterator[dict[str, columns_lib.Column]]:
   """Yields the columns of parquet files, by their names.
 
   Reading a column forward is fast. Reading earlier rows starts again at the
@@ -373,9 +366,9 @@ class _Rows:
     self._name = name
     self._held = self._nothing = empty
     self._first = 0  # The number of the first row that is held.
-    self._stream: Iterator[Tuple[int, np.ndarray]] = iter(())
+    self._stream: Iterator[tuple[int, np.ndarray]] = iter(())
     # Rows that cannot be read, and why.
-    self._damaged: List[Tuple[range, FileError]] = []
+    self._damaged: list[tuple[range, FileError]] = []
 
   def read(self, begin: int, end: int) -> np.ndarray:
     """Returns the rows from `begin` to `end`."""
@@ -405,7 +398,7 @@ class _Rows:
         raise ValueError(f'{self._name} has no row {row}.')
       self._first, self._held = batch
 
-  def _batches(self, begin: int) -> Iterator[Tuple[int, np.ndarray]]:
+  def _batches(self, begin: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yields rows, and the number of the first, from a row group on."""
     ends = [*self._places.values()][1:] + [math.inf]
     for (path, place), file_end in zip(self._places.items(), ends):
@@ -447,7 +440,7 @@ class _Rows:
     return rows
 
 
-def read_row(batch: pa.RecordBatch, row: int) -> Dict[str, Any]:
+def read_row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
   """Returns the values of a row: the array of a list, or a single value."""
   return {
       name: to_array(column.slice(row, 1).flatten(), None, name)
@@ -457,9 +450,7 @@ def read_row(batch: pa.RecordBatch, row: int) -> Dict[str, Any]:
   }
 
 
-def to_array(
-    column: Any, shape: Optional[Sequence[int]], name: str
-) -> np.ndarray:
+def to_array(column: Any, shape: Sequence[int] | None, name: str) -> np.ndarray:
   """Returns the rows of a column of numbers, text, bytes, or lists of numbers.
 
   Args:

@@ -9,9 +9,11 @@
 They are the folders `training` and `validation` of github.com/mees/calvin.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import os
-from typing import Any, Dict, Iterator, List, Sequence, Tuple, Type
+from typing import Any
 import zipfile
 import zlib
 
@@ -104,7 +106,7 @@ def load_calvin(
         columns_lib.nest(steps), index, fields=fields
     )
 
-  def place_of(index: int) -> Tuple[str, str]:
+  def place_of(index: int) -> tuple[str, str]:
     first, last, _ = spans[index]
     return f'frames {first} to {last} of {directory}', ''
 
@@ -117,7 +119,7 @@ def load_calvin(
   )
 
 
-def _read_first(directory: str, frames: Sequence[int]) -> Dict[str, np.ndarray]:
+def _read_first(directory: str, frames: Sequence[int]) -> dict[str, np.ndarray]:
   """Returns the arrays of the first frame that is whole."""
   for frame in frames[: python_episodes.MAX_FAULTS_FIRST]:
     with contextlib.suppress(ValueError):
@@ -152,7 +154,7 @@ def _frame_path(directory: str, frame: int) -> str:
 
 def _read_frame(
     directory: str, frame: int, names: Sequence[str] = ()
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
   """Returns arrays of a frame; all if no names are given."""
   path = _frame_path(directory, frame)
   try:
@@ -179,7 +181,7 @@ def _refuse_pickles(path: str, error: Exception) -> None:
     raise ValueError(f'An array of {path} {columns_lib.RUNS_CODE}') from error
 
 
-def _read_bounds(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
+def _read_bounds(path: str) -> list[tuple[int, int, dict[str, str]]]:
   """Returns the first and last frames of episodes."""
   try:
     with open(path, 'rb') as f:
@@ -198,7 +200,7 @@ def _read_bounds(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
   return [(*span, {}) for span in bounds.tolist()]
 
 
-def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
+def _find_texts(path: str) -> list[tuple[int, int, dict[str, str]]]:
   """Returns the first and last frames that texts are about, and the texts."""
   try:
     with open(path, 'rb') as f:
@@ -219,7 +221,7 @@ def _find_texts(path: str) -> List[Tuple[int, int, Dict[str, str]]]:
     raise ValueError(f'{path} has no texts of CALVIN: {e}.') from e
 
 
-def _values_of(rows: Any, kind: Type[Any]) -> Iterator[List[Any]]:
+def _values_of(rows: Any, kind: type[Any]) -> Iterator[list[Any]]:
   """Yields the values of each row, which are of one type."""
   for row in rows:
     row = row.tolist() if isinstance(row, np.ndarray) else row

@@ -4,20 +4,13 @@ A column is a numpy array, an `h5py.Dataset` or a `Column`. Its name is its path
 from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
 import math
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, TypeAlias
 
 from absl import logging
 import h5py
@@ -62,13 +55,13 @@ class Column:
   """
 
   dtype: np.dtype
-  shape: Tuple[int, ...]
+  shape: tuple[int, ...]
   read: Callable[[int, int], np.ndarray]
 
   def __len__(self) -> int:
     return self.shape[0]
 
-  def __getitem__(self, rows: Union[slice, np.ndarray]) -> np.ndarray:
+  def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
     """Returns the rows of a slice, or of increasing indices."""
     if isinstance(rows, slice):
       begin, end, step = rows.indices(len(self))
@@ -78,8 +71,7 @@ class Column:
     return self.read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
 
 
-AnyColumn = Union[np.ndarray, h5py.Dataset, Column]
-_COLUMN_TYPES = (np.ndarray, h5py.Dataset, Column)
+AnyColumn: TypeAlias = np.ndarray | h5py.Dataset | Column
 
 
 def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
@@ -117,7 +109,7 @@ def reordered(column: AnyColumn, order: np.ndarray) -> Column:
   return Column(column.dtype, (len(order), *column.shape[1:]), read_rows)
 
 
-def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
+def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
   """Returns the columns in an HDF5 group or in a dict, by their names.
 
   Args:
@@ -131,7 +123,7 @@ def leaves(source: Mapping[str, Any]) -> Dict[str, AnyColumn]:
     if isinstance(value, Mapping):
       columns |= {f'{key}/{name}': leaf for name, leaf in leaves(value).items()}
     else:
-      is_column = isinstance(value, _COLUMN_TYPES)
+      is_column = isinstance(value, AnyColumn)
       columns[key] = value if is_column else np.asarray(value)
   return columns
 
@@ -140,7 +132,7 @@ def nest(columns: Mapping[str, Any]) -> Any:
   """Returns columns as nested dicts, and tuples where `leaves` found them."""
   if columns.keys() == {''}:
     return columns['']
-  below: Dict[str, Dict[str, Any]] = {}
+  below: dict[str, dict[str, Any]] = {}
   for name, column in columns.items():
     top, _, suffix = name.partition('/')
     below.setdefault(top, {})[suffix] = column
@@ -151,14 +143,14 @@ def nest(columns: Mapping[str, Any]) -> Any:
   return nested
 
 
-def below(name: str, names: Iterable[str]) -> List[str]:
+def below(name: str, names: Iterable[str]) -> list[str]:
   """Returns those of `names` that are `name` or begin with it."""
   return [column for column in names if f'{column}/'.startswith(f'{name}/')]
 
 
 def renamed(
-    columns: Mapping[str, AnyColumn], names: Mapping[str, Optional[str]]
-) -> Dict[str, AnyColumn]:
+    columns: Mapping[str, AnyColumn], names: Mapping[str, str | None]
+) -> dict[str, AnyColumn]:
   """Returns columns by other names.
 
   Args:
@@ -286,7 +278,7 @@ def has_spec(column: AnyColumn, spec: tf.TensorSpec) -> bool:
 
 
 def read(
-    column: AnyColumn, rows: Union[slice, np.ndarray], spec: tf.TensorSpec
+    column: AnyColumn, rows: slice | np.ndarray, spec: tf.TensorSpec
 ) -> np.ndarray:
   """Reads rows of a column.
 
@@ -323,7 +315,7 @@ def equal_rows(first: np.ndarray, other: np.ndarray) -> np.ndarray:
 def find_jumps(
     column: AnyColumn,
     next_column: AnyColumn,
-    spec: Optional[tf.TensorSpec] = None,
+    spec: tf.TensorSpec | None = None,
 ) -> np.ndarray:
   """Returns which rows do not lead to the next one, bool `[N - 1]`.
 

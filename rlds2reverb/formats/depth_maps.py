@@ -7,7 +7,7 @@ A video has codes from 0 to 4095. They stand for depths from `depth_min` to
 
 import io
 import math
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -45,7 +45,7 @@ class Codes(NamedTuple):
     return np.rint(depths * np.float32(1000)).clip(0, 65535).astype(np.uint16)
 
 
-def is_depth(feature: Dict[str, Any]) -> bool:
+def is_depth(feature: dict[str, Any]) -> bool:
   """Returns whether a feature of LeRobot's is a depth map."""
   info = feature.get('info') or {}
   return bool(
@@ -55,7 +55,7 @@ def is_depth(feature: Dict[str, Any]) -> bool:
   )
 
 
-def codes_of(feature: Dict[str, Any]) -> Codes:
+def codes_of(feature: dict[str, Any]) -> Codes:
   """Returns the codes of a feature's videos, by default those of LeRobot.
 
   Raises:
@@ -83,7 +83,7 @@ def is_tiff(encoded: bytes) -> bool:
   return encoded[:4] in (b'II*\0', b'MM\0*')
 
 
-def decode_tiff(encoded: bytes, stored_unit: Optional[str], unit: str) -> Any:
+def decode_tiff(encoded: bytes, stored_unit: str | None, unit: str) -> Any:
   """Decodes an image of one channel, of uint16 or float32.
 
   Args:

@@ -5,18 +5,12 @@ and the end that followed. An episode of RLDS has one step more than it has
 transitions, for the observation that the last transition leads to.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any
 
 import gin
 import h5py
@@ -38,10 +32,10 @@ from rlds2reverb.formats import python_episodes
 def from_flat_arrays(
     arrays: Mapping[str, Any],
     *,
-    max_episode_steps: Optional[int] = None,
-    column_names: Optional[Mapping[str, Optional[str]]] = None,
-    episode_column: Optional[str] = None,
-    step_column: Optional[str] = None,
+    max_episode_steps: int | None = None,
+    column_names: Mapping[str, str | None] | None = None,
+    episode_column: str | None = None,
+    step_column: str | None = None,
 ) -> tf.data.Dataset:
   """Makes RLDS episodes of flat arrays, such as those of D4RL.
 
@@ -143,10 +137,10 @@ def from_flat_arrays(
 def load_flat_arrays(
     path: files.PathLike,
     *,
-    max_episode_steps: Optional[int] = None,
-    column_names: Optional[Mapping[str, Optional[str]]] = None,
-    episode_column: Optional[str] = None,
-    step_column: Optional[str] = None,
+    max_episode_steps: int | None = None,
+    column_names: Mapping[str, str | None] | None = None,
+    episode_column: str | None = None,
+    step_column: str | None = None,
 ) -> tf.data.Dataset:
   """Reads a file of flat arrays, HDF5 as D4RL's or `.npz`, a part at a time.
 
@@ -180,7 +174,9 @@ def load_flat_arrays(
 
 
 def _episodes(
-    open_source: Callable[[], ContextManager[Mapping[str, Any]]],
+    open_source: Callable[
+        [], contextlib.AbstractContextManager[Mapping[str, Any]]
+    ],
     options: flat_layout.FlatOptions,
     file: str = '',
 ) -> tf.data.Dataset:
@@ -201,11 +197,12 @@ def _episodes(
 
 def to_dataset(
     open_columns: Callable[
-        [], ContextManager[Mapping[str, columns_lib.AnyColumn]]
+        [],
+        contextlib.AbstractContextManager[Mapping[str, columns_lib.AnyColumn]],
     ],
     layout: flat_layout.FlatLayout,
     file: str = '',
-    missing: Sequence[Tuple[int, errors.Fault]] = (),
+    missing: Sequence[tuple[int, errors.Fault]] = (),
 ) -> tf.data.Dataset:
   """Returns the episodes of columns, which are opened to be read.
 
@@ -225,7 +222,7 @@ def to_dataset(
   )
   is_new = np.diff(run) != 0
   # The fault of each episode that may have rows elsewhere.
-  partial: Dict[int, errors.Fault] = {}
+  partial: dict[int, errors.Fault] = {}
   if layout.is_partial is not None:
     is_new |= layout.is_partial[1:] | layout.is_partial[:-1]
     partial = _faults_of_partial(layout, missing)
@@ -241,7 +238,7 @@ def to_dataset(
       yield partial.get(first, episode)
     yield from (fault for _, (_, fault) in waiting)
 
-  def read_runs() -> Iterator[Tuple[int, python_episodes.PythonEpisode]]:
+  def read_runs() -> Iterator[tuple[int, python_episodes.PythonEpisode]]:
     with open_columns() as opened:
       columns = opened
       if layout.order is not None:
@@ -281,7 +278,7 @@ def to_dataset(
 
 def _places_of(
     layout: flat_layout.FlatLayout,
-    missing: Sequence[Tuple[int, errors.Fault]],
+    missing: Sequence[tuple[int, errors.Fault]],
 ) -> np.ndarray:
   """Returns the episode before which each missing file is, `[len(missing)]`."""
   rows = np.array([row for row, _ in missing], np.int64)
@@ -293,8 +290,8 @@ def _places_of(
 
 def _faults_of_partial(
     layout: flat_layout.FlatLayout,
-    missing: Sequence[Tuple[int, errors.Fault]],
-) -> Dict[int, errors.Fault]:
+    missing: Sequence[tuple[int, errors.Fault]],
+) -> dict[int, errors.Fault]:
   """Returns the fault of each episode with rows in a missing file."""
   faults = {}
   for episode in np.flatnonzero(layout.is_partial).tolist():

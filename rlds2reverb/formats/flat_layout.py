@@ -11,18 +11,11 @@ discontinuous observations or a maximum length say where an episode ends:
     max_episode_steps   the episode has that many rows
 """
 
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from absl import logging
 import numpy as np
@@ -111,15 +104,15 @@ class FlatLayout(NamedTuple):
       no rows are.
   """
 
-  names: Dict[str, str]
-  specs: Dict[str, tf.TensorSpec]
+  names: dict[str, str]
+  specs: dict[str, tf.TensorSpec]
   has_next: bool
   bounds: np.ndarray
   is_terminal: np.ndarray
-  order: Optional[np.ndarray] = None
-  is_partial: Optional[np.ndarray] = None
+  order: np.ndarray | None = None
+  is_partial: np.ndarray | None = None
 
-  def columns_of(self, field: str) -> List[str]:
+  def columns_of(self, field: str) -> list[str]:
     """Returns the columns that a field is read from."""
     name = self.names[field]
     is_next = self.has_next and field.split('/')[0] == rlds.OBSERVATION
@@ -143,15 +136,15 @@ class Files(NamedTuple):
 class FlatOptions(NamedTuple):
   """The options of readers of flat transitions; see `from_flat_arrays`."""
 
-  max_episode_steps: Optional[int] = None
-  column_names: Optional[Mapping[str, Optional[str]]] = None
-  episode_column: Optional[str] = None
-  step_column: Optional[str] = None
+  max_episode_steps: int | None = None
+  column_names: Mapping[str, str | None] | None = None
+  episode_column: str | None = None
+  step_column: str | None = None
 
 
 def named_columns(
     columns: Mapping[str, columns_lib.AnyColumn], options: FlatOptions
-) -> Dict[str, columns_lib.AnyColumn]:
+) -> dict[str, columns_lib.AnyColumn]:
   """Returns columns by the names that are expected, `USED`.
 
   A name in `column_names` comes first, then the expected name, then an alias.
@@ -331,11 +324,11 @@ def find_layout(
 
 def _find_partial(
     bounds: np.ndarray,
-    order: Optional[np.ndarray],
+    order: np.ndarray | None,
     files: Files,
     is_closed: np.ndarray,
     is_opened: np.ndarray,
-    first_steps: Optional[np.ndarray],
+    first_steps: np.ndarray | None,
     has_ids: bool,
 ) -> np.ndarray:
   """Returns which episodes may have rows in a file that cannot be read.
@@ -386,11 +379,11 @@ def _find_partial(
 def group_rows(
     column: str,
     ids: np.ndarray,
-    step: Optional[Tuple[str, np.ndarray]] = None,
-    is_end: Optional[np.ndarray] = None,
+    step: tuple[str, np.ndarray] | None = None,
+    is_end: np.ndarray | None = None,
     *,
     must_sort: bool = False,
-) -> Tuple[Optional[np.ndarray], np.ndarray]:
+) -> tuple[np.ndarray | None, np.ndarray]:
   """Groups the rows of each episode, which may be interleaved.
 
   Args:
@@ -468,7 +461,7 @@ def _ends(terminals, timeouts, starts) -> np.ndarray:
 
 
 def _missing(
-    missing: List[str], columns: Iterable[str], names: List[str]
+    missing: list[str], columns: Iterable[str], names: list[str]
 ) -> str:
   """Returns an error message that lists missing columns and `names`."""
   name = missing[0]
@@ -524,7 +517,7 @@ def has_truncations(
 
 def with_last_observations(
     columns: Mapping[str, Any], index: int
-) -> Tuple[Dict[str, Any], Any]:
+) -> tuple[dict[str, Any], Any]:
   """Returns the columns of one episode, and its terminals.
 
   Args:
@@ -576,14 +569,14 @@ def with_last_observations(
   return columns, terminals
 
 
-def find_episode_column(columns: Iterable[str]) -> Optional[str]:
+def find_episode_column(columns: Iterable[str]) -> str | None:
   """Returns the column whose name says that it has the ids of episodes."""
   return next((name for name in _EPISODE_COLUMNS if name in columns), None)
 
 
 def _find_ids(
-    columns, num_rows: int, name: Optional[str]
-) -> Tuple[str, Optional[np.ndarray]]:
+    columns, num_rows: int, name: str | None
+) -> tuple[str, np.ndarray | None]:
   """Returns the name and the values of the episode column, if there is one."""
   if name is None:
     name = find_episode_column(columns)
@@ -601,8 +594,8 @@ def _find_ids(
 
 
 def _find_steps(
-    columns, num_rows: int, name: Optional[str]
-) -> Optional[Tuple[str, np.ndarray]]:
+    columns, num_rows: int, name: str | None
+) -> tuple[str, np.ndarray] | None:
   """Returns the name and the values of the step column, if there is one."""
   if name is not None:
     checks.check_known('The data', 'column', name, columns)
@@ -657,7 +650,7 @@ def _warn_of_jumps(
     jumps: np.ndarray,
     late: np.ndarray,
     bounds: np.ndarray,
-    max_episode_steps: Optional[int],
+    max_episode_steps: int | None,
 ) -> None:
   """Says how many episodes end only because the next row does not follow."""
   ends = bounds[1:] - 1
@@ -689,8 +682,8 @@ def _warn_of_jumps(
 def _other_fields(
     columns: Mapping[str, columns_lib.AnyColumn],
     num_rows: int,
-    unused: Collection[Optional[str]],
-) -> List[str]:
+    unused: Collection[str | None],
+) -> list[str]:
   """Returns the names of all other columns with a row for each step."""
   names, left_out = [], []
   for name, column in columns.items():

@@ -10,7 +10,7 @@ Each may have an `original_key`, the feature that it is a part of.
 """
 
 import os
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import checks
@@ -37,11 +37,11 @@ class Part(NamedTuple):
   """
 
   feature: str
-  columns: Optional[slice] = None
+  columns: slice | None = None
   is_task: bool = False
 
 
-def read_parts(directory: str, features: Dict[str, Any]) -> Dict[str, Part]:
+def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
   """Returns the parts that the file names, by their places in a step.
 
   Args:

@@ -3,7 +3,7 @@
 import graphlib
 import math
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 import h5py
 from h5py import h5d
@@ -18,7 +18,7 @@ _MOST_LEVELS = 100
 _MOST_PATHS_PER_GROUP = 100
 
 
-def names_in(path: str) -> List[str]:
+def names_in(path: str) -> list[str]:
   """Returns the names of the groups and data sets at the top of an HDF5 file.
 
   The file must hold all of its data itself, unless the user allows the place:
@@ -57,7 +57,7 @@ def names_in(path: str) -> List[str]:
   return names
 
 
-def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
+def _check_contents(file: h5py.File, file_bytes: int) -> str | None:
   """Visits all groups and data sets of a file, each once.
 
   Args:
@@ -74,7 +74,7 @@ def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
   """
   folder = os.path.dirname(os.path.abspath(file.filename))
   groups = _Groups(file)
-  soft_links: List[bytes] = []
+  soft_links: list[bytes] = []
 
   def find(target: str) -> str:
     # HDF5 looks in the folder of the file, then in the working directory.
@@ -119,7 +119,7 @@ def _check_contents(file: h5py.File, file_bytes: int) -> Optional[str]:
     if size > file_bytes:
       limits.check_expanded(place(), size, file_bytes)
 
-  def visit(name: bytes, link: h5l.LinkInfo) -> Optional[ValueError]:
+  def visit(name: bytes, link: h5l.LinkInfo) -> ValueError | None:
     try:
       check(name, link)
     except ValueError as e:
@@ -149,7 +149,7 @@ class _Groups:
     self._addresses = {b'': root}
     self._names = {root: '/'}
     # The groups in each group, a group as often as links lead to it.
-    self._children: Dict[Any, List[Any]] = {root: []}
+    self._children: dict[Any, list[Any]] = {root: []}
 
   def add(self, name: bytes, group: h5g.GroupID) -> None:
     """Adds the group that a link leads to."""
@@ -159,10 +159,10 @@ class _Groups:
     parent = self._addresses[name.rpartition(b'/')[0]]
     self._children[parent].append(address)
 
-  def find_endless(self) -> Optional[str]:
+  def find_endless(self) -> str | None:
     """Returns which group contains itself or is nested too deeply, or None."""
-    levels: Dict[Any, int] = {}
-    num_paths: Dict[Any, int] = {}
+    levels: dict[Any, int] = {}
+    num_paths: dict[Any, int] = {}
     try:
       order = list(graphlib.TopologicalSorter(self._children).static_order())
     except graphlib.CycleError as e:
@@ -178,7 +178,7 @@ class _Groups:
         return f'links in {name} that repeat the same groups too often'
     return None
 
-  def _get_address(self, group: Any) -> Tuple[int, int]:
+  def _get_address(self, group: Any) -> tuple[int, int]:
     """Returns the number of the file of a group, and its address there."""
     info = h5py.h5o.get_info(group)
     return info.fileno, info.addr

@@ -5,19 +5,13 @@ last observation. A `GroupLayout` says how the formats differ.
 """
 
 import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import itertools
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, NamedTuple
 
 import h5py
 import tensorflow as tf
@@ -41,13 +35,13 @@ class GroupLayout(NamedTuple):
   """
 
   prefix: str
-  names: Dict[str, str]
+  names: dict[str, str]
   terminal: str
-  has_last: Optional[bool] = True
+  has_last: bool | None = True
   unused: Sequence[str] = ()
   help: str = ''
 
-  def numbers(self, names: Iterable[str]) -> Dict[str, int]:
+  def numbers(self, names: Iterable[str]) -> dict[str, int]:
     """Returns the names of groups among `names`, by their numbers."""
     numbers = {
         int(number): name
@@ -61,10 +55,10 @@ class GroupLayout(NamedTuple):
 def load(
     path: str,
     layout: GroupLayout,
-    groups: Dict[str, int],
-    fields_of: Callable[[h5py.Group], Dict[str, Any]] = lambda group: {},
+    groups: dict[str, int],
+    fields_of: Callable[[h5py.Group], dict[str, Any]] = lambda group: {},
     prepare: Callable[
-        [str, Any], Dict[str, Any]
+        [str, Any], dict[str, Any]
     ] = lambda place, columns: columns,
 ) -> tf.data.Dataset:
   """Reads the episodes in the groups of a file.
@@ -132,7 +126,7 @@ def group_of(file: h5py.File, name: str) -> h5py.Group:
   return group
 
 
-def first_groups(file: h5py.File, groups: Iterable[str]) -> List[h5py.Group]:
+def first_groups(file: h5py.File, groups: Iterable[str]) -> list[h5py.Group]:
   """Returns the groups of the first episodes that are not damaged."""
 
   def found() -> Iterator[h5py.Group]:
@@ -143,10 +137,10 @@ def first_groups(file: h5py.File, groups: Iterable[str]) -> List[h5py.Group]:
   return [*itertools.islice(found(), python_episodes.NUM_COMPARED)]
 
 
-def _find_left_out(file, layout, groups, prepare) -> List[str]:
+def _find_left_out(file, layout, groups, prepare) -> list[str]:
   """Returns the columns that no episode among the first has for its steps."""
   used = {*layout.names.values(), *layout.unused}
-  is_of_steps: Dict[str, bool] = collections.defaultdict(bool)
+  is_of_steps: dict[str, bool] = collections.defaultdict(bool)
   for group in first_groups(file, groups):
     try:
       columns = prepare(group.name, columns_lib.leaves(group))

@@ -13,8 +13,10 @@
 The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 import os
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple, Union
 
 import gin
 import numpy as np
@@ -90,12 +92,12 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   return _load_npz(path)
 
 
-def _load_tables(paths: List[str]) -> tf.data.Dataset:
+def _load_tables(paths: list[str]) -> tf.data.Dataset:
   """Reads the tables of a HuggingFace data set."""
 
   def batches(
       open_file: Callable[[str], pa.NativeFile],
-  ) -> Iterator[Tuple[str, Union[pa.RecordBatch, ValueError]]]:
+  ) -> Iterator[tuple[str, pa.RecordBatch | ValueError]]:
     for path in paths:
       try:
         with arrow.open_errors(path), open_file(path) as file:
@@ -182,7 +184,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
   return python_episodes.to_dataset(read, len(lengths))
 
 
-def _names_of(path: str, names: Sequence[str]) -> Dict[str, str]:
+def _names_of(path: str, names: Sequence[str]) -> dict[str, str]:
   """Returns the columns that there are, by the names of their fields."""
   required = _OBSERVATIONS, _ACTIONS, _TERMINAL
   advice = ' Trajectories of imitation have all of these.'

@@ -12,7 +12,8 @@ LeRobot 0.3.3, 0.4.4 and 0.6.1 write them. They are read without LeRobot and
 torch.
 """
 
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import gin
 import numpy as np
@@ -42,13 +43,13 @@ _REWARD = 'next/reward'
 def load_lerobot(
     name_or_directory: files.PathLike,
     *,
-    is_terminal: Optional[str] = None,
-    cameras: Optional[Sequence[str]] = None,
+    is_terminal: str | None = None,
+    cameras: Sequence[str] | None = None,
     decode_videos: bool = True,
     depth_unit: str = depth_maps.MILLIMETRES,
     leave_out: Sequence[str] = (),
     modality: bool = False,
-    episodes: Optional[Sequence[int]] = None,
+    episodes: Sequence[int] | None = None,
     frames_by: str = video_frames.EXACT_TIME,
 ) -> tf.data.Dataset:
   """Reads the episodes of a LeRobot data set, v2.0, v2.1 or v3.0.
@@ -161,7 +162,7 @@ def load_lerobot(
         is_terminal is not None and frames.feature(is_terminal),
     )
 
-  def read_file(path: str, indices: List[int]) -> python_episodes.Episodes:
+  def read_file(path: str, indices: list[int]) -> python_episodes.Episodes:
     left = dict.fromkeys(indices)
     fault = None
     try:
@@ -208,7 +209,7 @@ def _check_order(directory: str, episode: int, rows: pa.Table) -> None:
 def _check_columns(
     path: str,
     rows: pa.Table,
-    features: AbstractSet[str],
+    features: set[str],
     data: lerobot_files.LeRobotData,
 ) -> None:
   """Raises a ValueError if a parquet file lacks the columns of features."""
@@ -228,9 +229,9 @@ def _check_columns(
 
 def _parts(
     data: lerobot_files.LeRobotData,
-    features: AbstractSet[str],
-    named: Dict[str, gr00t.Part],
-) -> Dict[str, gr00t.Part]:
+    features: set[str],
+    named: dict[str, gr00t.Part],
+) -> dict[str, gr00t.Part]:
   """Returns the parts of features that are fields of a step, by their paths."""
   features_info = data.info.features
   named = {

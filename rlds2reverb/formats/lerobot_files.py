@@ -3,19 +3,12 @@
 `lerobot` has a drawing of them.
 """
 
+from collections.abc import Collection
+from collections.abc import Sequence
 import os
 import re
 import string
-from typing import (
-    Any,
-    Collection,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -71,17 +64,17 @@ class Info(NamedTuple):
   directory: str
   path: str
   is_v3: bool
-  features: Dict[str, Dict[str, Any]]
-  fps: Optional[float]
-  content: Dict[str, Any]
+  features: dict[str, dict[str, Any]]
+  fps: float | None
+  content: dict[str, Any]
 
   @property
-  def videos(self) -> List[str]:
+  def videos(self) -> list[str]:
     """The names of the features that are videos."""
     features = self.features
     return [name for name in features if features[name]['dtype'] == _VIDEO]
 
-  def file_of(self, key: str, row: Dict[str, Any], prefix: str) -> str:
+  def file_of(self, key: str, row: dict[str, Any], prefix: str) -> str:
     """Returns the path of the file that has an episode, alone or not.
 
     Args:
@@ -130,10 +123,10 @@ class LeRobotData(NamedTuple):
   """
 
   info: Info
-  files: Dict[str, List[int]]
-  lengths: Dict[int, int]
-  videos: Dict[str, Dict[int, Tuple[str, float]]]
-  tasks: Dict[int, bytes]
+  files: dict[str, list[int]]
+  lengths: dict[int, int]
+  videos: dict[str, dict[int, tuple[str, float]]]
+  tasks: dict[int, bytes]
 
 
 def read_info(name_or_directory: files.PathLike) -> Info:
@@ -179,7 +172,7 @@ def read_info(name_or_directory: files.PathLike) -> Info:
 def open_data_set(
     info: Info,
     videos: Collection[str],
-    episodes: Optional[Sequence[int]],
+    episodes: Sequence[int] | None,
     with_tasks: bool,
 ) -> LeRobotData:
   """Finds the episodes of a data set; see `lerobot.load_lerobot`.
@@ -203,7 +196,7 @@ def open_data_set(
       else (_read_rows_v2, _read_tasks_v2)
   )
   path, rows = read_rows(folder, videos)
-  by_index: Dict[int, Dict[str, Any]] = {}
+  by_index: dict[int, dict[str, Any]] = {}
   for row in rows:
     if by_index.setdefault(row[EPISODE_INDEX], row) is not row:
       raise ValueError(f'{path} has episode {row[EPISODE_INDEX]} twice.')
@@ -213,12 +206,12 @@ def open_data_set(
     by_index = {
         index: by_index[index] for index in _chosen(episodes, by_index, path)
     }
-  by_file: Dict[str, List[int]] = {}
+  by_file: dict[str, list[int]] = {}
   for index in sorted(by_index):
     file = info.file_of('data_path', by_index[index], 'data')
     by_file.setdefault(file, []).append(index)
 
-  def video_of(row: Dict[str, Any], video: str) -> Tuple[str, float]:
+  def video_of(row: dict[str, Any], video: str) -> tuple[str, float]:
     prefix = f'videos/{video}'
     begin = row.get(f'{prefix}/from_timestamp', 0.0)
     return info.file_of('video_path', row, prefix), begin
@@ -246,7 +239,7 @@ def open_data_set(
 
 def _chosen(
     episodes: Sequence[int], available: Collection[int], path: str
-) -> List[int]:
+) -> list[int]:
   """Returns the indices of the episodes that are read, checked."""
   is_list = isinstance(episodes, Sequence) and not isinstance(episodes, str)
   if not is_list or not all(
@@ -267,7 +260,7 @@ def _chosen(
   return sorted(episodes)
 
 
-def _fill(template: str, names: Dict[str, Any]) -> Optional[str]:
+def _fill(template: str, names: dict[str, Any]) -> str | None:
   """Returns a path with values in place of names, or None if that fails.
 
   A name must not have attributes, and a number not be padded to any length.
@@ -282,7 +275,7 @@ def _fill(template: str, names: Dict[str, Any]) -> Optional[str]:
     return None
 
 
-_Rows = Tuple[str, List[Dict[str, Any]]]
+_Rows = tuple[str, list[dict[str, Any]]]
 
 
 def _read_rows_v2(folder: str, unused_videos: Collection[str]) -> _Rows:
@@ -295,7 +288,7 @@ def _read_rows_v2(folder: str, unused_videos: Collection[str]) -> _Rows:
   return path, rows
 
 
-def _read_tasks_v2(folder: str) -> Dict[int, bytes]:
+def _read_tasks_v2(folder: str) -> dict[int, bytes]:
   path = os.path.join(folder, 'tasks.jsonl')
   if not os.path.exists(path):
     return {}
@@ -325,7 +318,7 @@ def _read_rows_v3(folder: str, videos: Collection[str]) -> _Rows:
   return place, rows
 
 
-def _read_tasks_v3(folder: str) -> Dict[int, bytes]:
+def _read_tasks_v3(folder: str) -> dict[int, bytes]:
   path = os.path.join(folder, 'tasks.parquet')
   if not os.path.exists(path):
     return {}

@@ -16,9 +16,10 @@ The format is that of minari.farama.org, as Minari 0.5.4 writes it. Minari
 itself is not used: it needs another version of NumPy than TensorFlow does.
 """
 
+from collections.abc import Iterator
 import glob
 import os
-from typing import Any, Dict, Iterator, Set, Tuple
+from typing import Any
 
 import gin
 import numpy as np
@@ -98,7 +99,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f' episodes such as episode_0.'
     )
 
-  def prepare(place: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+  def prepare(place: str, columns: dict[str, Any]) -> dict[str, Any]:
     """Returns the columns of an episode, with JPEGs as strings."""
     columns_lib.check_has(place, [_TERMINATIONS], columns)
     early = np.flatnonzero(columns[_TERMINATIONS][:-1])
@@ -119,13 +120,13 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   return hdf5_groups.load(file, _LAYOUT, groups, prepare=prepare)
 
 
-def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
+def _read_metadata(folder: str) -> tuple[str, dict[str, Any]]:
   """Returns the format of a data set, and the spaces of its columns."""
   path = os.path.join(folder, 'metadata.json')
   if not files.exists(path):
     return '', {}
   metadata = files.read_json_object(path)
-  spaces: Dict[str, Any] = {}
+  spaces: dict[str, Any] = {}
   for column, key in _SPACES.items():
     if metadata.get(key) is not None:
       # A space is JSON in a string.
@@ -136,8 +137,8 @@ def _read_metadata(folder: str) -> Tuple[str, Dict[str, Any]]:
 
 
 def _leaves(
-    space: Dict[str, Any], name: str, place: str
-) -> Dict[str, Dict[str, Any]]:
+    space: dict[str, Any], name: str, place: str
+) -> dict[str, dict[str, Any]]:
   """Returns the spaces below `space` by their columns; `name` is its own."""
   if not isinstance(space, dict):
     raise ValueError(f'{place} must have an object for {name}, not {space!r}.')
@@ -148,20 +149,20 @@ def _leaves(
     below = {f'_index_{index}': part for index, part in enumerate(below)}
   if not isinstance(below, dict):
     raise ValueError(f'{place} must have spaces for {name}, not {below!r}.')
-  leaves: Dict[str, Any] = {}
+  leaves: dict[str, Any] = {}
   for key, item in below.items():
     leaves |= _leaves(item, f'{name}/{key}', place)
   return leaves
 
 
 def _load_tables(
-    folder: str, data_format: str, spaces: Dict[str, Any]
+    folder: str, data_format: str, spaces: dict[str, Any]
 ) -> tf.data.Dataset:
   """Reads the episodes of Arrow or parquet below a folder."""
   ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   if not ids:
     raise ValueError(f'There is no episode in {folder}.')
-  left_out: Set[str] = set()
+  left_out: set[str] = set()
 
   def read_one(index: int) -> python_episodes.PythonEpisode:
     paths = sorted(glob.glob(f'{glob.escape(folder)}/{index}/*.{data_format}'))
@@ -170,7 +171,7 @@ def _load_tables(
     table = pa.concat_tables(map(arrow.read_table, paths))
     return _episode(table, spaces, index, left_out)
 
-  def place_of(index: int) -> Tuple[str, str]:
+  def place_of(index: int) -> tuple[str, str]:
     return os.path.join(folder, str(index)), ''
 
   dataset = python_episodes.to_dataset(
@@ -182,7 +183,7 @@ def _load_tables(
 
 
 def _episode(
-    table: pa.Table, spaces: Dict[str, Any], index: int, left_out: Set[str]
+    table: pa.Table, spaces: dict[str, Any], index: int, left_out: set[str]
 ) -> python_episodes.PythonEpisode:
   """Returns the columns of an episode; adds other names to `left_out`."""
   required = (*columns_lib.NAMES.values(), _TERMINATIONS)
@@ -220,7 +221,7 @@ def _episode(
   )
 
 
-def _infos(column: pa.StructArray, name: str) -> Iterator[Tuple[str, Any, Any]]:
+def _infos(column: pa.StructArray, name: str) -> Iterator[tuple[str, Any, Any]]:
   """Yields infos by their names, with the shapes of those that have one."""
   for field in column.type:
     below = f'{name}/{field.name}'

@@ -4,12 +4,14 @@
 decompressed, in the order in which they are in the file.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import io
 import math
 import os
 import struct
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any
 import zipfile
 import zlib
 
@@ -24,7 +26,7 @@ _MAX_HEADER_BYTES = 10_000
 
 
 @contextlib.contextmanager
-def open_columns(path: str) -> Iterator[Dict[str, columns.Column]]:
+def open_columns(path: str) -> Iterator[dict[str, columns.Column]]:
   """Yields the arrays of a file by their names; scalars are left out.
 
   Reading a column forward is fast. Reading earlier rows starts again at the
@@ -60,7 +62,7 @@ def _check_expansion(archive: zipfile.ZipFile, path: str) -> None:
   limits.check_expanded(path, size, os.path.getsize(path))
 
 
-def read_arrays(path: str, names: Sequence[str] = ()) -> Dict[str, np.ndarray]:
+def read_arrays(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
   """Reads arrays of an npz file; all of them if no names are given.
 
   Raises:
@@ -101,7 +103,7 @@ def read_array(file: Any, size: int) -> np.ndarray:
   return array.reshape(shape, order='F' if is_fortran else 'C')
 
 
-def read_header(file: Any) -> Tuple[Tuple[int, ...], bool, np.dtype]:
+def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
   """Returns the shape, whether it is in Fortran order, and the dtype.
 
   Raises:
@@ -125,7 +127,7 @@ def read_header(file: Any) -> Tuple[Tuple[int, ...], bool, np.dtype]:
 def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
   """Returns the rows of an array."""
   file = archive.open(f'{array}.npy')
-  failed: Optional[Tuple[int, str]] = None
+  failed: tuple[int, str] | None = None
   name = f'The array {array} of {archive.filename}'
   shape, is_fortran, dtype = read_header(file)
   start = file.tell()

@@ -5,8 +5,9 @@ a row a step        observations, actions, ..., which are flat transitions: a
 a row an episode    each of these is a list of the episode's steps
 """
 
+from collections.abc import Mapping
 import contextlib
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any
 
 import gin
 import numpy as np
@@ -37,10 +38,10 @@ _BATCH_SIZE = 16
 def load_parquet(
     path: files.PathLike,
     *,
-    episode_column: Optional[str] = None,
-    step_column: Optional[str] = None,
-    max_episode_steps: Optional[int] = None,
-    column_names: Optional[Mapping[str, Optional[str]]] = None,
+    episode_column: str | None = None,
+    step_column: str | None = None,
+    max_episode_steps: int | None = None,
+    column_names: Mapping[str, str | None] | None = None,
 ) -> tf.data.Dataset:
   """Reads episodes in parquet files, as Hugging Face `datasets` writes them.
 
@@ -137,9 +138,9 @@ def _are_steps(
 
 
 def _load_steps(
-    paths: List[str],
-    footers: Dict[str, arrow.Footer],
-    damaged: Dict[str, arrow.FileError],
+    paths: list[str],
+    footers: dict[str, arrow.Footer],
+    damaged: dict[str, arrow.FileError],
     options: flat_layout.FlatOptions,
 ) -> tf.data.Dataset:
   """Reads files whose rows are steps.
@@ -187,10 +188,10 @@ def _load_steps(
 
 
 def _find_places(
-    paths: List[str],
+    paths: list[str],
     footers: Mapping[str, arrow.Footer],
     damaged: Mapping[str, arrow.FileError],
-) -> Tuple[List[Tuple[int, errors.Fault]], flat_layout.Files]:
+) -> tuple[list[tuple[int, errors.Fault]], flat_layout.Files]:
   """Returns the places of damaged files among the rows of the others.
 
   Returns:
@@ -210,7 +211,7 @@ def _find_places(
 
 
 def _load_episodes(
-    paths: List[str],
+    paths: list[str],
     footers: Mapping[str, arrow.Footer],
     options: flat_layout.FlatOptions,
 ) -> tf.data.Dataset:
@@ -253,7 +254,7 @@ def _load_episodes(
 
 
 def _episode(
-    columns: Dict[str, Any], index: int
+    columns: dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
   """Returns the episode with the given columns and values of its own."""
   columns, terminals = flat_layout.with_last_observations(columns, index)

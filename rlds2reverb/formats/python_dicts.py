@@ -1,6 +1,11 @@
 """Makes RLDS episodes of dicts, as loops around environments collect them."""
 
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sized, Union
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sized
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,9 +21,9 @@ _MADE_HERE = {rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT}
 
 
 def from_episodes(
-    episodes: Union[
-        Iterable[Mapping[str, Any]], Callable[[], Iterable[Mapping[str, Any]]]
-    ],
+    episodes: (
+        Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]
+    ),
     *,
     last_observation: str = 'required',
 ) -> tf.data.Dataset:

@@ -10,6 +10,11 @@ Passing short episodes from Python to TensorFlow one by one is slow, so the rows
 of several are passed together.
 """
 
+from collections.abc import Callable
+from collections.abc import Generator
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import contextvars
 import errno
@@ -18,21 +23,7 @@ import inspect
 import os
 import struct
 import tokenize
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Generator,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 import zipfile
 import zlib
 
@@ -96,7 +87,7 @@ class PythonEpisode(NamedTuple):
     file: the path of the file that holds them; or empty.
   """
 
-  steps: Dict[str, Any]
+  steps: dict[str, Any]
   num_steps: np.ndarray
   is_terminal: np.ndarray
   episode_id: np.ndarray
@@ -106,8 +97,8 @@ class PythonEpisode(NamedTuple):
   file: str = ''
 
 
-Episode = Union[PythonEpisode, errors.Fault]
-Episodes = Generator[Episode, None, None]
+Episode: TypeAlias = PythonEpisode | errors.Fault
+Episodes: TypeAlias = Generator[Episode, None, None]
 
 
 def attempt(
@@ -138,7 +129,7 @@ def attempt(
 def attempt_each(
     function: Callable[[_T], PythonEpisode],
     items: Iterable[_T],
-    place_of: Callable[[_T], Tuple[str, str]],
+    place_of: Callable[[_T], tuple[str, str]],
 ) -> Episodes:
   """Yields the episode of each item, or its fault.
 
@@ -233,11 +224,11 @@ def _is_of_call(error, reader, path, args, kwargs) -> bool:
 
 
 def make_episode(
-    steps: Dict[str, Any],
+    steps: dict[str, Any],
     episode_id: int,
     is_terminal: Any = False,
-    fields: Optional[Mapping[str, Any]] = None,
-    has_last: Optional[bool] = None,
+    fields: Mapping[str, Any] | None = None,
+    has_last: bool | None = None,
 ) -> PythonEpisode:
   """Returns the episode of `T` actions with the given columns.
 
@@ -307,7 +298,7 @@ class _Form(NamedTuple):
 
 def to_dataset(
     episodes: Callable[[], Episodes],
-    num_episodes: Optional[int] = None,
+    num_episodes: int | None = None,
     *,
     is_last_left_out: bool = False,
     num_compared: int = NUM_COMPARED,
@@ -384,7 +375,7 @@ def _names(episode: Episode, source: str) -> bool:
 
 def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
   """Returns the form of most of the first episodes that can be read."""
-  forms: List[_Form] = []
+  forms: list[_Form] = []
   first_fault, num_faults = None, 0
   with contextlib.closing(episodes()) as stream:
     for episode in stream:
@@ -412,7 +403,7 @@ def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
   raise ValueError(text)
 
 
-def _form_of(episode: Episode) -> Union[_Form, errors.Fault]:
+def _form_of(episode: Episode) -> _Form | errors.Fault:
   """Returns the form of an episode, or the fault of one without a form."""
   if isinstance(episode, errors.Fault):
     return episode
@@ -439,7 +430,7 @@ def _batches(
 ) -> Iterator[batch_lib.EpisodeBatch]:
   """Reads the episodes, a batch at a time."""
   max_steps = max(BATCH_BYTES // steps_lib.estimate_step_bytes(form.steps), 1)
-  waiting: List[PythonEpisode] = []
+  waiting: list[PythonEpisode] = []
   num_steps = 0
   error = None
   with contextlib.closing(_read_each(episodes, form)) as stream:
@@ -527,7 +518,7 @@ def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
 
 
 def _join(
-    episodes: List[PythonEpisode], fault: errors.Fault = errors.NO_FAULT
+    episodes: list[PythonEpisode], fault: errors.Fault = errors.NO_FAULT
 ) -> batch_lib.EpisodeBatch:
   """Returns the batch of episodes that have been read."""
   join = lambda *rows: rows[0] if len(rows) == 1 else np.concatenate(rows)
@@ -607,7 +598,7 @@ def _check(
     episode: PythonEpisode,
     path: Any,
     column: columns_lib.AnyColumn,
-    expected: Optional[tf.TensorSpec] = None,
+    expected: tf.TensorSpec | None = None,
     like: str = '',
 ) -> tf.TensorSpec:
   """Checks a column, and returns the spec of its rows.

@@ -1,18 +1,12 @@
 """Reads data of any format, by the name of the format or by its files."""
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
 import importlib
 import inspect
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Union,
-)
+from typing import Any
 
 import gin
 import tensorflow as tf
@@ -32,21 +26,21 @@ def _import_loader(path: str) -> Callable[..., tf.data.Dataset]:
 
 # The loaders of paths, by the names of their formats. The name of a loader in
 # gin is the name of its function.
-READERS: Dict[str, Callable[..., tf.data.Dataset]] = {
+READERS: dict[str, Callable[..., tf.data.Dataset]] = {
     name: _import_loader(spec.loader)
     for name, spec in sorted(format_registry.FORMATS.items())
     if spec.loader
 }
 
 # The loaders of data in memory; see `load`.
-IN_MEMORY: Dict[str, Callable[..., tf.data.Dataset]] = {
+IN_MEMORY: dict[str, Callable[..., tf.data.Dataset]] = {
     'arrays': flat_arrays.from_flat_arrays,
     'episodes': python_dicts.from_episodes,
     'ted': ted.from_ted,
 }
 
 
-def find_format(path: files.PathLike) -> Optional[str]:
+def find_format(path: files.PathLike) -> str | None:
   """Returns the name of the format of the data at a path, or None.
 
   A file whose content has no known names has the format of its extension; its
@@ -61,13 +55,13 @@ def find_format(path: files.PathLike) -> Optional[str]:
 
 
 def load(
-    data: Union[
-        files.PathLike,
-        Mapping[str, Any],
-        Iterable[Mapping[str, Any]],
-        Callable[[], Iterable[Mapping[str, Any]]],
-    ],
-    format: Optional[str] = None,
+    data: (
+        files.PathLike
+        | Mapping[str, Any]
+        | Iterable[Mapping[str, Any]]
+        | Callable[[], Iterable[Mapping[str, Any]]]
+    ),
+    format: str | None = None,
     **options: Any,
 ) -> tf.data.Dataset:
   """Reads a data set that is in any of the formats, on disk or in memory.
@@ -139,7 +133,7 @@ def load(
     raise ValueError(f'{e}{hint}') from e
 
 
-def _missing(data: str, local: str, format: Optional[str]) -> str:
+def _missing(data: str, local: str, format: str | None) -> str:
   """Returns a sentence about a path that does not exist."""
   # pylint: disable=redefined-builtin
   message = f'There is no file or folder {local}.{files.hint(local)}'
@@ -157,6 +151,6 @@ def _check_options(reader, name: str, options: Mapping[str, Any]) -> None:
     checks.check_known(f'The reader of {name}', 'option', option, names)
 
 
-def option_names(reader: Callable[..., tf.data.Dataset]) -> List[str]:
+def option_names(reader: Callable[..., tf.data.Dataset]) -> list[str]:
   """Returns the names of the options of a reader."""
   return list(inspect.signature(reader).parameters)[1:]

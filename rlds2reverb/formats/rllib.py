@@ -17,23 +17,15 @@ The formats are those of RLlib 2.60.
 
 import base64
 import binascii
+from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 import gzip
 import itertools
 import json
 import os
 import re
-from typing import (
-    Any,
-    Dict,
-    IO,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import Any, IO
 import zipfile
 import zlib
 
@@ -78,7 +70,7 @@ _BINARY = pa.binary(), pa.large_binary()
 @gin.configurable(module='rlds2reverb')
 @python_episodes.naming_path
 def load_rllib(
-    path: files.PathLike, *, policy: Optional[str] = None
+    path: files.PathLike, *, policy: str | None = None
 ) -> tf.data.Dataset:
   """Reads experience that RLlib has recorded.
 
@@ -139,7 +131,7 @@ def load_rllib(
   return python_episodes.to_dataset(read)
 
 
-def _find_files(path: str) -> List[str]:
+def _find_files(path: str) -> list[str]:
   if os.path.isfile(path):
     return [path]
   # Worker 2 before worker 10.
@@ -157,7 +149,7 @@ def _find_files(path: str) -> List[str]:
 
 
 # The place of a batch, for errors, and its columns; or why it cannot be read.
-_Batches = Iterator[Tuple[str, Union[Dict[str, Any], Exception]]]
+_Batches = Iterator[tuple[str, dict[str, Any] | Exception]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -190,8 +182,8 @@ class _Parts:
     file: its file.
   """
 
-  parts: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
-  losses: List[_Loss] = dataclasses.field(default_factory=list)
+  parts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+  losses: list[_Loss] = dataclasses.field(default_factory=list)
   is_lost: bool = False
   is_told: bool = False
   place: str = ''
@@ -209,13 +201,13 @@ class _Parts:
 
 
 def _read_parts(
-    paths: List[str], policy: Optional[str]
-) -> Iterator[Union[_Parts, errors.Fault]]:
+    paths: list[str], policy: str | None
+) -> Iterator[_Parts | errors.Fault]:
   """Yields all parts of each episode, or the fault of an episode."""
-  unfinished: Dict[Any, _Parts] = {}
-  last_loss: Optional[_Loss] = None
+  unfinished: dict[Any, _Parts] = {}
+  last_loss: _Loss | None = None
 
-  def finished(key: Any) -> Iterator[Union[_Parts, errors.Fault]]:
+  def finished(key: Any) -> Iterator[_Parts | errors.Fault]:
     parts = unfinished.pop(key)
     if parts.losses and not parts.is_lost:
       yield from parts.settle(True)
@@ -275,7 +267,7 @@ def _read_parts(
     yield from finished(key)
 
 
-def _read_json(path: str, policy: Optional[str]) -> _Batches:
+def _read_json(path: str, policy: str | None) -> _Batches:
   """Yields the place and the columns of each line of a file."""
   name = path
   hint = files.pointer_hint(path)
@@ -291,7 +283,7 @@ def _read_json(path: str, policy: Optional[str]) -> _Batches:
     yield name, ValueError(f'{name} is not a whole file: {e}')
 
 
-def _open_lines(path: str) -> Iterator[Tuple[str, Any]]:
+def _open_lines(path: str) -> Iterator[tuple[str, Any]]:
   """Yields the files of lines at a path, with their names for errors."""
   if path.endswith('.zip'):
     with zipfile.ZipFile(path) as archive:
@@ -305,7 +297,7 @@ def _open_lines(path: str) -> Iterator[Tuple[str, Any]]:
       yield path, file
 
 
-def _read_lines(name: str, file: IO[bytes], policy: Optional[str]) -> _Batches:
+def _read_lines(name: str, file: IO[bytes], policy: str | None) -> _Batches:
   """Yields the place and the columns of each line."""
   for number in itertools.count(1):
     place = f'line {number} of {name}'
@@ -329,7 +321,7 @@ def _read_lines(name: str, file: IO[bytes], policy: Optional[str]) -> _Batches:
     yield from _batch_of(value, policy, place)
 
 
-def _batch_of(content: Any, policy: Optional[str], place: str) -> _Batches:
+def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
   """Yields the columns of a value of JSON, if it has some of the policy."""
   try:
     kind = content.get(_TYPE) if isinstance(content, dict) else None
@@ -353,7 +345,7 @@ def _batch_of(content: Any, policy: Optional[str], place: str) -> _Batches:
   yield place, columns
 
 
-def _of_policy(batches: Any, policy: Optional[str], place: str) -> Any:
+def _of_policy(batches: Any, policy: str | None, place: str) -> Any:
   """Returns the batch of a policy; None if it has none here."""
   if not isinstance(batches, dict):
     raise ValueError(f'{place} has no policy_batches.')
@@ -365,7 +357,7 @@ def _of_policy(batches: Any, policy: Optional[str], place: str) -> Any:
   return batches.get(policy) if policy else next(iter(batches.values()), None)
 
 
-def _read_parquet(path: str, policy: Optional[str]) -> _Batches:
+def _read_parquet(path: str, policy: str | None) -> _Batches:
   """Yields the place and the columns of some rows of a file at a time."""
   begin = 0
   try:
@@ -400,7 +392,7 @@ def _read_parquet(path: str, policy: Optional[str]) -> _Batches:
 
 
 def _batch_of_rows(
-    rows: pa.RecordBatch, names: List[str], place: str, path: str
+    rows: pa.RecordBatch, names: list[str], place: str, path: str
 ) -> _Batches:
   """Yields the columns of rows that are transitions."""
   place = f'{place} of {path}'
@@ -447,7 +439,7 @@ def _batch_of_state(packed: Any, place: str) -> _Batches:
     yield place, columns
 
 
-def _columns_of_state(state: Any) -> Optional[Dict[str, Any]]:
+def _columns_of_state(state: Any) -> dict[str, Any] | None:
   """Returns the columns of the state of an episode; None if it has no step.
 
   A buffer of the state has `lookback` rows of an earlier part first.
@@ -461,7 +453,7 @@ def _columns_of_state(state: Any) -> Optional[Dict[str, Any]]:
       **{column: state.get(name) for name, column in _STATE.items()},
       **(state.get('extra_model_outputs') or {}),
   }
-  columns: Dict[str, Any] = {}
+  columns: dict[str, Any] = {}
   for name, buffer in buffers.items():
     if buffer is None:
       continue
@@ -510,7 +502,7 @@ def _with_tuples(value: Any) -> Any:
   return value
 
 
-def _array_of(value: Dict[Any, Any]) -> Any:
+def _array_of(value: dict[Any, Any]) -> Any:
   """Returns the array that `msgpack_numpy` has encoded as a dict.
 
   It is None in place of an array of objects, which is a pickle that could run
@@ -568,8 +560,8 @@ def _unpack(text: str) -> Any:
 
 
 def _cut(
-    batch: Dict[str, Any], place: str
-) -> Iterator[Tuple[Any, Dict[str, Any], bool]]:
+    batch: dict[str, Any], place: str
+) -> Iterator[tuple[Any, dict[str, Any], bool]]:
   """Yields parts of a batch that are each of one episode.
 
   Args:

@@ -10,7 +10,7 @@
 The format is that of robomimic.github.io, as robomimic 0.3 reads it.
 """
 
-from typing import Any, Dict, Optional
+from typing import Any
 
 import gin
 import h5py
@@ -42,7 +42,7 @@ _LAYOUT = hdf5_groups.GroupLayout(
 @gin.configurable(module='rlds2reverb')
 @python_episodes.naming_path
 def load_robomimic(
-    path: files.PathLike, *, filter_key: Optional[str] = None
+    path: files.PathLike, *, filter_key: str | None = None
 ) -> tf.data.Dataset:
   """Reads the demonstrations in an HDF5 file of robomimic's layout.
 
@@ -100,7 +100,7 @@ def load_robomimic(
   return hdf5_groups.load(path, _LAYOUT, groups, fields_of, _with_last)
 
 
-def _with_last(place: str, columns: Dict[str, Any]) -> Dict[str, Any]:
+def _with_last(place: str, columns: dict[str, Any]) -> dict[str, Any]:
   """Returns columns whose observations end with the last of `next_obs`."""
   following = {
       name.removeprefix('next_'): columns.pop(name)
@@ -121,7 +121,7 @@ def _with_last(place: str, columns: Dict[str, Any]) -> Dict[str, Any]:
   return columns
 
 
-def _find_groups(file: h5py.File, filter_key: Optional[str]) -> Dict[str, int]:
+def _find_groups(file: h5py.File, filter_key: str | None) -> dict[str, int]:
   """Returns the demonstrations that are read, with their numbers."""
   numbers = _LAYOUT.numbers(file[_DATA])
   if not numbers:

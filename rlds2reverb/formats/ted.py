@@ -13,7 +13,10 @@ that was cut short has neither, and keeps its unfinished tail.
 This library keeps TED as columns; see `ted_columns`.
 """
 
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +38,7 @@ def to_ted(
     *,
     flat: bool = False,
     transition_fields: Sequence[str] = TRANSITION_FIELDS,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
   """Returns all episodes of an RLDS data set in TorchRL's format, in memory.
 
   Args:
@@ -136,7 +139,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
 
 def to_columns(
     steps: Any, transition_fields: Sequence[str] = TRANSITION_FIELDS
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
   """Returns the columns of an episode in the flat form.
 
   Raises:
@@ -171,7 +174,7 @@ def to_columns(
   return {**columns, **dict(zip(ted_columns.END_KEYS, ends))}
 
 
-def _as_transitions(columns) -> Dict[str, np.ndarray]:
+def _as_transitions(columns) -> dict[str, np.ndarray]:
   """Returns the columns of an episode before and after each transition."""
   count = len(columns[ted_columns.DONE])
   only_after = _tops((*ted_columns.END_KEYS, rlds.REWARD), columns)
@@ -185,6 +188,6 @@ def _as_transitions(columns) -> Dict[str, np.ndarray]:
   return {**current, **never, **following}
 
 
-def _tops(tops: Sequence[str], names: Iterable[str]) -> List[str]:
+def _tops(tops: Sequence[str], names: Iterable[str]) -> list[str]:
   """Returns the names that are, or are below, some at the top."""
   return [name for name in names if name.split('/')[0] in tops]

@@ -4,8 +4,10 @@ The drawing in `ted` shows them. In the flat form, fields of steps have one row
 more for each episode than fields of transitions.
 """
 
+from collections.abc import Iterator
+from collections.abc import Mapping
 import types
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +88,7 @@ def find_jumps(
     columns: Mapping[str, columns_lib.AnyColumn],
     done: np.ndarray,
     first: int = 0,
-) -> Iterator[Tuple[str, np.ndarray]]:
+) -> Iterator[tuple[str, np.ndarray]]:
   """Yields the fields whose transitions do not follow one another.
 
   Args:
@@ -199,7 +201,7 @@ def without_episodes(extra: Rest, episodes: np.ndarray) -> Rest:
   }
 
 
-def _rows_below(extra: Rest, place: str, rows: Any) -> Dict[str, Any]:
+def _rows_below(extra: Rest, place: str, rows: Any) -> dict[str, Any]:
   return {
       name.removeprefix(place): column[rows]
       for name, column in extra.items()
@@ -209,7 +211,7 @@ def _rows_below(extra: Rest, place: str, rows: Any) -> Dict[str, Any]:
 
 def _places(
     columns: Mapping[str, columns_lib.AnyColumn], capacity: int
-) -> Dict[str, Tuple[columns_lib.AnyColumn, Optional[columns_lib.AnyColumn]]]:
+) -> dict[str, tuple[columns_lib.AnyColumn, columns_lib.AnyColumn | None]]:
   """Returns the rows of each field, by the names of RLDS, and of those after.
 
   They are the same column if it has a row for each step, and not for each of
@@ -235,7 +237,7 @@ def _joined(
     name: str,
     current: np.ndarray,
     end: np.ndarray,
-    known_last: Optional[np.ndarray],
+    known_last: np.ndarray | None,
 ) -> np.ndarray:
   """Returns the steps of a field; its last one may be known."""
   # A field of one number has the shape `[1]` in TorchRL.

@@ -9,8 +9,10 @@ The oldest row is at the cursor. A dump of the whole buffer has the cursor; a
 dump of the storage alone does not.
 """
 
+from collections.abc import Iterator
+from collections.abc import Mapping
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any
 
 from absl import logging
 import gin
@@ -133,7 +135,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   )
 
 
-def _find_oldest(storage_folder: str, capacity: int) -> Optional[int]:
+def _find_oldest(storage_folder: str, capacity: int) -> int | None:
   """Returns the oldest row of a full storage, or None if it is not known.
 
   The folder of a storage lies beside `writer` if the whole buffer was saved.
@@ -152,7 +154,7 @@ def _find_breaks(
     path: str,
     columns: Mapping[str, columns_lib.AnyColumn],
     done: np.ndarray,
-    first: Optional[int],
+    first: int | None,
 ) -> np.ndarray:
   """Returns the transitions after which an episode stops without being done.
 
@@ -242,7 +244,7 @@ def save_torchrl(
   data = ted_lib.stacked(rlds_data)
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
-  rests: List[ted_columns.Rest] = []
+  rests: list[ted_columns.Rest] = []
   with atomic.new_folder(
       directory, [torchrl_files.marker_of(format)], replace=overwrite
   ) as folder:
@@ -260,8 +262,8 @@ def save_torchrl(
 
 
 def _columns(
-    data: tf.data.Dataset, rests: List[ted_columns.Rest]
-) -> Iterator[Dict[str, np.ndarray]]:
+    data: tf.data.Dataset, rests: list[ted_columns.Rest]
+) -> Iterator[dict[str, np.ndarray]]:
   """Yields an episode's transitions; adds its other data to `rests`."""
   unfinished, num_written = None, 0
   for index, episode in enumerate(data.as_numpy_iterator()):

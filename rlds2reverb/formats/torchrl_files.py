@@ -15,23 +15,16 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 `traj_0`, `traj_1`, ..., and the same values beside them.
 """
 
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 import contextlib
 import functools
 import json
 import math
 import os
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import Any, NamedTuple
 
 from google.protobuf import message
 import h5py
@@ -86,11 +79,11 @@ class Groups(NamedTuple):
       groups of the file.
   """
 
-  names: List[str]
+  names: list[str]
   lengths: np.ndarray
-  ends: Dict[str, np.ndarray]
+  ends: dict[str, np.ndarray]
   form: '_Form'
-  faults: Dict[int, errors.Fault]
+  faults: dict[int, errors.Fault]
 
 
 def marker_of(format: str) -> str:  # pylint: disable=redefined-builtin
@@ -121,7 +114,7 @@ def find(path: str) -> str:
 
 
 @contextlib.contextmanager
-def open_storage(path: str, groups: Optional[Groups]) -> Iterator[Storage]:
+def open_storage(path: str, groups: Groups | None) -> Iterator[Storage]:
   """Opens a folder of memory-mapped tensors, or an HDF5 file.
 
   Args:
@@ -141,7 +134,7 @@ def open_storage(path: str, groups: Optional[Groups]) -> Iterator[Storage]:
     open_group = functools.lru_cache(1)(
         functools.partial(hdf5_groups.group_of, file)
     )
-    columns: Dict[str, columns_lib.AnyColumn] = {
+    columns: dict[str, columns_lib.AnyColumn] = {
         name: groups.ends[name]
         if name in groups.ends
         else _group_column(path, open_group, groups, name)
@@ -191,9 +184,9 @@ def find_groups(path: str) -> Groups:
         f'{path} is not a file of TorchRL: it must have _len and episodes'
         f' such as traj_0, but has {sorted(names)}.'
     )
-  forms: Dict[str, _Form] = {}
-  ends: Dict[str, Dict[str, np.ndarray]] = {}
-  faults: Dict[int, errors.Fault] = {}
+  forms: dict[str, _Form] = {}
+  ends: dict[str, dict[str, np.ndarray]] = {}
+  faults: dict[int, errors.Fault] = {}
   with h5py.File(path, 'r') as file:
     for index, group in enumerate(groups):
       place = f'{group} of {path}'
@@ -231,12 +224,12 @@ def find_groups(path: str) -> Groups:
 
 
 # Of each field: how many rows it has more than `done`, and what a row is.
-_Form = Dict[str, Tuple[int, Tuple[int, ...], np.dtype]]
+_Form = dict[str, tuple[int, tuple[int, ...], np.dtype]]
 
 
 def _read_form(
     file: h5py.File, group: str, place: str
-) -> Tuple[_Form, Dict[str, np.ndarray]]:
+) -> tuple[_Form, dict[str, np.ndarray]]:
   """Returns the form of the columns of a group, and the flags that end it.
 
   Raises:
@@ -318,7 +311,7 @@ def _difference(form: _Form, expected: _Form, like: str) -> str:
   return f'has rows of {name} that are {texts[0]}, but {texts[1]} in {like}.'
 
 
-def _read_json(*parts: str) -> Dict[str, Any]:
+def _read_json(*parts: str) -> dict[str, Any]:
   path = os.path.join(*parts)
   if not os.path.isfile(path):
     raise ValueError(
@@ -330,7 +323,7 @@ def _read_json(*parts: str) -> Dict[str, Any]:
 
 def _read_columns(
     folder: str, prefix: str
-) -> Iterator[Tuple[str, columns_lib.AnyColumn]]:
+) -> Iterator[tuple[str, columns_lib.AnyColumn]]:
   meta = _read_json(folder, _META_FILE)
   place = os.path.join(folder, _META_FILE)
   kind = files.get_json_value(meta, '_type', str, place)
@@ -348,7 +341,7 @@ def _read_columns(
 
 
 def _read_column(
-    path: str, entry: Dict[str, Any], place: str
+    path: str, entry: dict[str, Any], place: str
 ) -> columns_lib.AnyColumn:
   """Returns the rows of a field, which are read when they are needed."""
   name = files.get_json_value(entry, 'dtype', str, place).removeprefix('torch.')
@@ -404,7 +397,7 @@ def _read_column(
 
 def write(
     folder: str,
-    episodes: Iterable[Dict[str, np.ndarray]],
+    episodes: Iterable[dict[str, np.ndarray]],
     format: str,  # pylint: disable=redefined-builtin
 ) -> int:
   """Writes transitions in one of the formats.
@@ -420,7 +413,7 @@ def write(
   if format == HDF5:
     return _write_hdf5(os.path.join(folder, _HDF5_FILE), episodes)
   nested = format == NESTED
-  shapes: Dict[str, List[Tuple[int, ...]]] = {}
+  shapes: dict[str, list[tuple[int, ...]]] = {}
   dtypes = {}
   for columns in episodes:
     for name, rows in columns.items():
@@ -433,7 +426,7 @@ def write(
   num_episodes = len(shapes[ted_columns.DONE])
   length = sum(shape[0] for shape in shapes[ted_columns.DONE])
   # By the paths of folders, what their meta files say of what is in them.
-  metas: Dict[str, Dict[str, Any]] = {'': {}}
+  metas: dict[str, dict[str, Any]] = {'': {}}
   metadata = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
   for name, leaf_shapes in shapes.items():
     shape = [
@@ -471,7 +464,7 @@ def _write_json(value: Any, *parts: str) -> None:
     json.dump(value, f)
 
 
-def _write_hdf5(path: str, episodes: Iterable[Dict[str, np.ndarray]]) -> int:
+def _write_hdf5(path: str, episodes: Iterable[dict[str, np.ndarray]]) -> int:
   """Writes a group for each episode; returns the number of transitions."""
   length = 0
   with h5py.File(path, 'w') as file:
@@ -482,11 +475,11 @@ def _write_hdf5(path: str, episodes: Iterable[Dict[str, np.ndarray]]) -> int:
   return length
 
 
-def _own_values(length: int) -> Iterator[Tuple[str, Any]]:
+def _own_values(length: int) -> Iterator[tuple[str, Any]]:
   return zip(_VALUES, (True, length, [length]))
 
 
-def write_rest(folder: str, rests: List[ted_columns.Rest]) -> None:
+def write_rest(folder: str, rests: list[ted_columns.Rest]) -> None:
   """Writes data for which TorchRL has no place: names and tensors in turn."""
   with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
     for name in sorted(rests[0]):

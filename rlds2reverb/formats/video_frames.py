@@ -4,10 +4,12 @@ It needs the extra: `pip install '.[video]'` in a clone. PyAV is imported when
 the first frame is read.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import math
 import os
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,7 +27,7 @@ _WAYS_HINT = (
     ' If its timestamps are not those of the video, as in data of GR00T, read'
     " it with frames_by='index' or 'nearest_time'."
 )
-_Depths = Optional[np.ndarray]
+_Depths: TypeAlias = np.ndarray | None
 
 
 def column(
@@ -57,7 +59,7 @@ def column(
 def read_frames(
     path: str,
     times: Sequence[float],
-    fps: Optional[float] = None,
+    fps: float | None = None,
     depths: _Depths = None,
     frames_by: str = EXACT_TIME,
 ) -> np.ndarray:
@@ -136,7 +138,7 @@ def _decode(path: str, container: Any, stream: Any) -> Iterator[Any]:
 def to_references(
     path: str,
     times: Sequence[float],
-    codes: Optional[depth_maps.Codes] = None,
+    codes: depth_maps.Codes | None = None,
 ) -> np.ndarray:
   """Returns a string for each frame, such as `/data/a.mp4#t=1.5`.
 
@@ -150,8 +152,8 @@ def to_references(
 
 
 def read_references(
-    references: Sequence[bytes], depth_unit: Optional[str] = None
-) -> Iterator[Tuple[int, Any]]:
+    references: Sequence[bytes], depth_unit: str | None = None
+) -> Iterator[tuple[int, Any]]:
   """Yields the index and the frame of each reference that is not empty.
 
   Args:

@@ -8,11 +8,13 @@ It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
 '.[zarr]'` in a clone, and imagecodecs for images in JPEG XL, as UMI's are.
 """
 
+from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import itertools
 import math
 import os
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any
 import zipfile
 import zlib
 
@@ -92,7 +94,7 @@ def load_zarr(
           {rlds.OBSERVATION: parts, **tops}, index
       )
 
-    def place_of(index: int) -> Tuple[str, str]:
+    def place_of(index: int) -> tuple[str, str]:
       begin, end = bounds[index : index + 2]
       return f'frames {begin} to {end - 1} of {path}', path
 
@@ -128,7 +130,7 @@ def _column(path: str, array: Any) -> columns_lib.Column:
   return columns_lib.Column(array.dtype, array.shape, read)
 
 
-def _open(path: str) -> Tuple[List[int], Dict[str, Any]]:
+def _open(path: str) -> tuple[list[int], dict[str, Any]]:
   """Returns the ends of the episodes, and the arrays of the frames."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
@@ -283,7 +285,7 @@ def _check_metadata(path: str, is_zip: bool) -> None:
       raise ValueError(f'{file} is damaged: {text}.') from e
 
 
-def _read_metadata(path: str, is_zip: bool) -> Iterator[Tuple[str, bytes]]:
+def _read_metadata(path: str, is_zip: bool) -> Iterator[tuple[str, bytes]]:
   """Yields the names and the contents of the files of metadata."""
   if not is_zip:
     for folder, _, names in sorted(os.walk(path)):
