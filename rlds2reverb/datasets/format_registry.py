@@ -9,10 +9,7 @@ from collections.abc import Iterator
 import gzip
 import os
 import re
-from typing import (
-    Any,
-    NamedTuple,
-)
+from typing import Any, NamedTuple, NoReturn
 import zipfile
 import zlib
 
@@ -36,6 +33,7 @@ class Format(NamedTuple):
     has_names: whether the loader takes names of data sets, too.
     is_generic: whether files of any other format may be read as this format.
     related: other formats whose files may be read as this format.
+    libraries: the libraries of the extra, which the loader imports.
     extra: the extra of this package that the loader needs, if any.
   """
 
@@ -47,6 +45,7 @@ class Format(NamedTuple):
   has_names: bool = False
   is_generic: bool = False
   related: tuple[str, ...] = ()
+  libraries: tuple[str, ...] = ()
   extra: str = ''
 
 
@@ -62,6 +61,7 @@ FORMATS: dict[str, Format] = {
         'lerobot.load_lerobot',
         folder_files=('meta/info.json',),
         has_names=True,
+        libraries=('av',),
         extra='video',
     ),
     'imitation': Format(
@@ -95,6 +95,7 @@ FORMATS: dict[str, Format] = {
         'a Zarr replay buffer',
         'zarr_buffers.load_zarr',
         folder_files=('meta/.zgroup', 'meta/zarr.json'),
+        libraries=('numcodecs', 'zarr'),
         extra='zarr',
     ),
     'minari': Format(
@@ -134,6 +135,7 @@ FORMATS: dict[str, Format] = {
         'experience of RLlib',
         'rllib.load_rllib',
         related=('parquet',),  # RLlib writes tables.
+        libraries=('msgpack',),
         extra='rllib',
     ),
 }
@@ -148,6 +150,27 @@ _RLLIB_EPISODES = ['item']
 # empty or damaged, so this many are read.
 _MAX_LEVELS = 3
 _MAX_FILES = 20
+
+
+def explain_missing_library(error: ImportError) -> NoReturn:
+  """Raises an error that says how to install a library of a format.
+
+  For `epy.lazy_imports(error_callback=explain_missing_library)`.
+
+  Raises:
+    ModuleNotFoundError: always.
+  """
+  library = (error.name or '').partition('.')[0]
+  user, command = 'this data', f'`pip install {library}`'
+  for spec in FORMATS.values():
+    if library in spec.libraries:
+      user = spec.description
+      command = f"`pip install '.[{spec.extra}]'` in a clone of rlds2reverb"
+  raise ModuleNotFoundError(
+      f'Reading {user} requires {library}, which is not installed. Run'
+      f' {command}.',
+      name=library,
+  ) from error
 
 
 def hint(

@@ -1,5 +1,7 @@
 """Columns of Arrow, as in parquet files and HuggingFace data sets, to NumPy."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -12,14 +14,18 @@ import os
 import re
 from typing import Any, NamedTuple
 
+from etils import epy
 import numpy as np
-import pyarrow as pa
-from pyarrow import compute
-from pyarrow import parquet
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns as columns_lib
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import pyarrow as pa
+  from pyarrow import compute
+  from pyarrow import parquet
 
 # How many rows of a file are read at a time, if each is a step.
 _BATCH_SIZE = 256
@@ -30,10 +36,8 @@ _MAX_SKIPPED = 4096
 _IMAGE_BYTES = 'bytes'
 # The name of one of several files, as Hugging Face `datasets` writes them.
 _SHARD = re.compile(r'(.+)-(\d+)-of-(\d+)\.parquet')
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 # The bytes of a value, by parquet's type; those of text are not known.
 _WIDTHS = {'INT32': 4, 'FLOAT': 4, 'INT64': 8, 'DOUBLE': 8, 'INT96': 12}
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 class FileError(ValueError):
@@ -484,7 +488,7 @@ def to_array(column: Any, shape: Sequence[int] | None, name: str) -> np.ndarray:
       )
     column = column.field(column.type.get_field_index(_IMAGE_BYTES))
   _check_no_nulls(column, name)
-  if column.type in _TEXTS:
+  if is_text(column.type) or is_binary(column.type):
     return np.array(column.cast(pa.large_binary()).to_pylist(), object)
   if not is_list(column.type):
     return column.to_numpy(zero_copy_only=False)
@@ -510,7 +514,19 @@ def to_array(column: Any, shape: Sequence[int] | None, name: str) -> np.ndarray:
 
 def is_list(type_: pa.DataType) -> bool:
   """Returns whether rows are lists."""
-  return isinstance(type_, _LISTS)
+  return isinstance(
+      type_, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+  )
+
+
+def is_text(type_: pa.DataType) -> bool:
+  """Returns whether rows are text."""
+  return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+
+
+def is_binary(type_: pa.DataType) -> bool:
+  """Returns whether rows are bytes of any length."""
+  return pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
 
 
 def _is_json(type_: pa.DataType) -> bool:

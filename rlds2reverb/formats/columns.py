@@ -4,6 +4,8 @@ A column is a numpy array, an `h5py.Dataset` or a `Column`. Its name is its path
 from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -13,15 +15,19 @@ import math
 from typing import Any, TypeAlias
 
 from absl import logging
-import h5py
+from etils import epy
 import numpy as np
 import tensorflow as tf
 
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import h5py
 
 # The codes of the NumPy number types that TensorFlow has, too.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
@@ -71,7 +77,7 @@ class Column:
     return self.read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
 
 
-AnyColumn: TypeAlias = np.ndarray | h5py.Dataset | Column
+AnyColumn: TypeAlias = 'np.ndarray | h5py.Dataset | Column'
 
 
 def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
@@ -123,7 +129,7 @@ def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
     if isinstance(value, Mapping):
       columns |= {f'{key}/{name}': leaf for name, leaf in leaves(value).items()}
     else:
-      is_column = isinstance(value, AnyColumn)
+      is_column = isinstance(value, (np.ndarray, h5py.Dataset, Column))
       columns[key] = value if is_column else np.asarray(value)
   return columns
 

@@ -9,17 +9,23 @@
 The layout is 2.1, that of d3rlpy 2.0 to 2.8. Files of d3rlpy 1 are flat arrays.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
+from etils import epy
 import gin
-import h5py
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import h5py
 
 _VERSION = '2.1'
 _COUNT = 'num_episodes'

@@ -1,11 +1,8 @@
-"""Finds data sets of other libraries, and imports these libraries."""
+"""Finds the folders of data sets that other libraries have downloaded."""
 
-import importlib
 import os
-from typing import Any
 
 from rlds2reverb.datasets import files
-from rlds2reverb.datasets import format_registry
 
 
 def find(
@@ -36,24 +33,3 @@ def find(
   raise ValueError(
       f'There is no {library} data set {", and none at ".join(places)}{has}.'
   )
-
-
-def import_library(module: str, reason: str, format_name: str) -> Any:
-  """Imports a library that an extra of this package installs.
-
-  Args:
-    module: the name of the module.
-    reason: the start of the error, such as `Zarr is read through Zarr`.
-    format_name: the name of the format that needs the library.
-
-  Raises:
-    ImportError: if it is not installed.
-  """
-  try:
-    return importlib.import_module(module)
-  except ImportError as e:
-    extra = format_registry.FORMATS[format_name].extra
-    raise ImportError(
-        f'{reason}, which is not installed. Run `pip install'
-        f" '.[{extra}]'` in a clone of rlds2reverb."
-    ) from e

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import contextlib
 from typing import Any
 
+from etils import epy
 import gin
-import h5py
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -26,6 +27,9 @@ from rlds2reverb.formats import flat_layout
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import h5py
 
 
 @gin.configurable(module='rlds2reverb')

@@ -13,22 +13,28 @@
 The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import os
 
+from etils import epy
 import gin
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import pyarrow as pa
 
 _STATE_FILE = 'state.json'
 _OBSERVATIONS = 'obs'

@@ -18,10 +18,9 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import python_episodes
 
-_LAYOUT = hdf5_groups.GroupLayout(
+_LAYOUT = hdf5.GroupLayout(
     'traj',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'terminated',
@@ -65,4 +64,4 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
     fields['env_info'] = json.dumps(
         files.read_json_object(beside).get('env_info')
     )
-  return hdf5_groups.load(path, _LAYOUT, groups, lambda group: fields)
+  return hdf5.read_groups(path, _LAYOUT, groups, lambda group: fields)

@@ -16,31 +16,36 @@ The format is that of minari.farama.org, as Minari 0.5.4 writes it. Minari
 itself is not used: it needs another version of NumPy than TensorFlow does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 import glob
 import os
 from typing import Any
 
+from etils import epy
 import gin
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import pyarrow as pa
 
 _FILES = (os.path.join('data', 'main_data.hdf5'), 'main_data.hdf5')
 _SPACES = {'observations': 'observation_space', 'actions': 'action_space'}
 _TERMINATIONS = 'terminations'
 _INFOS = 'infos'
 _TEXT = tf.TensorSpec([], tf.string)
-_LAYOUT = hdf5_groups.GroupLayout(
+_LAYOUT = hdf5.GroupLayout(
     'episode',
     columns_lib.NAMES,
     _TERMINATIONS,
@@ -117,7 +122,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         columns[name] = columns_lib.read(column, slice(None), _TEXT)
     return columns
 
-  return hdf5_groups.load(file, _LAYOUT, groups, prepare=prepare)
+  return hdf5.read_groups(file, _LAYOUT, groups, prepare=prepare)
 
 
 def _read_metadata(folder: str) -> tuple[str, dict[str, Any]]:

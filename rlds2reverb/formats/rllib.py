@@ -15,6 +15,8 @@ a folder for each worker.
 The formats are those of RLlib 2.60.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 from collections.abc import Iterator
@@ -29,9 +31,9 @@ from typing import Any, IO
 import zipfile
 import zlib
 
+from etils import epy
 import gin
 import numpy as np
-import pyarrow as pa
 import tensorflow as tf
 import tree
 
@@ -42,9 +44,12 @@ from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import downloads
 from rlds2reverb.formats import numpy_pickles
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import msgpack
+  import pyarrow as pa
 
 _TYPES = ('SampleBatch', 'MultiAgentBatch')
 _FIELDS = {'obs': rlds.OBSERVATION, 'actions': rlds.ACTION}
@@ -64,7 +69,6 @@ _STATE = {'observations': 'obs', 'actions': 'actions', 'rewards': 'rewards'}
 _BATCH_ROWS = 1024
 # If a row is an episode, or a batch.
 _LARGE_ROWS = 16
-_BINARY = pa.binary(), pa.large_binary()
 
 
 @gin.configurable(module='rlds2reverb')
@@ -366,7 +370,7 @@ def _read_parquet(path: str, policy: str | None) -> _Batches:
       names = [
           field.name for field in schema if not pa.types.is_null(field.type)
       ]
-      episodes = [field.name for field in schema if field.type in _BINARY]
+      episodes = [field.name for field in schema if arrow.is_binary(field.type)]
       is_episodes = len(schema.names) == 1 and bool(episodes)
       if not is_episodes and not {'obs', 'actions'} <= {*names}:
         raise ValueError(
@@ -422,11 +426,9 @@ def _batch_of_rows(
 
 def _batch_of_state(packed: Any, place: str) -> _Batches:
   """Yields the columns of the state of a `SingleAgentEpisode`, in msgpack."""
-  msgpack = downloads.import_library(
-      'msgpack', "RLlib's episodes are read through msgpack", 'rllib'
-  )
+  unpack = msgpack.unpackb  # An ImportError is not an error of the data.
   try:
-    state = msgpack.unpackb(
+    state = unpack(
         packed, object_hook=_array_of, raw=False, strict_map_key=False
     )
     columns = _columns_of_state(state)

@@ -10,26 +10,31 @@
 The format is that of robomimic.github.io, as robomimic 0.3 reads it.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
+from etils import epy
 import gin
-import h5py
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import h5py
 
 _DATA = 'data'
 _MASK = 'mask'
 _META = 'ep_meta'
 _NEXT = 'next_obs'
-_LAYOUT = hdf5_groups.GroupLayout(
+_LAYOUT = hdf5.GroupLayout(
     'demo',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',
@@ -90,14 +95,14 @@ def load_robomimic(
         if isinstance(value, (str, bytes))
     }
     has_meta = any(
-        _META in group.attrs for group in hdf5_groups.first_groups(file, groups)
+        _META in group.attrs for group in hdf5.first_groups(file, groups)
     )
 
   def fields_of(group):
     meta = {_META: group.attrs.get(_META, '')} if has_meta else {}
     return {**fields, **meta}
 
-  return hdf5_groups.load(path, _LAYOUT, groups, fields_of, _with_last)
+  return hdf5.read_groups(path, _LAYOUT, groups, fields_of, _with_last)
 
 
 def _with_last(place: str, columns: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
-from rlds2reverb.formats import ted as ted_lib
-from rlds2reverb.formats import ted_columns
+from rlds2reverb.formats import ted
 from rlds2reverb.formats import torchrl_files
 
 _TRAJECTORY_IDS = 'collector/traj_ids'
@@ -80,13 +79,13 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   folder = storages if groups is None else os.path.dirname(storages)
   with torchrl_files.open_storage(storages, groups) as storage:
     columns = storage.columns
-    done, _ = ted_columns.find_ends(columns)
+    done, _ = ted.find_ends(columns)
     capacity = len(done)
     done = done[: storage.length]
     if not done.size:
       raise ValueError(f'The storage at {path} has no transition.')
     first, breaks = 0, False
-    if groups is None and not ted_columns.is_flat(columns):
+    if groups is None and not ted.is_flat(columns):
       is_full = storage.length >= capacity
       oldest = _find_oldest(folder, capacity) if is_full else 0
       first = oldest or 0
@@ -94,22 +93,18 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       breaks = _find_breaks(path, columns, done, oldest)
     # Each group of an HDF5 file is an episode.
     lengths = (
-        ted_columns.lengths_of(done | breaks)
-        if groups is None
-        else groups.lengths
+        ted.lengths_of(done | breaks) if groups is None else groups.lengths
     )
-    ted_columns.check_rows(
-        path, columns, capacity, len(lengths) + len(done) - capacity
-    )
+    ted.check_rows(path, columns, capacity, len(lengths) + len(done) - capacity)
   extra = torchrl_files.read_rest(folder)
   faults = {} if groups is None else groups.faults
   if faults and extra:
-    has_transition = extra[ted_columns.NUM_STEPS] > 1
+    has_transition = extra[ted.NUM_STEPS] > 1
     if np.count_nonzero(has_transition) == len(lengths) + len(faults):
       places = np.flatnonzero(has_transition)[[*faults]]
       faults = dict(zip(places.tolist(), faults.values()))
-      extra = ted_columns.without_episodes(extra, places)
-  num_steps = extra.get(ted_columns.NUM_STEPS, lengths + 1)
+      extra = ted.without_episodes(extra, places)
+  num_steps = extra.get(ted.NUM_STEPS, lengths + 1)
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
         f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
@@ -120,7 +115,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
     # TensorFlow keeps this function as long as the process lives, and what it
     # refers to: files are opened anew for each pass, and closed after it.
     with torchrl_files.open_storage(storages, groups) as storage:
-      episodes = ted_columns.read_episodes(
+      episodes = ted.read_episodes(
           storage.columns, lengths, extra, first, storages
       )
       for index in range(len(num_steps) + len(faults)):
@@ -174,8 +169,8 @@ def _find_breaks(
   """
   if _TRAJECTORY_IDS in columns:
     ids = columns[_TRAJECTORY_IDS]
-    columns = {**columns, ted_columns.BELOW_NEXT + _TRAJECTORY_IDS: ids}
-  jumps = dict(ted_columns.find_jumps(columns, done, first or 0))
+    columns = {**columns, ted.BELOW_NEXT + _TRAJECTORY_IDS: ids}
+  jumps = dict(ted.find_jumps(columns, done, first or 0))
   names = ' and '.join(jumps)
   breaks = np.any([np.zeros(len(done) - 1, bool), *jumps.values()], axis=0)
   count, num_followed = np.count_nonzero(breaks), np.count_nonzero(~done[:-1])
@@ -241,16 +236,16 @@ def save_torchrl(
   """
   checks.check_choice('format', format, torchrl_files.FORMATS)
   directory = files.expand_local(directory, 'A storage of TorchRL')
-  data = ted_lib.stacked(rlds_data)
+  data = ted.stacked(rlds_data)
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
-  rests: list[ted_columns.Rest] = []
+  rests: list[ted.Rest] = []
   with atomic.new_folder(
       directory, [torchrl_files.marker_of(format)], replace=overwrite
   ) as folder:
     length = torchrl_files.write(folder, _columns(data, rests), format)
     torchrl_files.write_rest(folder, rests)
-  lone = sum(int(extra[ted_columns.NUM_STEPS][0]) < 2 for extra in rests)
+  lone = sum(int(extra[ted.NUM_STEPS][0]) < 2 for extra in rests)
   if lone:
     logging.warning(
         '%d episodes without a transition are in %s only, which TorchRL does'
@@ -262,19 +257,19 @@ def save_torchrl(
 
 
 def _columns(
-    data: tf.data.Dataset, rests: list[ted_columns.Rest]
+    data: tf.data.Dataset, rests: list[ted.Rest]
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields an episode's transitions; adds its other data to `rests`."""
   unfinished, num_written = None, 0
   for index, episode in enumerate(data.as_numpy_iterator()):
     steps = episode.pop(rlds.STEPS)
-    columns = ted_lib.to_columns(steps)
-    done = columns[ted_columns.DONE]
-    extra = {ted_columns.NUM_STEPS: np.array([len(steps[rlds.IS_LAST])])}
+    columns = ted.to_columns(steps)
+    done = columns[ted.DONE]
+    extra = {ted.NUM_STEPS: np.array([len(steps[rlds.IS_LAST])])}
     for name, leaf in paths.leaves(steps).items():
-      extra[ted_columns.LAST_STEP + name] = leaf[-1:]
+      extra[ted.LAST_STEP + name] = leaf[-1:]
     for name, leaf in paths.leaves(episode).items():
-      extra[ted_columns.METADATA + name] = columns_lib.row(leaf)
+      extra[ted.METADATA + name] = columns_lib.row(leaf)
     rests.append(extra)
     if not len(done):
       continue
@@ -287,7 +282,7 @@ def _columns(
     unfinished = None if done[-1] else index
     num_written += 1
     # A field of one number has the shape `[1]` in TorchRL.
-    for name in (rlds.REWARD, *ted_columns.END_KEYS, ted_columns.IS_INIT):
+    for name in (rlds.REWARD, *ted.END_KEYS, ted.IS_INIT):
       if name in columns and columns[name].ndim == 1:
         columns[name] = columns[name][:, np.newaxis]
     yield columns

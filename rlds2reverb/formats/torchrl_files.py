@@ -15,6 +15,8 @@ a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
 `traj_0`, `traj_1`, ..., and the same values beside them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -26,21 +28,24 @@ import math
 import os
 from typing import Any, NamedTuple
 
+from etils import epy
 from google.protobuf import message
-import h5py
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import hdf5
-from rlds2reverb.formats import hdf5_groups
 from rlds2reverb.formats import python_episodes
-from rlds2reverb.formats import ted_columns
+from rlds2reverb.formats import ted
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import h5py
 
 FORMATS = FLAT, NESTED, HDF5 = 'flat', 'nested', 'hdf5'
 # Beside TorchRL's files, which do not name it: TorchRL ignores it.
@@ -82,7 +87,7 @@ class Groups(NamedTuple):
   names: list[str]
   lengths: np.ndarray
   ends: dict[str, np.ndarray]
-  form: '_Form'
+  form: _Form
   faults: dict[int, errors.Fault]
 
 
@@ -132,7 +137,7 @@ def open_storage(path: str, groups: Groups | None) -> Iterator[Storage]:
   with h5py.File(path, 'r') as file:
     # Only the last group, as all columns of an episode are read in turn.
     open_group = functools.lru_cache(1)(
-        functools.partial(hdf5_groups.group_of, file)
+        functools.partial(hdf5.open_group, file)
     )
     columns: dict[str, columns_lib.AnyColumn] = {
         name: groups.ends[name]
@@ -235,13 +240,13 @@ def _read_form(
   Raises:
     ValueError: if the group is not one episode with transitions.
   """
-  columns = columns_lib.leaves(hdf5_groups.group_of(file, group))
+  columns = columns_lib.leaves(hdf5.open_group(file, group))
   ends = {
       name: _read_rows(name, column, place)
       for name, column in columns.items()
-      if name.removeprefix(ted_columns.BELOW_NEXT) in ted_columns.END_KEYS
+      if name.removeprefix(ted.BELOW_NEXT) in ted.END_KEYS
   }
-  done, _ = ted_columns.find_ends({**columns, **ends})
+  done, _ = ted.find_ends({**columns, **ends})
   if not len(done) or done[:-1].any():
     raise ValueError(
         f'{place} must be one episode with transitions, but '
@@ -423,8 +428,8 @@ def write(
         f.write(rows.tobytes())
       shapes.setdefault(name, []).append(rows.shape)
       dtypes[name] = rows.dtype
-  num_episodes = len(shapes[ted_columns.DONE])
-  length = sum(shape[0] for shape in shapes[ted_columns.DONE])
+  num_episodes = len(shapes[ted.DONE])
+  length = sum(shape[0] for shape in shapes[ted.DONE])
   # By the paths of folders, what their meta files say of what is in them.
   metas: dict[str, dict[str, Any]] = {'': {}}
   metadata = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
@@ -470,7 +475,7 @@ def _write_hdf5(path: str, episodes: Iterable[dict[str, np.ndarray]]) -> int:
   with h5py.File(path, 'w') as file:
     for number, columns in enumerate(episodes):
       file.create_group(f'traj_{number}').update(columns)
-      length += len(columns[ted_columns.DONE])
+      length += len(columns[ted.DONE])
     file.update({**dict(_own_values(length)), '_len': length})
   return length
 
@@ -479,7 +484,7 @@ def _own_values(length: int) -> Iterator[tuple[str, Any]]:
   return zip(_VALUES, (True, length, [length]))
 
 
-def write_rest(folder: str, rests: list[ted_columns.Rest]) -> None:
+def write_rest(folder: str, rests: list[ted.Rest]) -> None:
   """Writes data for which TorchRL has no place: names and tensors in turn."""
   with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
     for name in sorted(rests[0]):
@@ -488,7 +493,7 @@ def write_rest(folder: str, rests: list[ted_columns.Rest]) -> None:
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
 
-def read_rest(folder: str) -> ted_columns.Rest:
+def read_rest(folder: str) -> ted.Rest:
   """Reads what `write_rest` wrote, if it did."""
   path = os.path.join(folder, REST_FILE)
   if not os.path.isfile(path):
@@ -505,6 +510,6 @@ def read_rest(folder: str) -> ted_columns.Rest:
     files.check_not_pointer(path)
     text = errors.message_of(e) if isinstance(e, tf.errors.OpError) else e
     raise ValueError(f'{path} is damaged: {text}.') from e
-  if ted_columns.NUM_STEPS not in extra:
-    raise ValueError(f'{path} has no {ted_columns.NUM_STEPS}.')
+  if ted.NUM_STEPS not in extra:
+    raise ValueError(f'{path} has no {ted.NUM_STEPS}.')
   return extra

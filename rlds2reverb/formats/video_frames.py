@@ -11,13 +11,17 @@ import math
 import os
 from typing import Any, TypeAlias
 
+from etils import epy
 import numpy as np
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns
 from rlds2reverb.formats import depth_maps
-from rlds2reverb.formats import downloads
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import av
 
 # How a frame is found; see `lerobot.load_lerobot`.
 WAYS = EXACT_TIME, NEAREST_TIME, INDEX = 'exact_time', 'nearest_time', 'index'
@@ -126,12 +130,9 @@ def read_frames(
 
 def _decode(path: str, container: Any, stream: Any) -> Iterator[Any]:
   """Yields the frames of a video."""
-  errors = downloads.import_library(
-      'av', 'Video files are read through PyAV', 'lerobot'
-  )
   try:
     yield from container.decode(stream)
-  except errors.FFmpegError as e:
+  except av.FFmpegError as e:
     raise ValueError(f'{path} is damaged: {e}') from e
 
 
@@ -196,9 +197,6 @@ def read_references(
 @contextlib.contextmanager
 def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
   """Yields an open video file, its stream, and an array for some frames."""
-  av = downloads.import_library(
-      'av', 'Video files are read through PyAV', 'lerobot'
-  )
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:

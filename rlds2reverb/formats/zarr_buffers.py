@@ -19,16 +19,21 @@ import zipfile
 import zlib
 
 from absl import logging
+from etils import epy
 import gin
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import downloads
 from rlds2reverb.formats import python_episodes
+
+with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
+  import numcodecs
+  import zarr
 
 _DATA = 'data'
 _META = 'meta'
@@ -134,18 +139,16 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
   """Returns the ends of the episodes, and the arrays of the frames."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
-  zarr = downloads.import_library(
-      'zarr', 'Zarr replay buffers are read through Zarr', 'zarr'
-  )
+  # An ImportError is not an error of the data.
+  open_group, open_zip = zarr.open_group, zarr.storage.ZipStore
   with contextlib.suppress(ImportError):
     # pylint: disable-next=g-import-not-at-top
-    from imagecodecs import numcodecs
+    from imagecodecs import numcodecs as image_codecs
 
-    numcodecs.register_codecs(verbose=False)
+    image_codecs.register_codecs(verbose=False)
   try:
     is_zip = os.path.isfile(path)
-    store = zarr.storage.ZipStore(path, mode='r') if is_zip else path
-    root = zarr.open_group(store, mode='r')
+    root = open_group(open_zip(path, mode='r') if is_zip else path, mode='r')
     data, ends = root[_DATA], root[_META][_ENDS]
     arrays = dict(sorted(data.arrays()))
     groups = sorted(name for name, _ in data.groups())
@@ -249,7 +252,6 @@ def _check_metadata(path: str, is_zip: bool) -> None:
     ImportError: if a codec of imagecodecs is missing.
     ValueError: if a file is damaged, or names another codec that Zarr lacks.
   """
-  numcodecs = downloads.import_library('numcodecs', 'Zarr needs it', 'zarr')
   for name, content in _read_metadata(path, is_zip):
     file = os.path.join(path, name)
     try:

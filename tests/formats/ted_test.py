@@ -5,7 +5,6 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.formats import ted
-from rlds2reverb.formats import ted_columns
 from tests import contract
 from tests import golden
 from tests.formats import expected
@@ -36,7 +35,7 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(root['is_init'], [1, 0, 0, 0, 0, 1, 0, 0])
     self.assertNotIn('reward', root)
     self.assertNotIn('action', after)
-    for key in ted_columns.END_KEYS:
+    for key in ted.END_KEYS:
       self.assertAllEqual(root[key], np.zeros(8, bool))
       self.assertAllEqual(after[key], _FLAT[key])
       self.assertEqual(after[key].dtype, bool)
