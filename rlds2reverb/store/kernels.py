@@ -297,6 +297,15 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
           )
 
 
+@_inner
+def _repeat(values, rows):
+  """Repeats each value in a row."""
+  for k in range(rows.shape[0]):
+    value = values[k]
+    for column in range(rows.shape[1]):
+      rows[k, column] = value
+
+
 @_kernel(
     numba.void(
         _ITEMS, _FLOATS, _FLOATS, numba.int64,
@@ -321,13 +330,11 @@ def fill_sample_info(
     priorities: receives the priorities, float64 `[N, L]`.
     times_sampled: receives zeros, int32 `[N, L]`.
   """
-  for k in range(len(items)):
-    for row in range(key.shape[1]):
-      key[k, row] = items[k]
-      probabilities[k, row] = probability[k]
-      table_size[k, row] = num_items
-      priorities[k, row] = priority[k]
-      times_sampled[k, row] = 0
+  _repeat(items, key)
+  _repeat(probability, probabilities)
+  _repeat(priority, priorities)
+  table_size[:] = num_items
+  times_sampled[:] = 0
 
 
 @_inner
