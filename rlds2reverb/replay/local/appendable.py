@@ -19,8 +19,6 @@ from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import options as options_lib
 
-_STEP_TYPES = (ts.StepType.FIRST, ts.StepType.MID, ts.StepType.LAST)
-
 
 class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
   """Keeps the last frames of an agent's own experience, and samples them.
@@ -139,7 +137,9 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
     tf.nest.assert_same_structure(items, self.data_spec)
     leaves = []
     for leaf, expected in zip(tf.nest.flatten(items), self._leaf_specs):
-      leaf = leaf if tf.is_tensor(leaf) else np.asarray(leaf)
+      # `tf.is_tensor` takes longer than all else for an array.
+      if not isinstance(leaf, np.ndarray) and not tf.is_tensor(leaf):
+        leaf = np.asarray(leaf)
       _check_leaf(leaf, *expected)
       leaves.append(leaf)
     return dataset.call(self, '_append', leaves)
@@ -150,7 +150,8 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
       if leaf.shape != expected[2]:
         _check_leaf(leaf, *expected)
     step_type = leaves[self._items.step_type_column]
-    [invalid] = np.nonzero(~np.isin(step_type, _STEP_TYPES))
+    first, last = ts.StepType.FIRST, ts.StepType.LAST
+    [invalid] = np.nonzero((step_type < first) | (step_type > last))
     if len(invalid):
       raise ValueError(
           f'The step type of environment {invalid[0]} is'
@@ -178,6 +179,8 @@ def _check_leaf(
     leaf: Any, name: str, dtype: tf.DType, expected: Tuple[int, ...]
 ) -> None:
   """Raises a ValueError unless a leaf of frames has its dtype and shape."""
+  if leaf.shape == expected and leaf.dtype == dtype:
+    return
   shape = tf.TensorShape(leaf.shape)
   if leaf.dtype == dtype and shape.is_compatible_with(expected):
     return
