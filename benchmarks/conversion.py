@@ -2,8 +2,8 @@
 
     python -m benchmarks.conversion
 
-Compare the ratios: the cases of a table alternate, on the same data. A pass
-over few steps shows the startup time of a pipeline.
+The cases of a table alternate and read the same data, so compare their ratios.
+Passes over few steps measure the startup time of a pipeline.
 """
 
 from absl import app
@@ -23,10 +23,10 @@ _NESTED_STEPS = flags.DEFINE_integer(
     'nested_steps', 200_000, 'Steps of nested cases.'
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 10_000, 'Steps of cases that go step by step.'
+    'reference_steps', 10_000, 'Steps of cases that convert step by step.'
 )
 _SHORT_EPISODES = flags.DEFINE_integer(
-    'short_episodes', 200_000, 'Episodes of the table of short ones.'
+    'short_episodes', 200_000, 'The number of short episodes.'
 )
 _STARTS = flags.DEFINE_list(
     'starts',
@@ -34,10 +34,10 @@ _STARTS = flags.DEFINE_list(
     'Steps of a pass; each pass builds its own pipeline.',
 )
 _PEAK = flags.DEFINE_integer(
-    'peak', 0, 'Only converts so many steps, and prints the peak memory.'
+    'peak', 0, 'Only converts this many steps, and prints the peak memory.'
 )
 _PEAK_STEPS = flags.DEFINE_list(
-    'peak_steps', ['100000', '2000000'], 'Steps whose peak memory is printed.'
+    'peak_steps', ['100000', '2000000'], 'The numbers of steps for peak memory.'
 )
 
 _SHORT = 5
@@ -47,7 +47,7 @@ _ours = rlds2reverb.convert_rlds_to_trajectories
 
 
 def _case(name, episodes, steps, convert, limit=None, rows=None):
-  """Returns a case on the first episodes, which have at least `steps`."""
+  """Returns a case on the first episodes with at least `steps` in all."""
   count = data.count_episodes(steps)
   steps = count * data.EPISODE_LENGTH.value
   rows = count * rows if rows else steps
@@ -84,9 +84,9 @@ def _compare_conversions(stacked, nested) -> None:
 
 
 def _compare_starts(nested, stacked, loaded) -> None:
-  """A pass that builds its own pipeline, as each call of a user's does."""
+  """Compares passes that each build their own pipeline, as user calls do."""
 
-  def starting(convert, episodes, num_steps):
+  def make_pass(convert, episodes, num_steps):
     def run():
       for _ in convert(episodes.take(data.count_episodes(num_steps))):
         pass
@@ -95,7 +95,7 @@ def _compare_starts(nested, stacked, loaded) -> None:
 
   for num_steps in map(int, _STARTS.value):
     theirs = f'{num_steps}: TF-Agents'
-    ways = {
+    conversions = {
         theirs: (reference.convert_rlds_to_trajectories, nested),
         f'{num_steps}: nested': (lambda e: _ours(e, batched=True), nested),
         f'{num_steps}: stacked': (lambda e: _ours(e, batched=True), stacked),
@@ -106,8 +106,8 @@ def _compare_starts(nested, stacked, loaded) -> None:
     }
     timing.compare(
         [
-            timing.Case(name, num_steps, starting(*way, num_steps))
-            for name, way in ways.items()
+            timing.Case(name, num_steps, make_pass(*conversion, num_steps))
+            for name, conversion in conversions.items()
         ],
         [('TF-Agents', theirs)],
     )

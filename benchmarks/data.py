@@ -1,4 +1,4 @@
-"""RLDS data for the benchmarks: on disk, in the TFDS format, or generated."""
+"""RLDS data for the benchmarks: generated, and on disk in the TFDS format."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -36,17 +36,17 @@ def count_episodes(num_steps: int) -> int:
 def temporary_episodes(
     num_steps: int, images: bool = False, length: int = 0
 ) -> Iterator[str]:
-  """Writes an RLDS data set that exists only within the context.
+  """Writes a temporary RLDS data set.
 
-  A few episodes are encoded, and their bytes written again and again.
+  A few episodes are encoded, and their records are written repeatedly.
 
   Args:
     num_steps: the number of steps, rounded up to complete episodes.
     images: whether observations are PNG images instead of vectors.
-    length: how many steps an episode has; `--episode_length` if 0.
+    length: the number of steps of an episode, by default `--episode_length`.
 
   Yields:
-    Its folder.
+    The folder of the data set.
   """
   length = length or EPISODE_LENGTH.value
   features = _features(images)
@@ -120,18 +120,19 @@ def _read(folder, split, decoders):
 
 
 def steps_of(episodes: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns the steps alone, to measure reading; nested ones in batches."""
+  """Returns the steps, to measure reading; nested steps in batches."""
   if isinstance(episodes.element_spec[rlds.STEPS], tf.data.DatasetSpec):
     return episodes.flat_map(lambda episode: episode[rlds.STEPS].batch(1000))
   return episodes.map(lambda episode: episode[rlds.STEPS])
 
 
 def reading(dataset: tf.data.Dataset, rows: int) -> Callable[[], None]:
-  """Returns a function that iterates over `dataset` in a graph, once a call.
+  """Returns a function that iterates once over `dataset`, in a graph.
 
   Args:
     dataset: the data set.
-    rows: how many rows its elements have; others are a RuntimeError.
+    rows: the expected number of rows of all elements. The function raises a
+      RuntimeError for another number.
   """
 
   @tf.function
@@ -180,7 +181,7 @@ def random_steps(
   normal = lambda *shape: rng.normal(size=(length, *shape)).astype(np.float32)
   observation = normal(OBSERVATION_SIZE)
   if images:
-    # Of squares, so that PNG has something to compress.
+    # Squares of one color, which PNG compresses.
     squares = rng.integers(0, 255, (length, 7, 7, 3)).astype(np.uint8)
     observation = squares.repeat(12, axis=1).repeat(12, axis=2)
   return {
@@ -195,7 +196,7 @@ def random_steps(
 
 
 def jpeg(rng: np.random.Generator, size: tuple[int, int]) -> bytes:
-  """Returns an image with noise; one of 256x256 has about 20 KB."""
+  """Returns an encoded image with noise, about 20 KB for 256x256 pixels."""
   y, x = np.mgrid[: size[0], : size[1]]
   waves = np.sin(x / rng.uniform(5, 30)) + np.cos(y / rng.uniform(5, 30))
   pixels = 120 + 50 * waves[..., np.newaxis] + rng.normal(size=3) * 20

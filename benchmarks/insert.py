@@ -2,10 +2,10 @@
 
     python -m benchmarks.insert
 
-Each run starts its own server, and ends when the server has confirmed the last
-item. The limit sends requests that were serialized in advance. The benchmark
-then measures the first push of a process, the memory of a server per item, and
-the speedup from serializing items with NumPy.
+Each run starts a new server, and ends when the server has confirmed the last
+item. The limit is sending requests that are serialized in advance. The program
+also measures the memory of a server per item, the speedup of serializing items
+with NumPy, and the first push of a process.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ _STEPS = flags.DEFINE_list(
     'steps', ['1000', '10000', '100000', '1000000'], 'Steps of each table.'
 )
 _REFERENCE_STEPS = flags.DEFINE_integer(
-    'reference_steps', 2_000, 'Steps, at most, that TF-Agents pushes.'
+    'reference_steps', 2_000, 'The maximum number of steps for TF-Agents.'
 )
 _FIRST = flags.DEFINE_string(
-    'first', '', 'Only pushes once with this library, and prints the seconds.'
+    'first', '', 'Only times the first push of this library.'
 )
 
 _TABLE = 'benchmark'
@@ -83,7 +83,7 @@ def _push(push, episodes, client, **kwargs) -> None:
 
 
 def _time(insert, episodes, steps) -> float:
-  """Inserts into a new server, and returns the seconds."""
+  """Returns the seconds for inserting into a new server."""
   with _serve(episodes, steps) as client:
     start = time.perf_counter()
     insert(client)
@@ -95,7 +95,7 @@ def _time(insert, episodes, steps) -> float:
   return seconds
 
 
-def _sending(episodes):
+def _make_sender(episodes):
   """Returns a function that sends serialized requests: the limit."""
   source = frames_lib.make_frame_source(episodes, _ITEMS)
   layout = layout_lib.Layout(source)
@@ -111,7 +111,9 @@ def _sending(episodes):
   return send
 
 
-def _checkpointing(episodes):
+def _make_writer(episodes):
+  """Returns a function that writes a checkpoint, and returns the seconds."""
+
   def write():
     with tempfile.TemporaryDirectory() as folder:
       start = time.perf_counter()
@@ -123,7 +125,7 @@ def _checkpointing(episodes):
 
 
 def _compare(folder: str, steps: int) -> None:
-  """Compares the ways to fill a table with so many steps."""
+  """Compares the methods of filling a table with a number of steps."""
   take = lambda episodes, count: episodes.take(data.count_episodes(count))
   few = min(steps, _REFERENCE_STEPS.value)
   stacked = take(data.read_stacked(folder), steps)
@@ -141,7 +143,7 @@ def _compare(folder: str, steps: int) -> None:
 
   timing.compare(
       [
-          case(limit, _sending(stacked)),
+          case(limit, _make_sender(stacked)),
           case('push_rlds_to_reverb', functools.partial(_push, ours, stacked)),
           case(
               reference_name,
@@ -150,7 +152,7 @@ def _compare(folder: str, steps: int) -> None:
               nested,
           ),
           timing.Case(
-              'write_reverb_checkpoint', steps, _checkpointing(stacked), limit
+              'write_reverb_checkpoint', steps, _make_writer(stacked), limit
           ),
       ],
       [(reference_name, reference_name)],
@@ -158,7 +160,7 @@ def _compare(folder: str, steps: int) -> None:
 
 
 def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
-  """Compares items as arrays of bytes with a message object for each."""
+  """Compares encoding items as arrays with encoding one message per item."""
   keys = np.arange(1, count + 1, dtype=np.uint64)
   row = np.arange(count) % 64
   slices = encoding.ChunkSlices(
@@ -188,7 +190,7 @@ def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
   if list(map(parse, as_arrays())) != list(map(parse, as_messages())):
     raise RuntimeError('The items differ.')
 
-  def timed(encode):
+  def without_result(encode):
     def run():
       encode()
 
@@ -197,8 +199,8 @@ def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
   messages = 'items as messages'
   timing.compare(
       [
-          timing.Case(messages, count, timed(as_messages)),
-          timing.Case('encode_items', count, timed(as_arrays)),
+          timing.Case(messages, count, without_result(as_messages)),
+          timing.Case('encode_items', count, without_result(as_arrays)),
       ],
       [(messages, messages)],
   )
@@ -211,13 +213,13 @@ def _print_first_pushes() -> None:
         for _ in range(timing.REPEATS.value)
     ]
     print(
-        f'The first push of a process, {_FIRST_STEPS} nested steps, without the'
+        f'First push of a process, {_FIRST_STEPS} nested steps, without'
         f' imports, {name}: {min(seconds):.1f} s'
     )
 
 
 def _push_first() -> None:
-  """Prints how long the first push of this process takes."""
+  """Prints the seconds of the first push of this process."""
   with data.temporary_episodes(_FIRST_STEPS) as folder:
     start = time.perf_counter()
     nested = data.read_nested(folder)
@@ -229,20 +231,20 @@ def _push_first() -> None:
     print(time.perf_counter() - start)
 
 
-def _serve_until_told(connection, folder, steps) -> None:
+def _serve_until_message(connection, folder, steps) -> None:
   with _serve(data.read_stacked(folder), steps) as client:
     connection.send(client.server_address)
     connection.recv()
 
 
 def _print_memory(folder: str, steps: int) -> None:
-  """Prints the memory of servers that were filled in bulk, and step by step."""
+  """Prints the memory of servers filled in bulk and step by step."""
   context = multiprocessing.get_context('spawn')
   episodes = data.read_stacked(folder).take(data.count_episodes(steps))
   for method in ('bulk', 'observer'):
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=_serve_until_told, args=(theirs, folder, steps), daemon=True
+        target=_serve_until_message, args=(theirs, folder, steps), daemon=True
     )
     process.start()
     if not ours.poll(_TIMEOUT_SECONDS):
@@ -256,16 +258,15 @@ def _print_memory(folder: str, steps: int) -> None:
     _push(_PUSHES['rlds2reverb'], episodes, client, method=method)
     items = client.server_info()[_TABLE].current_size
     print(
-        f'Filled by {method}:'
-        f' {(resident() - resident_at_start) / items:,.0f} bytes an item in the'
-        ' server'
+        f'Filled by {method}: a server needs'
+        f' {(resident() - resident_at_start) / items:,.0f} bytes per item'
     )
     ours.send(None)
     process.join()
 
 
 def main(_) -> None:
-  # A push warns of the data's discounts and last rewards, each time.
+  # Every push warns about the discounts and last rewards of the data.
   logging.set_verbosity(logging.ERROR)
   if _FIRST.value:
     _push_first()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.jobs
 
-Every job writes a Reverb checkpoint. Its rate includes all of the program: the
-imports, the plan, the tasks, joining their output, and the summary. The rate of
-the library is measured in the same way, with a program that calls it.
+Every job writes a Reverb checkpoint. Its rate includes the complete program:
+imports, plan, tasks, joining their outputs, and summary. For the library, a
+program that calls it is measured in the same way.
 """
 
 import os
@@ -21,7 +21,7 @@ from benchmarks import timing
 _STEPS = flags.DEFINE_integer('steps', 1_000_000, 'Steps of vectors.')
 _IMAGE_STEPS = flags.DEFINE_integer('image_steps', 60_000, 'Steps of images.')
 _PEAK_STEPS = flags.DEFINE_list(
-    'peak_steps', ['100000', '3000000'], 'Steps whose peak memory is printed.'
+    'peak_steps', ['100000', '3000000'], 'The numbers of steps for peak memory.'
 )
 
 _LIBRARY = """
@@ -35,12 +35,12 @@ rlds2reverb.write_reverb_checkpoint(
 
 
 def _run(command, folder):
-  """Runs a program that writes a checkpoint; returns its peak in MiB."""
+  """Runs a program that writes a checkpoint; returns its peak MiB."""
   with tempfile.TemporaryDirectory() as work:
     output = os.path.join(work, 'checkpoint')
     command = [part.format(folder=folder, output=output) for part in command]
     with open(os.path.join(work, 'log'), 'w+', encoding='utf-8') as log:
-      # `wait4` tells the memory of this program, and of those that it started.
+      # `wait4` returns the memory of the program and of its child processes.
       process = subprocess.Popen(command, stdout=log, stderr=log)
       _, status, usage = os.wait4(process.pid, 0)
       log.seek(0)

@@ -2,11 +2,12 @@
 
     python -m benchmarks.robot_batches --peers=FOLDER
 
-FOLDER has checkouts of octo, openvla and dlimp; without it they are skipped.
-Two data sets of two cameras with 256x256 JPEGs are mixed; a batch has 64 items
-of 2 frames and 4 actions, resized to 224x224 by two threads. The limit is to
-decode and resize as many images. Each case runs in a separate process, so that
-its memory can be measured. Building an index is compared with reading records.
+FOLDER has checkouts of octo, openvla and dlimp; without it, they are skipped.
+The data is a mixture of two data sets with two cameras and 256x256 JPEGs. A
+batch has 64 items of 2 frames and 4 actions, resized to 224x224 by two threads.
+The limit is decoding and resizing the same number of images. Each case runs in
+a separate process, to measure its memory. Building an index is compared with
+reading records.
 """
 
 from concurrent import futures
@@ -32,11 +33,11 @@ from benchmarks import timing
 
 _EPISODES = flags.DEFINE_integer('episodes', 10, 'Episodes of a data set.')
 _STEPS = flags.DEFINE_integer('steps', 50, 'Steps of an episode.')
-_BATCHES = flags.DEFINE_integer('batches', 20, 'Batches that are timed.')
-_BUFFER = flags.DEFINE_integer('buffer', 1000, 'Frames that peers shuffle.')
+_BATCHES = flags.DEFINE_integer('batches', 20, 'The number of timed batches.')
+_BUFFER = flags.DEFINE_integer('buffer', 1000, 'The shuffle buffer of peers.')
 _PEERS = flags.DEFINE_string('peers', '', 'Checkouts of octo, openvla, dlimp.')
-_CASE = flags.DEFINE_string('case', '', 'The one case to run, in this process.')
-_FOLDER = flags.DEFINE_string('folder', '', 'Where its data is.')
+_CASE = flags.DEFINE_string('case', '', 'Only this case, in this process.')
+_FOLDER = flags.DEFINE_string('folder', '', 'The folder of the data.')
 
 _CAMERAS = ('eye', 'wrist')
 _BATCH, _FRAMES, _ACTIONS, _SIZE, _THREADS = 64, 2, 4, (224, 224), 2
@@ -49,12 +50,13 @@ def _data_of(source: str) -> str:
 
 
 def _write() -> None:
+  """Writes the data sets."""
   import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
 
   from tests import tfds_files  # pylint: disable=g-import-not-at-top
 
   rng = np.random.default_rng(0)
-  # Encoding takes most of the time, so images come again.
+  # Images are repeated, because encoding takes most of the time.
   images = [data.jpeg(rng, (256, 256)) for _ in range(100)]
   image = tfds.features.Image(shape=(256, 256, 3), encoding_format='jpeg')
   names = ('is_first', 'is_last', 'is_terminal')
@@ -93,7 +95,7 @@ def _write() -> None:
 
 
 def _index():
-  """Builds the indexes, and returns MB/s, also of reading the records alone."""
+  """Returns the MB/s of building the indexes, and of only reading records."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
 
   from rlds2reverb import random_access  # pylint: disable=g-import-not-at-top
@@ -116,7 +118,7 @@ def _index():
       random_access.build_index(_data_of(source), folder)
 
   speeds = {}
-  for _ in range(2):  # The first time files come from the disk.
+  for _ in range(2):  # The second time, the files are in the page cache.
     for name, case in {'records': read, 'index': build}.items():
       begin = time.process_time()
       case()
@@ -144,7 +146,7 @@ def _random_access():
 
 
 def _peer(module, horizon, source_options=()):
-  """Returns an iterator of a peer's batches, made by its own functions."""
+  """Returns an iterator over the batches of a peer's own loader."""
   dataset = module.make_interleaved_dataset(
       [
           {
@@ -180,7 +182,7 @@ def _octo():
 
 def _openvla():
   sys.path.insert(0, os.path.join(_PEERS.value, 'dlimp'))
-  # These import models and PyTorch, which the loader does without.
+  # These packages import models and PyTorch, which the loader does not need.
   for name in ('prismatic', 'prismatic.vla', 'prismatic.vla.datasets'):
     package = types.ModuleType(name)
     package.__path__ = [os.path.join(_PEERS.value, 'openvla', *name.split('.'))]
@@ -189,12 +191,12 @@ def _openvla():
   return _peer(
       importlib.import_module('prismatic.vla.datasets.rlds.dataset'),
       {'future_action_window_size': _ACTIONS - 1},
-      {'state_obs_keys': [None]},  # It cannot do without a state.
+      {'state_obs_keys': [None]},  # The loader requires a state.
   )
 
 
 def _decoding():
-  """Decodes and resizes as many images as a batch has: the limit."""
+  """Decodes and resizes the images of a batch: the limit."""
   # pylint: disable-next=g-import-not-at-top
   from rlds2reverb.random_access import images as images_lib
 
@@ -202,14 +204,14 @@ def _decoding():
   images = [data.jpeg(rng, (256, 256)) for _ in range(_IMAGES)]
   image_format = images_lib.ImageFormat(_SIZE)
 
-  def batch(_):
+  def decode_batch():
     return [images_lib.decode(image, image_format) for image in images]
 
   with futures.ThreadPoolExecutor(_THREADS) as executor:
-    waiting = [executor.submit(batch, 0) for _ in range(_THREADS)]
+    waiting = [executor.submit(decode_batch) for _ in range(_THREADS)]
     while True:
       yield waiting.pop(0).result()
-      waiting.append(executor.submit(batch, 0))
+      waiting.append(executor.submit(decode_batch))
 
 
 _PEER_CASES = {'octo': _octo, 'openvla': _openvla}
@@ -217,9 +219,9 @@ _CASES = {'random access': _random_access, 'decoding': _decoding}
 
 
 def _measure(case):
-  """Returns the figures of an iterator of batches."""
+  """Returns the measurements of an iterator of batches."""
   if _CASE.value in _PEER_CASES:
-    case()  # Neither imports nor the statistics that it computes count.
+    case()  # Excludes imports and the statistics that it computes.
   begin = time.perf_counter()
   batches = case()
   next(batches)
@@ -247,7 +249,7 @@ def main(_) -> None:
     print(json.dumps(_index()))
   elif _CASE.value:
     print(json.dumps(_measure(cases[_CASE.value])), flush=True)
-    os._exit(0)  # Threads that read in advance need not end.
+    os._exit(0)  # Does not wait for threads that prefetch.
   else:
     with tempfile.TemporaryDirectory() as folder:
       for case in ('write', 'index', *cases):

@@ -2,8 +2,7 @@
 
     python -m benchmarks.sources
 
-The limit reads every column with h5py, or every frame with PyAV, and does
-nothing with it.
+The limit is reading every column with h5py, or every frame with PyAV.
 """
 
 import glob
@@ -28,7 +27,7 @@ from rlds2reverb import formats
 _STEPS = flags.DEFINE_integer('steps', 200_000, 'Steps without videos.')
 _FRAMES = flags.DEFINE_integer('frames', 2_000, 'Steps with videos.')
 
-_LENGTH = 200  # transitions of an episode
+_LENGTH = 200  # Transitions of an episode.
 _FPS = 10
 _VIDEO_SIZE = (240, 320)
 
@@ -62,7 +61,7 @@ def _read_hdf5(folder):
 
 
 def _write_lerobot(folder, num_episodes):
-  """Writes a data set of version 3.0 with a video, as LeRobot does."""
+  """Writes a LeRobot data set of version 3.0 with a video."""
   camera = 'observation.images.top'
   path = lambda *parts: os.path.join(folder, *parts)
   for parts in ('meta/episodes', 'data', f'videos/{camera}'):
@@ -116,7 +115,7 @@ def _write_lerobot(folder, num_episodes):
   image = np.kron(squares, np.ones((10, 10, 1))).astype(np.uint8)
   video = path('videos', camera, 'chunk-000', 'file-000.mp4')
   with av.open(video, 'w') as container:
-    # A key frame every two frames, as LeRobot has it.
+    # A key frame every two frames, as in LeRobot.
     stream = container.add_stream('libx264', _FPS, options={'g': '2'})
     stream.height, stream.width = _VIDEO_SIZE
     stream.pix_fmt = 'yuv420p'

@@ -1,2 +1,2 @@
-# Before Gym, which then prints nothing.
+# Silences Gym's deprecation notice, so it is imported first.
 import rlds2reverb

@@ -1,4 +1,4 @@
-r"""Trains a behavioural clone of a recorded controller of CartPole.
+r"""Trains a behavioral clone of a recorded controller of CartPole.
 
     rlds2reverb-record-episodes --config=training/cartpole_bc \
         --directory=/tmp/cartpole
@@ -38,7 +38,7 @@ def train_eval(
     num_eval_episodes=20,
     seed=0,
 ):
-  """Trains, and returns the returns of the clone.
+  """Trains a clone, and returns the returns of its evaluation.
 
   Args:
     dataset: the name or directory of a data set, see `load_episodes`.
@@ -56,7 +56,7 @@ def train_eval(
   tf.keras.utils.set_random_seed(seed)
   episodes = rlds2reverb.load_episodes(dataset)
   specs = training.get_specs(environment, episodes)
-  # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
+  # Observations get mean 0 and deviation 1; float actions lie in [-1, 1].
   normalization = training.fit_normalization(episodes)
   time_step_spec, action_spec = training.normalize_specs(*specs)
   directory = training.open_run(
@@ -74,11 +74,11 @@ def train_eval(
       time_step_spec.observation, action_spec, fc_layer_params=layers
   )
 
-  def loss_of_frames(experience, training):  # pylint: disable=redefined-outer-name
+  def compute_loss(experience, training):  # pylint: disable=redefined-outer-name
     output, _ = network(
         experience.observation, experience.step_type, training=training
     )
-    return losses(experience, output, is_continuous)
+    return compute_losses(experience, output, is_continuous)
 
   train_step = train_utils.create_train_step()
   agent = behavioral_cloning_agent.BehavioralCloningAgent(
@@ -87,7 +87,7 @@ def train_eval(
       cloning_network=network,
       optimizer=tf.keras.optimizers.Adam(learning_rate),
       num_outer_dims=2,
-      loss_fn=loss_of_frames,
+      loss_fn=compute_loss,
       train_step_counter=train_step,
   )
   learner = learner_lib.Learner(
@@ -113,7 +113,7 @@ def train_eval(
   )
 
 
-def losses(experience, output, is_continuous):
+def compute_losses(experience, output, is_continuous):
   """Returns the squared error, or cross entropy, of each frame, `[B, T]`."""
   action = experience.action
   if is_continuous:
@@ -123,7 +123,7 @@ def losses(experience, output, is_continuous):
     loss = tf.reduce_mean(tf.reshape(errors**2, shape), axis=-1)
   else:
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(action, output)
-  # The action of an episode's last step has no meaning.
+  # The action of the last step of an episode is meaningless.
   return tf.where(experience.is_boundary(), 0.0, loss)
 
 

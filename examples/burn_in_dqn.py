@@ -1,4 +1,4 @@
-"""A DQN agent that warms its recurrent state up on the first frames."""
+"""A DQN agent that warms up its recurrent state on the first frames."""
 
 from typing import Any
 
@@ -8,29 +8,29 @@ from tf_agents.agents.dqn import dqn_agent
 from tf_agents.trajectories import trajectory
 from tf_agents.utils import common
 
-# Where the policy_info of the data has the recurrent state, a nest.
+# The key of the recurrent state, a nest, in the policy_info of the data.
 STATE = 'state'
 
 
 class BurnInDqnAgent(dqn_agent.DqnAgent):
   """A double DQN agent for sequences, with burn-in and stored states.
 
-  TF-Agents' own agent starts at the state zero and trains on every frame. This
-  one follows R2D2 (Kapturowski et al., "Recurrent Experience Replay in
+  The agent of TF-Agents starts with a state of zeros and trains on every frame.
+  This agent follows R2D2 (Kapturowski et al., "Recurrent Experience Replay in
   Distributed Reinforcement Learning", 2019). Both networks process the complete
-  sequence, from the state that was stored with its first frame or from zeros.
-  No gradient goes back into the burn-in, and its frames have no loss:
+  sequence, starting with the state stored with the first frame, or with zeros.
+  Gradients stop at the end of the burn-in, whose frames have no loss:
 
       frame     0  1  2  3  4  5        burn_in=2, T=6
-      state     .  .  |                 no gradient goes back beyond |
+      state     .  .  |                 gradients stop at |
       loss            2  3  4           of the transition to the next frame
 
-  A sequence that starts with its episode needs no burn-in, because the state of
-  its first frame is zero: it has a loss, and a gradient, on all its frames. The
-  start of an episode would otherwise never be trained.
+  A sequence at the start of an episode needs no burn-in, because the state of
+  the first frame is zero. All its frames have a loss and a gradient; otherwise
+  the start of an episode would never be trained.
 
-  Frames after the end of an episode, such as padding, have no loss. A network
-  without a state works as well: then no frame depends on earlier ones.
+  Frames after the end of an episode, such as padding, have no loss. The network
+  may also be stateless.
   """
 
   def __init__(
@@ -45,25 +45,25 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
 
     Args:
       *args: passed to `DqnAgent`.
-      burn_in: the number of frames of a sequence that only warm the state up.
-      stored_state: whether sequences start at `policy_info['state']` of their
-        first frame, a nest with the leaves of the network's state in their
-        order; otherwise at zeros.
-      cql_alpha: the weight, by default 0 as in R2D2, of the conservative loss,
-        which keeps the values of actions that are not in the data below those
-        that are: CQL(H) of Kumar et al., "Conservative Q-Learning for Offline
-        Reinforcement Learning" (2020).
+      burn_in: the number of frames that only warm up the state.
+      stored_state: whether sequences start with `policy_info['state']` of their
+        first frame, a nest with the leaves of the network's state in the same
+        order. By default they start with zeros.
+      cql_alpha: the weight of the conservative loss, by default 0 as in R2D2.
+        The loss keeps the values of actions outside of the data below the
+        values of actions in the data: CQL(H) of Kumar et al., "Conservative
+        Q-Learning for Offline Reinforcement Learning" (2020).
       **kwargs: passed to `DqnAgent`.
 
     Raises:
-      ValueError: if `burn_in` is negative; or if `stored_state` is set, and the
+      ValueError: if `burn_in` is negative, or if `stored_state` is set but the
         network has no state.
     """
     super().__init__(*args, **kwargs)
     if burn_in < 0:
       raise ValueError(f'burn_in must not be negative, but is {burn_in}.')
     if stored_state and not self._q_network.state_spec:
-      raise ValueError('stored_state needs a network that has a state.')
+      raise ValueError('stored_state needs a network with a state.')
     self._burn_in = burn_in
     self._stored_state = stored_state
     self._cql_alpha = cql_alpha
@@ -88,7 +88,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
           f'Sequences of {length} frames are too short for a burn-in of'
           f' {self._burn_in}: they need {self._burn_in + 2}.'
       )
-    # The agent's own settings are used: `loss` of the base class passes none.
+    # `loss` of the base class passes none, so the agent's settings are used.
     del td_errors_loss_fn, gamma, reward_scale_factor
     values = self._unroll(self._q_network, experience, training)
     target_values = self._unroll(self._target_q_network, experience, False)
@@ -130,7 +130,7 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
   def _unroll(self, network, experience, training) -> tf.Tensor:
     """Returns the values of all actions at every frame, `[B, T, A]`."""
 
-    def values_of(first, stop, state):
+    def compute_values(first, stop, state):
       return network(
           tf.nest.map_structure(
               lambda leaf: leaf[:, first:stop], experience.observation
@@ -142,8 +142,8 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
 
     state = self._initial_state(network, experience)
     if not self._burn_in:
-      return values_of(0, None, state)[0]
-    burnt_in, state = values_of(0, self._burn_in, state)
+      return compute_values(0, None, state)[0]
+    burn_in_values, state = compute_values(0, self._burn_in, state)
     keeps_gradient = experience.is_first()[:, 0]
     state = tf.nest.map_structure(
         lambda leaf: tf.where(
@@ -151,8 +151,8 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
         ),
         state,
     )
-    values, _ = values_of(self._burn_in, None, state)
-    return tf.concat([burnt_in, values], axis=1)
+    values, _ = compute_values(self._burn_in, None, state)
+    return tf.concat([burn_in_values, values], axis=1)
 
   def _initial_state(self, network, experience) -> Any:
     """Returns the state at the first frame of each sequence, `[B, ...]`."""
@@ -164,10 +164,10 @@ class BurnInDqnAgent(dqn_agent.DqnAgent):
     )
 
   def _mask(self, frames) -> tf.Tensor:
-    """Returns 1 where a frame has a loss, else 0, float32 `[B, T - 1]`."""
+    """Returns float32 `[B, T - 1]`: 1 for frames with a loss, 0 for others."""
     is_last = tf.cast(frames.is_boundary(), tf.int32)
-    goes_on = tf.cumsum(is_last, axis=1) == 0
+    continues = tf.cumsum(is_last, axis=1) == 0
     is_main = tf.range(tf.shape(is_last)[1]) >= self._burn_in
     return tf.cast(
-        goes_on & (is_main[tf.newaxis] | frames.is_first()[:, :1]), tf.float32
+        continues & (is_main[tf.newaxis] | frames.is_first()[:, :1]), tf.float32
     )

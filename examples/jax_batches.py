@@ -1,10 +1,10 @@
-"""Trains a JAX policy on RLDS where it lies, with Grain, and resumes exactly.
+"""Trains a JAX policy on RLDS data in place, with Grain, and resumes exactly.
 
     python -m examples.jax_batches /data/pendulum /data/indexes
 
-`random_access.open_batches` has made the index of the data, in that folder; see
-docs/guides/frameworks.md. It prints the steps and, after a restart in mid-
-epoch, whether the same batch comes next.
+`random_access.open_batches` builds the index of the data in the second folder;
+see docs/guides/frameworks.md. The program prints the number of steps and, after
+a restart in mid-epoch, whether the next batch is the same.
 """
 
 import sys
@@ -21,7 +21,7 @@ def open_iterator(data, folder):
   batches = random_access.open_batches(
       {'pendulum': data},
       folder,
-      batch_size=8,  # Of all processes together.
+      batch_size=8,  # The sum over all processes.
       windows=random_access.ActionChunks(num_frames=2, num_actions=3),
       replacement=False,
       seed=1,
@@ -32,12 +32,12 @@ def open_iterator(data, folder):
 
 @jax.jit
 def train_step(weights, observation, action, mask):
-  def loss_of(weights):
+  def compute_loss(weights):
     actions = observation.reshape([len(observation), -1]) @ weights
     error = (actions - action[:, -1, :, 0]) ** 2
     return jnp.sum(error * mask[:, -1]) / jnp.sum(mask[:, -1])
 
-  loss, gradient = jax.value_and_grad(loss_of)(weights)
+  loss, gradient = jax.value_and_grad(compute_loss)(weights)
   return weights - 0.01 * gradient, loss
 
 
@@ -49,7 +49,7 @@ def main(data: str, folder: str) -> None:
     arrays = [batch[k] for k in ('observation', 'action', 'action_mask')]
     weights, loss = train_step(weights, *arrays)
   print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
-  state = iterator.get_state()  # Goes into a checkpoint, with the weights.
+  state = iterator.get_state()  # Save it in a checkpoint with the weights.
   expected = next(iterator)
   _, iterator = open_iterator(data, folder)
   iterator.set_state(state)

@@ -1,8 +1,8 @@
-"""Draws episodes of several data sets, each with its own weight.
+"""Samples episodes of several data sets by weights.
 
     python -m examples.mixture
 
-It prints the data sets that have a field, and the share of human episodes:
+It prints the data sets that have a field, and the fraction of human episodes:
 
     observation/camera exists in: human
     human 0.8
@@ -20,7 +20,7 @@ def _episodes(observations):
           'observations': observations,
           'actions': np.zeros((6, 2), np.float32),
           'rewards': np.zeros(6, np.float32),
-          'terminals': np.arange(6) % 3 == 2,  # two episodes
+          'terminals': np.arange(6) % 3 == 2,  # Two episodes.
       }
   )
 
@@ -28,7 +28,7 @@ def _episodes(observations):
 def main() -> None:
   state = np.zeros((6, 4), np.float32)
   camera = np.zeros((6, 8, 8, 3), np.uint8)
-  # Fields that a data set lacks are filled with zeros, and masked.
+  # Missing fields of a data set are filled with zeros, and masked.
   mixed = datasets.mix_datasets(
       {
           'robot': _episodes({'state': state}),

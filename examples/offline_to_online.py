@@ -1,4 +1,4 @@
-"""Mixes recorded and online experience half and half, as in RLPD.
+"""Mixes recorded and online experience in equal parts, as in RLPD.
 
     python -m examples.offline_to_online
 
@@ -29,7 +29,7 @@ def main() -> None:
   policy = random_tf_policy.RandomTFPolicy(
       environment.time_step_spec(), environment.action_spec()
   )
-  # Empty at first; the oldest frames make room for the newest.
+  # Starts empty. When it is full, new frames replace the oldest ones.
   online = local.AppendableReplayBuffer(policy.trajectory_spec, capacity=1000)
   driver = dynamic_step_driver.DynamicStepDriver(
       environment, policy, observers=[online.add_batch], num_steps=50

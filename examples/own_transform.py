@@ -2,14 +2,14 @@
 
     python -m examples.own_transform
 
-It prints the rewards of two episodes before and after the transform, and in the
-last line the rewards of one episode after the inverse transform:
+It prints the rewards of two episodes before and after the transform, and the
+rewards of the second episode after the inverse transform:
 
     [0.0, 0.0, 1.0, 0.0] -> [-0.25, -0.25, 0.75, -0.25]
     [0.0, 1.0, 0.0] -> [-0.25, 0.75, -0.25]
     undone: [0.0, 1.0, 0.0]
 
-docs/robotics.md, "Custom transforms", has a transform that uses other steps.
+"Custom transforms" in docs/robotics.md shows a transform that uses other steps.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from rlds2reverb import formats
 from rlds2reverb import transforms
 
 
-# Frozen and with eq=False, so that transforms are compared by their attributes.
+# Frozen, with eq=False: the base class compares transforms by attributes.
 @dataclasses.dataclass(frozen=True, eq=False)
 class PayForTime(transforms.EpisodeTransform):
   """Subtracts a cost from the reward of every step."""
 
   cost: float = 0.25
 
-  # The result of a step depends only on that step: `steps` may be many.
+  # The steps of many episodes, [N, ...]: no step depends on another one.
   def transform(self, steps):
     return {**steps, 'reward': steps['reward'] - self.cost}
 

@@ -1,9 +1,9 @@
-"""Draws items by priorities that a trainer updates, without a server.
+"""Samples items by priorities that a trainer updates, without a server.
 
     python -m examples.prioritized_replay
 
 It prints the importance weights of items with the priorities 1, 4, 9 and 16,
-and how often each was drawn of 10,000 times:
+and the fraction of each in 10,000 samples:
 
     weights [1.0, 0.5, 0.33, 0.25]
     drawn [0.1, 0.2, 0.3, 0.4]
@@ -17,7 +17,7 @@ from rlds2reverb.replay import local
 
 
 def main() -> None:
-  # The transition from observation k is item k.
+  # Item k is the transition from observation k.
   episodes = rlds2reverb.formats.load(
       {
           'observations': np.arange(4),
@@ -31,7 +31,7 @@ def main() -> None:
       episodes, sampler=local.Prioritized(alpha=0.5)
   )
   batches = iter(replay_buffer.as_dataset(100, num_steps=2))
-  frames, info = next(batches)  # At first all priorities are 1.
+  frames, info = next(batches)  # All priorities are 1.
   item = frames.observation[:, 0]
   replay_buffer.update_priorities(info.key, tf.square(item + 1))
 

@@ -1,4 +1,4 @@
-"""Trains a PyTorch policy on RLDS where it lies, and resumes exactly.
+"""Trains a PyTorch policy on RLDS data in place, and resumes exactly.
 
     python -m examples.pytorch_batches /data/pendulum /data/indexes [fork]
 
@@ -29,7 +29,7 @@ def open_batches(data, folder):
 def load(batches, start, stop, context):
   return torch.utils.data.DataLoader(
       batches,
-      batch_size=None,  # They are batches already.
+      batch_size=None,  # Elements already are batches.
       sampler=range(start, stop),
       num_workers=2,
       multiprocessing_context=context,
@@ -51,7 +51,7 @@ def main(data: str, folder: str, context: str = 'fork') -> None:
     optimizer.step()
     observations.append(batch['observation'])
   print(f'{len(batches.items)} steps, a loss of {loss:.2f}')
-  # Another process resumes after two batches; the policy is in a checkpoint.
+  # Another process resumes after two batches, with a checkpoint of the policy.
   batch = next(iter(load(open_batches(data, folder), 2, 4, context)))
   print('the same batch:', torch.equal(batch['observation'], observations[2]))
 

@@ -1,12 +1,12 @@
-r"""Trains a DQN with an LSTM on CartPole whose velocities are hidden.
+r"""Trains a DQN with an LSTM on CartPole with hidden velocities.
 
     rlds2reverb-record-episodes --directory=/tmp/hidden \
         --config=training/position_only_cartpole_recurrent_dqn
     python -m examples.recurrent_dqn /tmp/hidden /tmp/run
 
-The agent reaches a return of 500, the maximum, and without its LSTM
-("train_eval.lstm_size = None" after the command) 40; the data has 231. The same
-command resumes an interrupted run.
+The agent reaches a return of 500, the maximum. Without the LSTM, which the
+binding "train_eval.lstm_size = None" after the command removes, it reaches 40.
+The mean return of the data is 231. The same command resumes an interrupted run.
 """
 
 from absl import app
@@ -44,23 +44,25 @@ def train_eval(
     num_eval_episodes=20,
     seed=0,
 ):
-  """Trains, and returns the returns of the policy.
+  """Trains a policy, and returns the returns of its evaluation.
 
   Args:
     dataset: the name or directory of a data set, see `load_episodes`.
     directory: the folder of the run.
     num_steps: the number of train steps, including those of earlier runs.
     environment: the id of the gym environment of the evaluation.
-    sequence_length: the number of frames of a sequence, burn-in included.
-    burn_in: the number of these frames that only warm the state up.
-    stored_state: whether a sequence starts at the recurrent state in the data's
-      `policy_info`, or else at zeros. States of another network mean nothing.
+    sequence_length: the number of frames of a sequence, including the burn-in.
+    burn_in: the number of these frames that only warm up the recurrent state.
+    stored_state: whether a sequence starts with the recurrent state in the
+      `policy_info` of the data, which must come from the same network. By
+      default it starts with zeros.
     layers: the units of each fully connected layer below and above the LSTM.
-    lstm_size: the units of the LSTM; None for an agent without a memory.
+    lstm_size: the units of the LSTM; None for an agent without memory.
     learning_rate: the learning rate of Adam.
-    gamma: the discount factor, by which the data's discounts are multiplied.
+    gamma: the discount factor, which multiplies the discounts of the data.
     cql_alpha: the weight of the conservative loss.
-    target_update_tau: the part of the network in each update of its target.
+    target_update_tau: the weight of the network in each soft update of the
+      target network.
     batch_size: the number of sequences of a batch.
     checkpoint_interval: the number of train steps between checkpoints.
     num_eval_episodes: the number of episodes of the final evaluation.
@@ -70,7 +72,7 @@ def train_eval(
   tf.keras.utils.set_random_seed(seed)
   episodes = rlds2reverb.load_episodes(dataset)
   specs = training.get_specs(environment, episodes)
-  # Observations of mean 0 and deviation 1, actions of floats from -1 to 1.
+  # Observations get mean 0 and deviation 1; float actions lie in [-1, 1].
   normalization = training.fit_normalization(episodes)
   time_step_spec, action_spec = training.normalize_specs(*specs)
   directory = training.open_run(

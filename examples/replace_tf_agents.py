@@ -1,4 +1,4 @@
-"""Pushes episodes into Reverb with the functions of TF-Agents, one import new.
+"""Pushes episodes to Reverb as with TF-Agents, by changing one import.
 
     python -m examples.replace_tf_agents
 
@@ -15,18 +15,18 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.specs import tensor_spec
 
 from rlds2reverb import formats
-from rlds2reverb import rlds_to_reverb  # was: from tf_agents.replay_buffers
+from rlds2reverb import rlds_to_reverb  # Instead of tf_agents.replay_buffers.
 
 
 def main() -> None:
-  states = np.random.rand(12, 3).astype(np.float32)  # 6 in each episode
+  states = np.random.rand(12, 3).astype(np.float32)  # 6 steps per episode.
   episodes = formats.load(
       {
           'observations': np.delete(states, [5, 11], axis=0),
           'next_observations': np.delete(states, [0, 6], axis=0),
           'actions': np.random.rand(10, 1).astype(np.float32),
           'rewards': np.ones(10, np.float32),
-          'terminals': np.arange(10) % 5 == 4,  # two episodes of 5 transitions
+          'terminals': np.arange(10) % 5 == 4,  # 2 episodes, 5 transitions.
       }
   )
   spec = rlds_to_reverb.create_trajectory_data_spec(episodes)

@@ -1,4 +1,4 @@
-"""Samples recorded episodes in the process that trains, and resumes exactly.
+"""Samples recorded episodes in the training process, and resumes exactly.
 
     python -m examples.replay_without_server
 
@@ -34,7 +34,7 @@ def main() -> None:
     path = checkpoint.save(os.path.join(directory, 'checkpoint'))
     expected, _ = next(batches)
 
-    # As in a new process:
+    # A new process does the same:
     replay_buffer = rlds2reverb.open_replay_buffer(data)
     tf.train.Checkpoint(replay_buffer=replay_buffer).restore(path)
     frames, _ = next(iter(replay_buffer.as_dataset(8, num_steps=2)))

@@ -17,19 +17,19 @@ import rlds2reverb
 
 
 def main() -> None:
-  states = np.random.rand(12, 3).astype(np.float32)  # 6 in each episode
+  states = np.random.rand(12, 3).astype(np.float32)  # 6 steps per episode.
   episodes = rlds2reverb.formats.load(
       {
           'observations': np.delete(states, [5, 11], axis=0),
           'next_observations': np.delete(states, [0, 6], axis=0),
           'actions': np.random.rand(10, 1).astype(np.float32),
           'rewards': np.ones(10, np.float32),
-          'terminals': np.arange(10) % 5 == 4,  # two episodes of 6 steps
+          'terminals': np.arange(10) % 5 == 4,  # 2 episodes.
       }
   )
   tables = [
       rlds2reverb.TableItems('transitions'),
-      # The steps 0 to 3 and 2 to 5 of each episode.
+      # Steps 0 to 3 and steps 2 to 5 of each episode.
       rlds2reverb.TableItems('sequences', rlds2reverb.Windows(4, 2)),
   ]
   with tempfile.TemporaryDirectory() as directory:

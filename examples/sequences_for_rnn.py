@@ -1,8 +1,8 @@
-"""Makes R2D2's sequences: n-step returns, chunks, and a burn-in.
+"""Makes sequences for R2D2: n-step returns, chunks, and a burn-in.
 
     python -m examples.sequences_for_rnn
 
-It prints, for an episode with rewards of 1 to 6 that ends in a terminal step:
+For a terminated episode with rewards from 1 to 6, it prints:
 
     burn-in of observations [0] then rewards [3.5, 5.0] discounts [0.25, 0.25]
     burn-in of observations [3] then rewards [8.0, 6.0] discounts [0.0, 0.0]
@@ -16,7 +16,7 @@ from rlds2reverb import windows
 
 
 def make_chunks(episode):
-  # The reward of 2 steps, and gamma squared, or 0 where the episode ends.
+  # The 2-step return, and the discount gamma**2, or 0 at the end.
   rows = windows.n_step_transitions(episode['steps'], n_step=2, gamma=0.5)
   return windows.unroll(
       rows, rlds2reverb.Windows(3, stride=3, end='repeat_last')
@@ -33,7 +33,7 @@ def main() -> None:
           'terminals': np.arange(6) == 5,
       }
   )
-  # Here would be a shuffle, and a batch.
+  # A trainer shuffles the chunks, and uses larger batches.
   for chunk in episodes.map(make_chunks).unbatch().batch(1):
     parts = windows.split_burn_in(chunk, burn_in=1)
     print(

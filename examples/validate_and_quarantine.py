@@ -1,4 +1,4 @@
-"""Finds invalid episodes, and converts the others in a job.
+"""Lists invalid episodes, and converts the valid ones in a job.
 
     python -m examples.validate_and_quarantine
 

@@ -1,4 +1,4 @@
-"""The programs of rlds2reverb, and the functions of its console commands.
+"""The programs of rlds2reverb, and the entry points of its console commands.
 
 Each function runs its program as `__main__`, so that `--help` shows its flags.
 """

@@ -3,14 +3,14 @@ r"""Builds the index of a data set, for `random_access.open_batches`.
     rlds2reverb-build-index --dataset=/data/bridge --config=bridge \
         --index_dir=/data/indexes/bridge --num_workers=4
 
-Training opens it without TensorFlow, by the same data set, config, split, and
-options of the format:
+A trainer opens the index without TensorFlow, with the same data set, config,
+split, and options of the format:
 
     sources = {'bridge': IndexedData('/data/bridge', 'bridge')}
     open_batches(sources, '/data/indexes', ...)
 
-Images are not copied; the program reports an error if they would have to be.
-After an interruption, the same command starts from the beginning.
+Images stay in the data set; the program fails if an index would need copies of
+them. After an interruption, the same command starts from the beginning.
 """
 
 from absl import app
@@ -29,10 +29,10 @@ with epy.lazy_imports():  # So that `--help` is fast.
 
 flags_lib.define_single_source_flags()
 flags.DEFINE_string(
-    'index_dir', None, 'A new directory for the index, named as the data set.'
+    'index_dir', None, 'A new directory, named after the data set.'
 )
 flags.DEFINE_integer(
-    'num_workers', 1, 'How many processes read files.', lower_bound=1
+    'num_workers', 1, 'The number of processes that read files.', lower_bound=1
 )
 FLAGS = flags.FLAGS
 

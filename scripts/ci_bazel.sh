@@ -6,10 +6,10 @@ cd "$(dirname "$0")/.."
 . scripts/environment.sh
 trap 'bazel shutdown' EXIT
 bazel build --nobuild //...
-# pytest runs all test files. Three show that they run under Bazel as well.
+# pytest runs all tests. These three show that tests run under Bazel, too.
 bazel test //tests:imports_test //tests:windows/draws_test \
   //tests:replay/sequences_test
-# Relative paths start at the folder of the user.
+# Relative paths start at the user's working directory.
 work=$(mktemp -d -p scripts)
 (
   cd "$work"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Does what the manual's first pages say on a clean machine: as root the
-# quickstart, and as an ordinary user the README's installation and first lines of
-# Python. The machine is a minimal Debian, where this is root on Debian and may
-# make one; or else a clean home, and the quickstart alone. Arguments go to the
-# quickstart.
+# Tests the installation instructions on a clean machine: runs the quickstart as
+# root, and the README's installation and first Python block as an ordinary user.
+# The machine is a minimal Debian if the script runs as root on Debian and may
+# create one. Otherwise it only runs the quickstart in an empty home. Arguments
+# are passed to the quickstart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What is mounted below is only seen by this script and ends with it, even if it
-# is killed: removing its folder can then never reach the devices of this machine.
+# Only this script sees the mounts below, and they end with it, even if it is
+# killed. So removing the folder never reaches the devices of this machine.
 if [ "$(id -u)" = 0 ] && [ -z "${own_mounts:-}" ] && unshare --mount true; then
   own_mounts=1 exec unshare --mount bash scripts/ci_clean_machine.sh "$@"
 fi
@@ -34,12 +34,12 @@ make_debian() {
   fi
   local mirror
   mirror=$(apt-get indextargets --format '$(SITE)' | head -1)
-  echo "Making a minimal Debian $suite ..."
+  echo "Creating a minimal Debian $suite ..."
   debootstrap --variant=minbase \
     --include=ca-certificates,python3,python3-venv "$suite" "$root" \
     ${mirror:+"$mirror"} >"$work/log" 2>&1 || return 1
   mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc" || return 1
-  # How this machine reaches the network and its package index.
+  # Settings of this machine for the network and the package index.
   echo '127.0.0.1 localhost' > "$root/etc/hosts"
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
@@ -50,14 +50,14 @@ readme='python3 -m venv ~/env && . ~/env/bin/activate && pip install --quiet . &
   awk "/^\`\`\`python/ {on = 1; next} /^\`\`\`/ && on {exit} on" README.md > ~/first.py &&
   cd ~ && cat first.py && python first.py'
 
-# in_debian USER HOME COMMAND: a fresh checkout in the home, and the command there.
+# in_debian USER HOME COMMAND: runs a command in a new checkout in a user's home.
 in_debian() {
   local user=$1 home=$2 command=$3
   shift 3
   mkdir -p "$root$home/rlds2reverb"
   git archive HEAD | tar -x -C "$root$home/rlds2reverb"
   chroot "$root" chown -R "$user" "$home"
-  echo "As $user of a minimal Debian:"
+  echo "As the user $user of a minimal Debian:"
   chroot "$root" env -i HOME="$home" USER="$user" LANG=C.UTF-8 \
     PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
     su "$user" --preserve-environment --shell=/bin/bash --command \
@@ -70,7 +70,7 @@ if make_debian; then
   chroot "$root" useradd --create-home someone
   in_debian someone /home/someone "$readme"
 else
-  echo 'No Debian can be made here, so this is a clean home.'
+  echo 'Cannot create a minimal Debian here, so an empty home is used.'
   mkdir -p "$work/home/rlds2reverb"
   git archive HEAD | tar -x -C "$work/home/rlds2reverb"
   env -i HOME="$work/home" LANG=C.UTF-8 PATH="$PATH" \

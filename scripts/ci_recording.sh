@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests that record from Atari, dm_control and Gymnasium-Robotics.
-# `--make` only makes the environments.
+# `--make` only creates the environments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 (EXTRA=recording && . scripts/environment.sh)

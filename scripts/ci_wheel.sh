@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the source distribution and the wheel in dist/, installs the wheel into an
-# empty environment, and runs the quickstart from there.
+# Builds the source distribution and the wheel in dist/, installs the wheel into a
+# new environment, and runs the quickstart from it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
@@ -14,7 +14,7 @@ rm -rf dist
 wheel=$(echo "$PWD"/dist/rlds2reverb-*.whl)
 
 "${PYTHON:-python3.11}" -m venv "$work/user"
-# The tested versions; without them pip resolves setup.py's ranges.
+# Installs the tested versions instead of the newest in setup.py's ranges.
 "$work/user/bin/python" -m pip install --quiet --disable-pip-version-check \
   --constraint <(sed 's/^tensorflow-cpu==/tensorflow==/' requirements/tests.txt) \
   "$wheel"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of everything that needs no Reverb server, on Python 3.12 or 3.13:
-# the one that PYTHON names, or the first of the two on this machine.
+# Runs the tests that need no Reverb server, on Python 3.12 or 3.13: PYTHON, or
+# the first of the two on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,13 +13,13 @@ if [ -z "${PYTHON:-}" ]; then
   done
 fi
 if [ -z "${PYTHON:-}" ]; then
-  echo 'There is no Python 3.12 or 3.13; name one: PYTHON=/path/to/python' >&2
+  echo 'Cannot find Python 3.12 or 3.13. Set PYTHON=/path/to/python.' >&2
   exit 1
 fi
 
 VENV=.venv-without-reverb
 . scripts/environment.sh
-# `--make` only makes the environment.
+# `--make` only creates the environment.
 [ "${1:-}" != --make ] || exit 0
 TF_CPP_MIN_LOG_LEVEL=2 exec python -m pytest --numprocesses=3 --quiet \
   -m 'not long' "$@" tests/without_reverb_test.py tests/episodes \

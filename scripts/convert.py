@@ -3,8 +3,8 @@ r"""Converts RLDS data sets to a Reverb checkpoint, a Reverb server, or RLDS.
     rlds2reverb-convert --dataset=d4rl_mujoco_halfcheetah/v2-medium \
         --config=d4rl_mujoco --checkpoint_dir=/data/halfcheetah
 
-The program describes the job, and runs it. After an interruption, the same
-command resumes the job. Its output is the same as without the interruption.
+The program prints a description of the job, and runs it. After an interruption,
+the same command resumes the job, with the same output as without interruption.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rlds2reverb.jobs import usage
 
 with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.datasets import files
+  from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
   from rlds2reverb.jobs import job as job_lib
   from rlds2reverb.jobs import plan as plan_lib
@@ -127,6 +128,7 @@ FLAGS = flags.FLAGS
 
 
 def _output() -> plan_lib.Output:
+  """Returns the output that the flags describe."""
   places = {
       plan_lib.CHECKPOINT: FLAGS.checkpoint_dir,
       plan_lib.SERVER: FLAGS.server_address,
@@ -212,7 +214,7 @@ def _distributed(options: Sequence[str]) -> processes.Engine | None:
     if FLAGS.dask_scheduler is not None:
       needs, extra = '--dask_scheduler needs Dask', 'dask'
     raise app.UsageError(
-        f'{needs}, and there is no {e.name}. Run'
+        f'{needs}, but {e.name} is not installed. Run'
         f" `pip install '.[{extra}]'` in a clone of rlds2reverb."
     ) from e
   return None
@@ -233,8 +235,8 @@ def _local(
 
 
 def main(*beam_options: str):
-  # TensorFlow is imported, and has not started threads yet. The number of
-  # workers is chosen later.
+  # TensorFlow is imported, but has not started threads yet, so this process can
+  # still be forked. The number of workers is set later.
   engine = processes.Processes(1, fork=True)
   try:
     return _convert(beam_options, engine)
@@ -250,8 +252,8 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
   weights, count = FLAGS.weight, len(sources)
   if weights is not None and (len(weights) != count or min(weights) <= 0):
     raise app.UsageError(
-        '--weight must be there once for each --dataset, with a positive'
-        f' number, but has {weights} for {count}.'
+        '--weight must be passed once for each --dataset, and be positive, but'
+        f' is {weights} for {checks.counted(count, "data set")}.'
     )
   engine = _distributed(beam_options)
   plan = _plan(sources)
@@ -273,8 +275,8 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
       )
   except KeyboardInterrupt:
     print(
-        'Interrupted. The tasks that are done are kept: the same command goes'
-        ' on.',
+        'Interrupted. Finished tasks are kept. Run the same command again to'
+        ' resume.',
         file=sys.stderr,
     )
     return 130

@@ -1,11 +1,11 @@
-r"""Describes a data set or a Reverb checkpoint: its fields and oddities.
+r"""Describes a data set or a Reverb checkpoint: fields, statistics, oddities.
 
 rlds2reverb-describe --dataset=/data/cartpole --html=report.html
 
 rlds2reverb-describe --checkpoint_dir=/data/checkpoint
 
-rlds2reverb-describe --dataset=/data/kuka --config=kuka --html=report.html \
-    --compare_with=/data/kuka
+rlds2reverb-describe --dataset=/data/kuka --config=kuka \
+        --html=report.html --compare_with=/data/kuka
 """
 
 import os
@@ -33,8 +33,8 @@ flags_lib.define_source_flags()
 flags.DEFINE_integer(
     'sample',
     None,
-    'How many episodes to read, in at most 16 runs of consecutive episodes that'
-    ' are spread over the data set. By default all are read.',
+    'The number of episodes to read, in at most 16 runs of consecutive episodes'
+    ' that are spread over the data set. By default all are read.',
     lower_bound=1,
 )
 flags.DEFINE_integer(
@@ -74,7 +74,7 @@ FLAGS = flags.FLAGS
 
 
 def _sources():
-  """Yields sources to describe, or the path of a checkpoint."""
+  """Yields the sources to describe, or the path of a checkpoint."""
   ignored = ['config', 'gin_binding', 'environment']
   if FLAGS.compare_with is None:
     ignored += ['split', 'data_dir']
@@ -105,7 +105,7 @@ def _describe(source, environment=None):
 
 
 def _check_writable(folder):
-  """Makes a folder; raises an OSError if it is not writable."""
+  """Creates a folder; raises an OSError if it is not writable."""
   if not files.is_url(folder):
     with files.writing_to(folder):
       os.makedirs(folder, exist_ok=True)

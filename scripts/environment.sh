@@ -1,14 +1,14 @@
-# Makes the environment in .venv from requirements/tests.txt, if it is not there
-# or not as setup.py says, and activates it. To be sourced, in the top folder of
-# the repository.
+# Creates the environment .venv from requirements/tests.txt, if it does not exist
+# or setup.py or the requirements have changed, and activates it. Source it in the
+# root of the repository.
 #
-# EXTRA=beam makes .venv-beam from requirements/beam.txt; EXTRA=docs,
-# EXTRA=frameworks and EXTRA=recording work alike. PYTHON names the Python of a new
-# environment, VENV its folder.
+# EXTRA=beam creates .venv-beam from requirements/beam.txt; so do EXTRA=docs,
+# EXTRA=frameworks and EXTRA=recording. PYTHON is the Python of a new environment,
+# and VENV its folder.
 venv=${VENV:-.venv${EXTRA:+-$EXTRA}}
 lock=requirements/${EXTRA:-tests}.txt
-# Containers often set it. Without byte code each program compiles TensorFlow
-# anew, which takes longer than most of them run.
+# Containers often set it. Without cached byte code, each program compiles
+# TensorFlow again, which takes longer than most programs.
 unset PYTHONDONTWRITEBYTECODE
 
 say() {
@@ -20,7 +20,7 @@ fail() {
   exit 1
 }
 
-# Prints 3.11 or the like, if that Python runs and may be used.
+# Prints the version of a Python, such as 3.11, if it runs and is supported.
 version_of() {
   "$1" -c 'import sys
 if (3, 10) <= sys.version_info < (3, 14):
@@ -29,7 +29,7 @@ else:
   sys.exit(1)' 2>/dev/null
 }
 
-# Those that have Reverb come first; uv may fetch one.
+# Prefers versions with Reverb. uv may download one.
 find_python() {
   local name
   for name in ${PYTHON:-python3.11 python3.10 uv python3 python3.12 python3.13}; do
@@ -42,12 +42,12 @@ find_python() {
     fi
   done
   fail "needs Python 3.10 to 3.13, and ${PYTHON:-none} does not run here. On" \
-    'Debian or Ubuntu: apt-get install python3 python3-venv. One that is not on' \
-    'the PATH can be named: PYTHON=/path/to/python3.11. Where uv is on the' \
-    'PATH, it fetches one.'
+    'Debian or Ubuntu, run: apt-get install python3 python3-venv. If it is not' \
+    'on the PATH, set PYTHON=/path/to/python3.11. If uv is on the PATH, it' \
+    'downloads Python.'
 }
 
-# Makes an empty environment; installs Debian's package for it where it must.
+# Creates an empty environment, and installs Debian's package for it if needed.
 make_venv() {
   rm -rf "$venv"
   "$1" -m venv "$venv" >/dev/null 2>&1 && return
@@ -60,7 +60,7 @@ make_venv() {
   fi
   rm -rf "$venv"
   "$1" -m venv "$venv" >/dev/null ||
-    fail "$1 cannot make an environment. On Debian or Ubuntu, as root:" \
+    fail "$1 cannot create an environment. On Debian or Ubuntu, run as root:" \
       "apt-get install $package."
 }
 
@@ -72,24 +72,24 @@ make_environment() {
     frameworks) gigabytes=5 module=torch ;;
     recording) gigabytes=1 module=gymnasium ;;
   esac
-  say "Making $venv from $lock with $python; it takes 1 to 3 minutes and" \
+  say "Creating $venv from $lock with $python. It takes 1 to 3 minutes and" \
     "$gigabytes GB ..."
   case "$(version_of "$python")" in 3.12 | 3.13)
-    say 'Reverb is there for Python 3.10 and 3.11 only. All works that needs no' \
-      'Reverb server.' ;;
+    say 'Reverb supports only Python 3.10 and 3.11. Everything else works' \
+      'without it.' ;;
   esac
   make_venv "$python"
-  # The lock file has every package, so that pip has nothing to resolve. Byte code
-  # is made of what is imported; that of all would take pip half of its time.
+  # The lock file lists every package, so pip resolves nothing. Python compiles
+  # modules when they are imported; compiling all would double the time.
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps \
     --no-compile --quiet --progress-bar off --use-pep517 --requirement "$lock" ||
-    fail "could not install what $lock lists; pip says why above."
+    fail "could not install the packages in $lock; see pip's error above."
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
     --no-deps --no-build-isolation --use-pep517 --editable . ||
-    fail 'could not install rlds2reverb itself; pip says why above.'
-  # So that processes that start together do not all make it.
+    fail "could not install rlds2reverb; see pip's error above."
+  # Compiles it once, before several processes start together.
   TF_CPP_MIN_LOG_LEVEL=2 "$venv/bin/python" -c "import $module" ||
-    fail "made an environment in which $module cannot be imported."
+    fail "created an environment in which $module cannot be imported."
   made_from > "$venv/made_from"
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Checks the form of the code with pyink, what is odd in it with ruff, and its
-# types with mypy; `--fix` fixes what pyink and ruff can. Their settings are in
-# pyproject.toml.
+# Checks the format of the code with pyink, lints it with ruff, and checks its
+# types with mypy. `--fix` lets pyink and ruff fix it. pyproject.toml has their
+# settings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# They only read the code, so they have a small environment without TensorFlow.
+# The tools only read the code, so their environment has no TensorFlow.
 tools='mypy==2.4.1 pyink==26.5.1 ruff==0.17.6'
 venv=.venv-lint
 if [ "$tools" != "$(cat "$venv/made_from" 2>/dev/null)" ]; then
-  echo "Making the environment in $venv ..." >&2
+  echo "Creating the environment $venv ..." >&2
   rm -rf "$venv"
   "${PYTHON:-python3}" -m venv "$venv"
   # shellcheck disable=SC2086
@@ -17,7 +17,7 @@ if [ "$tools" != "$(cat "$venv/made_from" 2>/dev/null)" ]; then
   echo "$tools" > "$venv/made_from"
 fi
 
-# Not what else lies in the folder, such as environments of other names.
+# Not other folders, such as environments.
 code='benchmarks configs docs examples rlds2reverb scripts setup.py tests tools'
 # shellcheck disable=SC2086
 case "${1:-}" in
@@ -30,11 +30,11 @@ case "${1:-}" in
       echo 'bash scripts/lint.sh --fix fixes this.' >&2
       exit 1
     }
-    # The blocks that CONTRIBUTING.md gives to be copied.
+    # The code blocks of CONTRIBUTING.md, which readers copy.
     blocks=$(mktemp -d)
     awk -v folder="$blocks" '/^```python$/ { file = folder "/" (++n) ".py"; next }
       /^```$/ { file = "" } file { print > file }' CONTRIBUTING.md
-    # They are excerpts, without the docstrings of a module.
+    # The blocks have no module docstring.
     "$venv/bin/ruff" check --config pyproject.toml --extend-ignore=D "$blocks"
     "$venv/bin/pyink" --quiet --check --diff --config pyproject.toml "$blocks"
     rm -r "$blocks" ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the manual in docs/_build/html: runs the tutorials, and takes warnings,
-# such as links that lead nowhere, as errors. Arguments go to sphinx-build.
+# Builds the manual in docs/_build/html and runs the tutorials. Warnings, such as
+# broken links, are errors. Arguments are passed to sphinx-build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 EXTRA=docs

@@ -1,9 +1,9 @@
-"""Brings episodes from disk through conversion and Reverb into a batch.
+"""Records episodes, converts them, and samples a batch from Reverb.
 
     python -m scripts.quickstart
 
-The program records real episodes, or reads those of an earlier run, and prints
-the result of each stage. Where Reverb is not installed, the batch comes from
+The program prints the result of each stage. Later runs read the episodes that
+the first run has recorded. If Reverb is not installed, the batch is sampled by
 a replay buffer without a server.
 """
 
@@ -34,10 +34,10 @@ flags.DEFINE_string(
     'The directory of the recorded episodes.',
 )
 flags.DEFINE_integer(
-    'num_episodes', 50, 'How many episodes to record.', lower_bound=1
+    'num_episodes', 50, 'The number of episodes to record.', lower_bound=1
 )
 flags.DEFINE_integer(
-    'batch_size', 64, 'How many items to sample.', lower_bound=1
+    'batch_size', 64, 'The number of items to sample.', lower_bound=1
 )
 FLAGS = flags.FLAGS
 
@@ -64,7 +64,7 @@ def _print_batch(replay_buffer):
 
 
 def _push_and_sample(episodes, data_spec, max_size):
-  """Brings the episodes through a Reverb server into a batch."""
+  """Pushes the episodes to a Reverb server, and samples a batch from it."""
   table = reverb.Table(
       _TABLE,
       sampler=reverb.selectors.Uniform(),
@@ -95,7 +95,7 @@ def _push_and_sample(episodes, data_spec, max_size):
     observer.close()
     _print_stage(
         'pushed',
-        f'{pushed} trajectories, {pushed / seconds:,.0f} a second; the Reverb'
+        f'{pushed} trajectories, {pushed / seconds:,.0f} per second; the Reverb'
         f' server confirmed {report.inserted_items[_TABLE]} items of 2 steps',
     )
     _print_batch(replay_buffer)
@@ -130,7 +130,7 @@ def main():
   for _ in blocks:
     pass
   seconds = time.perf_counter() - start
-  rate = f'{frames / seconds:,.0f} a second'
+  rate = f'{frames / seconds:,.0f} per second'
   _print_stage('converted', f'{frames} trajectories, {rate}, to')
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
@@ -138,7 +138,7 @@ def main():
     with usage.quiet_stderr('[reverb/'):
       _push_and_sample(episodes, data_spec, max_size=2 * frames)
   else:
-    _print_stage('no Reverb', 'for this Python: sampling without a server')
+    _print_stage('no Reverb', 'is installed: sampling without a server')
     _print_batch(rlds2reverb.open_replay_buffer(episodes))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Real episodes from disk through conversion and Reverb into a training batch.
+# Records episodes, converts them, and samples a training batch from Reverb.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 python -m scripts.quickstart "$@"
-say "The environment is $venv; \". $venv/bin/activate\" makes it that of this shell."
+say "The environment is $venv. Run \". $venv/bin/activate\" to activate it."

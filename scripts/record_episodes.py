@@ -3,7 +3,8 @@ r"""Records episodes of an environment as an RLDS data set on disk.
     rlds2reverb-record-episodes --environment=CartPole-v1 \
         --num_episodes=100 --directory=/tmp/cartpole
 
-Actions are uniformly random, or from a scripted or saved policy:
+By default, actions are uniformly random. A scripted or saved policy records
+better episodes:
 
     rlds2reverb-record-episodes --environment=Pendulum-v1 \
         --policy=pendulum --randomness=0.8 --directory=/tmp/pendulum
@@ -56,7 +57,7 @@ flags.DEFINE_float(
     upper_bound=1.0,
 )
 flags.DEFINE_integer(
-    'num_episodes', 100, 'How many episodes to record.', lower_bound=1
+    'num_episodes', 100, 'The number of episodes to record.', lower_bound=1
 )
 flags.DEFINE_integer(
     'max_steps',
@@ -76,7 +77,7 @@ FLAGS = flags.FLAGS
 
 
 def main():
-  # This registers PositionOnlyCartPole-v1.
+  # Registers PositionOnlyCartPole-v1.
   from rlds2reverb.training import environments
 
   flags_lib.take_bound_flags('record_episodes')

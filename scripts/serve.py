@@ -1,10 +1,10 @@
-"""Serves a Reverb checkpoint, or a data set, until it gets a signal.
+"""Serves a Reverb checkpoint or a data set until it receives a signal.
 
     rlds2reverb-serve --checkpoint_dir=/data/checkpoint --port=8000
 
     rlds2reverb-serve --dataset=/data/cartpole --sequence_length=2
 
-Ctrl-C, or SIGTERM, stops the server. Reverb listens on all interfaces, without
+Ctrl-C or SIGTERM stops the server. Reverb listens on all interfaces, without
 authentication: docs/serving.md describes how to restrict access.
 """
 
@@ -138,15 +138,15 @@ def _check_metrics():
 
 
 def _parse_int(text):
-  """Returns a number from 0 up that fits into a setting of a table."""
+  """Returns a non-negative integer that a setting of a table can store."""
   if not 0 <= (value := int(text)) < 2**63:
-    raise ValueError('expected an integer from 0 up')
+    raise ValueError('expected an integer of at least 0')
   return value
 
 
 def _parse_size(text):
   if not (value := _parse_int(text)):
-    raise ValueError('expected an integer from 1 up')
+    raise ValueError('expected an integer of at least 1')
   return value
 
 
@@ -156,7 +156,7 @@ def _parse_float(text):
   return value
 
 
-def _make_one(text, kinds):
+def _parse_constructor(text, kinds):
   """Returns a function that makes the object `kind:argument:...`.
 
   Args:
@@ -178,7 +178,7 @@ def _make_one(text, kinds):
 
 def _parse_sampler(text):
   selectors = reverb.selectors
-  return _make_one(
+  return _parse_constructor(
       text,
       {
           'uniform': [selectors.Uniform],
@@ -194,7 +194,7 @@ def _parse_sampler(text):
 def _parse_rate_limiter(text):
   limiters = reverb.rate_limiters
   ratio = [_parse_float, _parse_size, _parse_float]
-  return _make_one(
+  return _parse_constructor(
       text,
       {
           'min_size': [limiters.MinSize, _parse_size],
@@ -206,10 +206,7 @@ def _parse_rate_limiter(text):
 
 
 def _overrides():
-  """Returns the table settings of the flags.
-
-  Settings for all tables have no name; see `TableOverrides`.
-  """
+  """Returns the `TableOverrides` of the flags, None as name for all tables."""
   settings = {}
   for flag, parse in (
       ('max_size', _parse_size),
@@ -262,8 +259,7 @@ def _start(checkpoints):
     )
   except tf.errors.InvalidArgumentError as e:
     raise ValueError(
-        f'{errors.message_of(e)} The program `validate` lists all that is'
-        ' wrong.'
+        f'{errors.message_of(e)} Run rlds2reverb-validate to list all problems.'
     ) from e
 
 
@@ -272,7 +268,7 @@ def _say(text):
 
 
 def _serve(server, checkpoints, signals):
-  """Serves until a signal comes."""
+  """Serves until a signal arrives."""
   client = server.localhost_client()
   try:
     signals.hold()
@@ -281,7 +277,7 @@ def _serve(server, checkpoints, signals):
       _say(f'  table {name}: {checks.counted(status.size, "item")}')
     _say(
         f'Reverb listens on port {server.port} of all interfaces, without'
-        ' authentication: whoever reaches the port can read and change the'
+        ' authentication: anyone who reaches the port can read and change the'
         ' tables. Stop with Ctrl-C.'
     )
     minutes = FLAGS.checkpoint_minutes
@@ -289,7 +285,7 @@ def _serve(server, checkpoints, signals):
     while not signals.wait(seconds):
       try:
         _say(f'Checkpoint: {checkpoints.write(client)}')
-      except (OSError, RuntimeError) as e:  # The next one may go well.
+      except (OSError, RuntimeError) as e:  # The next attempt may succeed.
         _say(f'No checkpoint was written: {e}')
     if FLAGS.checkpoint_at_end:
       _say('Writing a last checkpoint ...')

@@ -20,7 +20,7 @@ flags.DEFINE_list(
     'server_address', None, 'A server, host:port, or several, joined by commas.'
 )
 flags.DEFINE_float(
-    'timeout_seconds', 10.0, 'How long to wait for each.', lower_bound=0.0
+    'timeout_seconds', 10.0, 'The timeout for each server.', lower_bound=0.0
 )
 flags.DEFINE_bool('json', False, 'Whether to print JSON instead of a table.')
 FLAGS = flags.FLAGS

@@ -2,7 +2,7 @@
 
     rlds2reverb-validate --dataset=/data/cartpole
 
-The exit code is 1 if there are problems, so a test can run it.
+The exit code is 1 if the data has problems, for use in tests.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
-"""Checks that configs can be read, and that they fit their data sets.
+"""Checks that configs can be read, and fit their data sets.
 
-This checks all configs, without their data:
+To check all configs of the library, without data:
 
     rlds2reverb-validate-configs
 
-This checks a gin file of your own against your data:
+To check your own gin file against your data:
 
     rlds2reverb-validate-configs --config=mine.gin --data=/data/mine/1.0.0
 
-The program prints a line for each config. If one does not fit, it exits with 1
-and prints the reasons.
+The program prints a line for each config. If a config does not fit, it prints
+the reason, and the exit code is 1.
 """
 
 import sys
@@ -54,12 +54,12 @@ def _validate(config):
   if FLAGS.data is not None:
     data = files.user_path(FLAGS.data)
     if not files.is_folder(data):
-      data = FLAGS.data  # a name in TFDS
+      data = FLAGS.data  # A name in TFDS.
     mapping_lib.map_fields(loading.load_episodes(data, FLAGS.split), mapping)
     return f'fits {data}'
   transforms = configs.load_transforms(config)
 
-  def treat(episode):
+  def preprocess(episode):
     episode = mapping(episode)
     for transform in transforms:
       if not isinstance(transform, base.EpisodeFilter):
@@ -71,11 +71,11 @@ def _validate(config):
   for name, features in known_features.items():
     spec = features.get_tensor_spec()
     spec[rlds.STEPS] = tf.data.DatasetSpec(spec[rlds.STEPS])
-    if repr(spec) in checked:  # Many data sets have one spec.
+    if repr(spec) in checked:  # Many data sets have the same spec.
       continue
     checked.add(repr(spec))
     try:
-      tf.function(treat).get_concrete_function(spec)
+      tf.function(preprocess).get_concrete_function(spec)
     except ValueError as e:
       raise ValueError(f'{name}: {e}') from e
   if not known_features:

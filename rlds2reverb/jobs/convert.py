@@ -165,7 +165,7 @@ class _Run:
       if changed:
         place = self.plan.output.place
         raise JobError(
-            f'All of it is done, but the files of {len(changed)} of'
+            f'The job is finished, but the files of {len(changed)} of'
             f' {len(self.plan.tasks)} tasks have changed since, so {place} is'
             f' out of date. Remove it and {self.job.folder} to convert the data'
             ' again, or choose another output.'
@@ -190,7 +190,7 @@ class _Run:
         ) from error
     summary = self.job.read('summary.json')
     if summary:
-      self.say('All of it is done already; there is nothing to do.')
+      self.say('The job is already finished; there is nothing to do.')
     else:
       quarantine = self.job.write_quarantine(self.receipts)
       summary = summary_lib.make_summary(self.plan, self.receipts)
@@ -210,7 +210,7 @@ class _Run:
         del self.receipts[number]
       for reason, count in collections.Counter(lost.values()).items():
         tasks = checks.counted(count, 'task is', 'tasks are')
-        self.say(f'{tasks} done again: {reason}.')
+        self.say(f'{tasks} repeated: {reason}.')
       unfinished = [n for n in range(num_tasks) if n not in self.receipts]
       if not unfinished:
         return
@@ -224,8 +224,8 @@ class _Run:
             + '\nStart the same command again to do the rest.'
         )
     raise JobError(
-        f'The output was lost {_MAX_ROUNDS} times while the job ran. Start it'
-        ' again when the server is well.'
+        f'The output was lost {_MAX_ROUNDS} times while the job ran. Repair the'
+        ' server, and start the job again.'
     )
 
   def _run_round(self, numbers: list[int]) -> dict[int, Exception]:
@@ -281,7 +281,7 @@ class _Run:
                 ' tasks are done. Start the same command again to do the rest.'
             )
           elif should_retry(number, outcome):
-            display.say(f'Task {number} is tried again: {outcome}')
+            display.say(f'Task {number} is retried: {outcome}')
             retries.append(number)
             time.sleep(_RETRY_SECONDS)
           else:
@@ -297,8 +297,8 @@ class _Run:
       quarantine = self.job.write_quarantine(self.receipts)
       raise tasks_lib.InvalidEpisodesError(
           f'{checks.counted(skipped, "episode is", "episodes are")} invalid,'
-          f' and {self.max_skipped} of {self.plan.num_episodes} may be. Those'
-          f' of the tasks that are done are in {quarantine}.'
+          f' but at most {self.max_skipped} of {self.plan.num_episodes} may be.'
+          f' {quarantine} lists the invalid episodes of finished tasks.'
       )
 
   def _find_changed(self) -> list[int]:

@@ -153,7 +153,7 @@ class Job:
   def receipt(self, number: int) -> Receipt:
     """Returns the receipt of a task; raises an OSError if it is damaged."""
     path = self._receipt_path(number)
-    remedy = 'Remove it: its task is then done again.'
+    remedy = 'Remove it: its task is then repeated.'
     if files.exists(self.path('summary.json')):
       remedy = (
           'The job has ended, and its output is complete. Remove'

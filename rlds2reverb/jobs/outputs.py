@@ -155,7 +155,7 @@ class FolderOutput(JobOutput):
 
   def find_lost(self, receipts, changed):
     missing = receipts.keys() - self.job.list_parts(self.part_marker)
-    reason = f'their output in {self.job.folder} is not there any more'
+    reason = f'their output in {self.job.folder} no longer exists'
     return {
         **dict.fromkeys(changed, 'files have changed since'),
         **dict.fromkeys(missing, reason),
@@ -237,7 +237,7 @@ class StatisticsOutput(FolderOutput):
     def load(number):
       folder = self.job.part(number)
       path = os.path.join(folder, _SKETCH)
-      remedy = f'Remove {folder}: its task is then done again.'
+      remedy = f'Remove {folder}: its task is then repeated.'
       with json_files.naming_damage(path, remedy):
         return accumulation_lib.load(path, spec)
 

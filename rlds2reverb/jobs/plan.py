@@ -345,7 +345,7 @@ def _take_by_weights(
       logging.warning(
           '%s gets none of its %d episodes: its weight of %g is a share of %.3g'
           ' episodes, which rounds to 0. The %d episodes of %s, of weight %g,'
-          ' limit the mixture. Raise the weight, or leave the data set out.',
+          ' limit the mixture. Raise the weight, or remove the data set.',
           names[i],
           sizes[i],
           weights[i],

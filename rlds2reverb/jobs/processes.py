@@ -184,7 +184,7 @@ class Processes(Engine):
     child_end.close()
 
   def _make_death_error(self, code: int) -> WorkerDiedError:
-    message = f'The process that did the task has died, with exit code {code}.'
+    message = f'The worker process has died, with exit code {code}.'
     if code == -signal.SIGKILL:
       self.num_workers = max(self.num_workers - 1, 1)
       message += (

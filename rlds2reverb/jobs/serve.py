@@ -184,7 +184,7 @@ class KeptCheckpoints:
       except records.CheckpointError as e:
         if path == paths[-1]:
           raise
-        logging.warning('Going on from the checkpoint before: %s', e)
+        logging.warning('Using the previous checkpoint: %s', e)
         self._rename_damaged(os.path.basename(path))
     return None
 

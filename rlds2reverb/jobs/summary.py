@@ -69,7 +69,7 @@ def describe_job(
     if windows is not None:
       content = f'{windows.length} frames, every {windows.stride}, at an end'
       content += f' {windows.end.value}'
-    size = 'how many is not known before steps are read'
+    size = 'number of items unknown until steps are read'
     if all(lengths for lengths, _ in samples):
       count = steps = 0.0
       for lengths, factor in samples:
@@ -91,7 +91,7 @@ def describe_job(
           *output_lines,
           f'tasks: {len(plan.tasks)}, done already: {len(receipts)}'
           f' ({done:,} of {plan.num_episodes:,} episodes)',
-          f'the job is kept in {job.folder}',
+          f'the job is stored in {job.folder}',
       ]
   )
 
@@ -99,10 +99,10 @@ def describe_job(
 def _describe_source(source, lengths, factor) -> list[str]:
   # Like the program describe. `source.num_bytes` excludes headers of records.
   num_bytes = files.total_size(source.files())
-  estimate = 'how many steps is not known before they are read'
+  estimate = 'number of steps unknown until they are read'
   if lengths:
     steps = round(sum(lengths) * factor)
-    estimate = f'about {steps:,} steps, by {len(lengths)} of the episodes'
+    estimate = f'about {steps:,} steps, estimated from {len(lengths)} episodes'
   lines = [
       f'  {source.name}, split {source.source.split}, in {source.directory}',
       f'    episodes: {source.num_episodes:,}; files: {len(source.shards)},'
@@ -166,7 +166,7 @@ def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
       'bytes of frames': summary['bytes'],
       **{f'items in {name}': n for name, n in summary['items'].items()},
       # Rows without a value are dropped below.
-      'items there before': num_existing or None,
+      'items that existed': num_existing or None,
       'transitions of an episode': format_range(statistics['length']),
       'return of an episode': format_range(statistics['return']),
       'dropped by filters': summary['filtered'] or None,

@@ -43,8 +43,8 @@ _OUTPUTS: dict[str, Callable[[job_lib.Job], outputs.JobOutput]] = {
 _MAX_CONCURRENT_QUERIES = 16
 _SECONDS_PER_REPORT = 0.5
 _MORE_MEMORY = (
-    'A worker holds the longest episode, whatever task_mb is: allow more, or'
-    ' take fewer workers.'
+    'A worker holds the longest episode in memory, regardless of task_mb. Allow'
+    ' more memory, or use fewer workers.'
 )
 # Errors after which a task is retried: a server may be restarted, and a worker
 # of a killed job may still be running on another machine.
@@ -212,9 +212,9 @@ def run_task(
       if len(invalid) > 5:
         lines.append(f'  and {len(invalid) - 5} more')
       raise TaskError(
-          f'Invalid episodes: {skipped} so far, and 0 may be'
-          ' (--invalid_episodes=skip, or max_invalid_fraction, leaves them'
-          ' out):\n' + '\n'.join(lines)
+          f'Invalid episodes: {skipped} so far, and 0 are allowed'
+          ' (--invalid_episodes=skip, or max_invalid_fraction, skips them):\n'
+          + '\n'.join(lines)
       )
     report(make_progress(episodes.counts, skipped))
 

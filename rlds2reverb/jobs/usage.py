@@ -73,8 +73,8 @@ _USELESS_MESSAGES = (
 # Prints the captured output if it reads end of file instead of a line.
 _WATCHER = 'read -r line || { cat "/dev/fd/$1"; echo "$0"; } >&2'
 _DIED = (
-    'The process has died while a library was started. What that printed is'
-    ' above.'
+    'The process died while a library was starting. The output of the library'
+    ' is above.'
 )
 
 
@@ -256,7 +256,7 @@ def refuse_ignored(names: Sequence[str], reason: str) -> None:
   """
   for name in names:
     if flags.FLAGS[name].present:
-      raise app.UsageError(f'--{name} has no effect {reason}. Leave it out.')
+      raise app.UsageError(f'--{name} has no effect {reason}. Remove it.')
 
 
 def check_value(name: str, value: Any) -> None:

@@ -166,7 +166,7 @@ class ConvertTest(_ConvertTestCase):
       # An output that was removed is made again.
       shutil.rmtree(other.output.place)
       self.convert(other)
-      self.assertIn('2 tasks are done again', '\n'.join(self.said))
+      self.assertIn('2 tasks are repeated', '\n'.join(self.said))
       self.assertEqual(self._content(other), content)
     self.convert(plan)
     self.assertIn('nothing to do', self.said[-1])
@@ -188,7 +188,7 @@ class ConvertTest(_ConvertTestCase):
     self.assertFalse(os.path.exists(self.job_folder(plan)))
     (text,) = self.said
     for line in (
-        'episodes: 8; files: 4, 20.0 MB; how many steps is not known',
+        'episodes: 8; files: 4, 20.0 MB; number of steps unknown',
         'observation: float32 (2,)',
         'policy_info/as_it_was: float32 ()',
         'table experience: items of 2 frames, every 1, at an end drop',
@@ -326,7 +326,7 @@ class ConvertTest(_ConvertTestCase):
     again = self.plan(kind, plan.output.place, **data)
     self.assertEqual(again, plan)  # TFDS records the same of it.
     self.convert(again)
-    self.assertIn('1 task is done again: files have changed since.', self.said)
+    self.assertIn('1 task is repeated: files have changed since.', self.said)
     self._check(plan, base=0.5)
     # What is finished is not what there is now, and the job says so.
     write_anew(0.25)
@@ -589,7 +589,7 @@ class ServerTest(_ConvertTestCase):
     with _before_task(3, stop), mock.patch.object(convert.time, 'sleep', wait):
       self.convert(plan)
     message = (
-        f'tasks are done again: the server at localhost:{server.port} was'
+        f'tasks are repeated: the server at localhost:{server.port} was'
         ' started again since.'
     )
     self.assertIn(f'2 {message}', self.said)
@@ -613,7 +613,7 @@ class ServerTest(_ConvertTestCase):
     )
     self.convert(plan)
     message = (
-        "4 tasks are done again: table 'experience' at"
+        "4 tasks are repeated: table 'experience' at"
         f' {plan.output.place} has removed 5 items since.'
     )
     self.assertIn(message, self.said)

@@ -88,7 +88,7 @@ class OddFoldersTest(job_testing.JobTestCase):
     summary.unlink()  # As if the job had been stopped before.
     receipt = pathlib.Path(self.job_folder(plan), 'receipts', '00002.json')
     receipt.write_text('')
-    message = 'it is empty. Remove it: its task is then done again'
+    message = 'it is empty. Remove it: its task is then repeated'
     self.assert_fails(OSError, message, plan)
 
   def test_a_sketch_of_statistics_that_is_damaged(self):

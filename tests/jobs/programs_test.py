@@ -314,7 +314,7 @@ with usage.quiet_stderr():
     )
     self.assertEqual(done.returncode, -signal.SIGABRT)
     self.assertStartsWith(done.stderr, 'terminate called: no thread\n')
-    self.assertIn('has died while a library was started', done.stderr)
+    self.assertIn('The process died while a library was starting.', done.stderr)
 
   def test_only_useful_logs_are_printed(self):
     # As `distributed.batched` logs when it meets a closed connection.

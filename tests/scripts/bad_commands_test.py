@@ -53,7 +53,7 @@ NEXT --format=robomimik => Did you mean robomimic?
 DATA --server_address=:8000 => must be host:port, such as
 DATA --server_address=localhost:0 => from 1 to 65535
 DATA --server_address=a:1,,b:2 => but is ''
-DATA --rlds_dir=o --table=x => has no effect with --rlds_dir. Leave it out.
+DATA --rlds_dir=o --table=x => has no effect with --rlds_dir. Remove it.
 DATA --statistics_dir=o --priority=2 => no effect with --statistics_dir.
 NEXT --dask_scheduler=localhost => missing port number in
 NEXT --dask_scheduler=foo://a:1 => 'foo'

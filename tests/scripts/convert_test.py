@@ -89,7 +89,7 @@ class ConvertTest(job_testing.JobTestCase):
       _, stderr = process.communicate(timeout=60)
       if sent != signal.SIGKILL:
         self.assertEqual(process.returncode, 130, stderr)
-        self.assertIn('the same command goes on', stderr)
+        self.assertIn('Run the same command again to resume.', stderr)
         self.assertNotIn('Traceback', stderr)
       # Workers end with the program, whose group they are in.
       deadline = time.monotonic() + 10
@@ -262,7 +262,7 @@ class ConvertTest(job_testing.JobTestCase):
           **streams,
       )
     self.assertEqual(result.returncode, 0)
-    _, _, shown = terminal.text.partition('the job is kept in')
+    _, _, shown = terminal.text.partition('the job is stored in')
     bars, _, summary = shown.rpartition('\r\nepisodes ')
     self.assertIn('4,800', summary)
     self.assertRegex(bars, r' 0%\| +\| 0/12 \[00:00\]')

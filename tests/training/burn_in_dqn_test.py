@@ -177,7 +177,7 @@ class BurnInDqnAgentTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       (dict(burn_in=3), 'burn-in of 3: they need 5'),
       (dict(burn_in=-1), 'burn_in must not be negative'),
-      (dict(has_memory=False, stored_state=True), 'a network that has a state'),
+      (dict(has_memory=False, stored_state=True), 'a network with a state'),
   )
   def test_arguments_that_do_not_fit(self, arguments, message):
     with self.assertRaisesRegex(ValueError, message):
