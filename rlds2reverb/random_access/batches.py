@@ -1,4 +1,4 @@
-"""Batches of random items, each a function of the seed and its number."""
+"""Batches of random items, each a function of the seed and its index."""
 
 from collections.abc import Mapping
 import functools
@@ -19,9 +19,9 @@ Augment = Mapping[str, augmentation.Augmentation]
 
 
 class Batches(batches_lib.Batches):
-  """Batches of random items, an endless sequence: `batches[i]` is number `i`.
+  """An endless sequence of batches of random items: `batches[i]` is batch `i`.
 
-  A batch depends on the data, the seed and its number alone. So the number of
+  A batch depends on the data, the seed and its index alone. So the index of
   the next batch is enough to resume training, with any number of threads or
   processes, in PyTorch, JAX or TensorFlow.
 
@@ -143,10 +143,10 @@ class Batches(batches_lib.Batches):
     """The number of batches of an epoch, with every item of a mask once."""
     return self._order.batches_per_epoch(self._per_epoch, self.batch_size)
 
-  def draw(self, number: int) -> np.ndarray:
+  def draw(self, index: int) -> np.ndarray:
     """Returns the items of a batch, of all processes, int64 `[B]`."""
-    checks.check_not_negative('number', number)
-    return self._draw(number, self.batch_size).items
+    checks.check_not_negative('index', index)
+    return self._draw(index, self.batch_size).items
 
   def as_dataset(self, start: int = 0, **kwargs: Any) -> Any:
     """Returns the batches from `start` on as a `tf.data.Dataset`.
@@ -155,7 +155,7 @@ class Batches(batches_lib.Batches):
     batch.
 
     Args:
-      start: the number of the first batch.
+      start: the index of the first batch.
       **kwargs: further arguments of `iterate`.
 
     Raises:
@@ -191,16 +191,16 @@ class Batches(batches_lib.Batches):
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-  def read(self, number: int) -> Any:
+  def read(self, index: int) -> Any:
     """Returns a batch, a nest of NumPy arrays `[B / processes, ...]`."""
-    items = self.draw(number)
+    items = self.draw(index)
     # The places in the batch of the items of this process.
     places = np.arange(self._rank, len(items), self._count)
     batch = self.items.batch(items[places])
     leaves = _leaves(batch) if self._augment else {}
     for nth, (name, change) in enumerate(self._augment.items()):
       for images, place in zip(leaves[name], places.tolist()):
-        seed = self._seed + nth, number * self.batch_size + place + nth
+        seed = self._seed + nth, index * self.batch_size + place + nth
         images[...] = augmentation.augment(images, change, seed)
     return batch
 

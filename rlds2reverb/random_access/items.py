@@ -54,8 +54,8 @@ class Spec:
     return f'{self.dtype} {self.shape}'
 
 
-class SequenceOfItems:
-  """A map-style `Dataset` of PyTorch, or a source of Grain.
+class ItemSequence:
+  """Base class: a map-style PyTorch data set and a Grain data source.
 
   Attributes:
     num_items: the number of items.
@@ -118,12 +118,14 @@ class SequenceOfItems:
       )
     invalid = items[(items < -count) | (items >= count)]
     if len(invalid):
-      raise IndexError(f'There is no item {invalid[0]}: there are {count}.')
+      raise IndexError(
+          f'Item {invalid[0]} is out of range: there are {count} items.'
+      )
     items = items.astype(np.int64)
     return np.where(items < 0, items + count, items)
 
 
-class Items(SequenceOfItems):
+class Items(ItemSequence):
   """The windows of an index, as a sequence.
 
   It is a map-style `Dataset` of PyTorch and a `RandomAccessDataSource` of
@@ -230,7 +232,7 @@ class Items(SequenceOfItems):
     """Returns a field of the first step of each item, `[len, ...]`.
 
     Args:
-      path: the path of numbers, such as `'reward'`.
+      path: the path of a numeric field, such as `'reward'`.
     """
     names = [column.name for column in self.index.layout.columns]
     checks.check_choice('path', path, names)
@@ -251,9 +253,9 @@ class Items(SequenceOfItems):
     weights = np.asarray(weights, np.float64)
     if weights.shape != counts.shape or len(counts) != len(self.index.lengths):
       raise ValueError(
-          f'There must be a weight for each of the {len(self.index.lengths)}'
-          f' episodes, but the shape is {weights.shape}; and items that cross'
-          ' episodes are of none.'
+          f'weights must have the shape [{len(self.index.lengths)}], one weight'
+          f' per episode, but have {list(weights.shape)}. Windows that cross'
+          ' episodes cannot be weighted by episode.'
       )
     return np.repeat(weights / np.maximum(counts, 1), counts)
 
@@ -328,7 +330,7 @@ class Items(SequenceOfItems):
     )
 
 
-class MixedItems(SequenceOfItems):
+class MixedItems(ItemSequence):
   """The items of several data sets, concatenated.
 
   Fields that only some data sets have are zeros, or empty strings, in the
@@ -363,9 +365,9 @@ class MixedItems(SequenceOfItems):
         expected = self._specs.setdefault(keys, spec)
         if expected != spec:
           raise ValueError(
-              f'Field {_name(keys)} is {spec} in {name}, but {expected} in data'
-              ' sets before it. Make them the same in the function prepare of'
-              ' build_index (PadField), or by images.'
+              f'Field {_name(keys)} is {spec} in {name}, but {expected} in the'
+              ' data sets before it. Pad it with PadField in `prepare` of'
+              ' build_index, or resize images with `images=`.'
           )
     self.spec = rows_lib.nest_of(self._specs)
 

@@ -10,7 +10,7 @@ from rlds2reverb.episodes import checks
 
 
 class Batches(abc.ABC):
-  """A sequence of batches: `batches[i]` is batch number `i`.
+  """A sequence of batches: `batches[i]` is the batch of index `i`.
 
   Attributes:
     num_threads: the number of threads of an iterator that read ahead.
@@ -19,32 +19,32 @@ class Batches(abc.ABC):
   num_threads = 0
 
   @abc.abstractmethod
-  def read(self, number: int) -> Any:
-    """Returns a batch by its number, or None after the last batch."""
+  def read(self, index: int) -> Any:
+    """Returns a batch by its index, or None after the last batch."""
 
-  def read_group(self, number: int) -> Sequence[Any]:
-    """Returns one or more consecutive batches from a number on.
+  def read_group(self, index: int) -> Sequence[Any]:
+    """Returns one or more consecutive batches from an index on.
 
     It returns no batch after the last one.
     """
-    batch = self.read(number)
+    batch = self.read(index)
     return [] if batch is None else [batch]
 
   @abc.abstractmethod
   def identity(self) -> str:
     """Returns a value that differs for other batches, not for processes."""
 
-  def __getitem__(self, number: int) -> Any:
+  def __getitem__(self, index: int) -> Any:
     """Returns a batch, a nest of NumPy arrays.
 
     Raises:
       IndexError: if there is no such batch.
-      TypeError: if `number` is not one integer.
+      TypeError: if `index` is not one integer.
     """
-    number = checks.to_index('The number of a batch', number)
-    batch = self.read(number) if number >= 0 else None
+    index = checks.to_index('The index of a batch', index)
+    batch = self.read(index) if index >= 0 else None
     if batch is None:
-      raise IndexError(f'There is no batch {number}.')
+      raise IndexError(f'There is no batch {index}.')
     return batch
 
   def __iter__(self) -> 'BatchIterator':
@@ -60,7 +60,7 @@ class Batches(abc.ABC):
     """Returns an iterator of batches.
 
     Args:
-      start: the number of the first batch.
+      start: the index of the first batch.
       num_threads: the number of threads that read ahead, which helps if images
         are decoded; by default the number of the batches.
       num_ahead: the maximum number of batches that are read ahead.
@@ -85,7 +85,7 @@ class BatchIterator:
       iterator.load_state_dict(state)    # In a new process, before `next`.
 
   Attributes:
-    position: the number of the next batch.
+    position: the index of the next batch.
   """
 
   def __init__(
@@ -131,8 +131,8 @@ class BatchIterator:
       self._executor = futures.ThreadPoolExecutor(self._num_threads)
     ahead = self._ahead
     while len(ahead) < self._num_ahead:
-      number = self.position + len(ahead)
-      ahead.append(self._executor.submit(self._batches.read, number))
+      index = self.position + len(ahead)
+      ahead.append(self._executor.submit(self._batches.read, index))
     try:
       batch = ahead[0].result()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Items: windows of the rows of episodes, each found by its number.
+"""Items: windows of the rows of episodes, each found by its index.
 
 Items are numbered in the order of the data. An item is found by arithmetic on
 its episode, so there is no list of items:
@@ -27,7 +27,7 @@ with epy.lazy_imports():
 
 
 class SamplingError(ValueError):
-  """No item can be drawn, or an item number never existed."""
+  """No item can be drawn, or an item index never existed."""
 
 
 class Episodes(NamedTuple):
@@ -56,9 +56,9 @@ class ItemIndex:
     windows: the windows of an episode that are items; None if each episode is
       an item.
     episodes: the episodes that have items.
-    first: the number of the first item.
+    first: the index of the first item.
     num_items: the number of items.
-    first_item: the number of the first item of each episode and, at the end,
+    first_item: the index of the first item of each episode and, at the end,
       the number of items, int64 `[E + 1]`.
     length: the number of rows of an item; None if each episode is an item.
     crosses_episodes: whether items continue into the next episode.
@@ -82,10 +82,14 @@ class ItemIndex:
     self.crosses_episodes = windows is not None and windows.crosses_episodes
     self.length: Any = None if windows is None else windows.length
     self.lock = threading.RLock()
-    # The numbers of the episodes that have items, among all episodes.
-    self._numbers = np.flatnonzero(episodes.num_items)
+    # The indices of the episodes that have items.
+    self._episode_indices = np.flatnonzero(episodes.num_items)
     self.episodes = Episodes(
-        *[values[self._numbers] for values in episodes if values is not None]
+        *[
+            values[self._episode_indices]
+            for values in episodes
+            if values is not None
+        ]
     )
     counts = self.episodes.num_items
     self.first_item = np.concatenate([[0], np.cumsum(counts)])
@@ -97,7 +101,7 @@ class ItemIndex:
     """Finds the rows of items.
 
     Args:
-      items: the numbers of the items, int64 `[N]`.
+      items: the item indices, int64 `[N]`.
 
     Returns:
       The episode of each item, among `episodes`; the first row of the item; and
@@ -135,7 +139,10 @@ class ItemIndex:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the episode of each item, and its row in the episode."""
     episode, start, _ = self.find(items)
-    return self._numbers[episode], start - self.episodes.first_row[episode]
+    return (
+        self._episode_indices[episode],
+        start - self.episodes.first_row[episode],
+    )
 
   def read(
       self, rows: rows_lib.RowStore, items: np.ndarray
@@ -144,7 +151,7 @@ class ItemIndex:
 
     Args:
       rows: the rows.
-      items: the numbers of the items, int64 `[N]`.
+      items: the item indices, int64 `[N]`.
 
     Returns:
       All columns, arrays `[N, L, ...]`, with cells for strings. Rows after the
@@ -170,7 +177,7 @@ def find_episodes(
     returns: Any = np.nan,
     is_open: bool = False,
 ) -> Episodes:
-  """Returns consecutive episodes, with the numbers of their items.
+  """Returns consecutive episodes, with the number of their items.
 
   Args:
     lengths: the number of rows of each episode, int64 `[E]`.
@@ -195,7 +202,7 @@ def alive(index: Any, items: np.ndarray) -> np.ndarray:
 
   Args:
     index: an `ItemIndex` or a `FrameRing`.
-    items: the numbers of the items.
+    items: the item indices.
 
   Raises:
     SamplingError: if an item never existed.

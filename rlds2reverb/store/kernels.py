@@ -88,9 +88,9 @@ def draw_uniform(seed, first, first_item, num_items, items, probability):
   Args:
     seed: the start of a SplitMix64 stream.
     first: the position in the stream of the first draw.
-    first_item: the number of the first item.
+    first_item: the index of the first item.
     num_items: the number of items.
-    items: receives the numbers of the items, int64 `[N]`.
+    items: receives the item indices, int64 `[N]`.
     probability: receives the probability of each item, float64 `[N]`.
   """
   probability[:] = 1 / num_items
@@ -123,13 +123,13 @@ def permute(positions, count, tables, items):
     item = positions[k]
     while True:
       row, column = item // num_columns, item % num_columns
-      for number in range(len(tables)):
-        if number % 2 == 0:
-          row += tables[number, column]
+      for round_index in range(len(tables)):
+        if round_index % 2 == 0:
+          row += tables[round_index, column]
           if row >= num_rows:
             row -= num_rows
         else:
-          column += tables[number, row]
+          column += tables[round_index, row]
           if column >= num_columns:
             column -= num_columns
       item = row * num_columns + column
@@ -148,10 +148,10 @@ def find_items(
     first_item, guide, shift, offsets, latest, stride, ends, items,
     episode, start, end,
 ):  # fmt: skip
-  """Finds the rows of items, given the items' numbers.
+  """Finds the rows of items, given the items' indices.
 
   Args:
-    first_item: the number of the first item of each episode, ascending, and at
+    first_item: the index of the first item of each episode, ascending, and at
       the end the number of items; int64 `[E + 1]`.
     guide: the episode of every `2**shift`-th item, and at the end the last
       episode. A search needs only to look between two of them.
@@ -161,7 +161,7 @@ def find_items(
     latest: for each episode, the last row at which an item may start.
     stride: the number of rows between the starts of consecutive items.
     ends: the row after the last row of each episode.
-    items: the numbers of the items, int64 `[N]`.
+    items: the item indices, int64 `[N]`.
     episode: receives the episode of each item, int64 `[N]`.
     start: receives the first row of each item.
     end: receives the row after the last row of the item's episode.
@@ -188,7 +188,7 @@ def _gather_signature(word):
 
 
 @extending.intrinsic
-def _prefetch(typing_context, words, number):
+def _prefetch(typing_context, words, index):
   """Asks the processor to load the cache line of a word, without waiting."""
   del typing_context
 
@@ -207,7 +207,7 @@ def _prefetch(typing_context, words, number):
     builder.call(prefetch, [address, flag(0), flag(3), flag(1)])
     return context.get_dummy_value()
 
-  return numba.void(words, number), generate
+  return numba.void(words, index), generate
 
 
 @_inner
@@ -215,7 +215,7 @@ def _copy_words(rows, word, width, size, num_rows, gathered, to):
   """Copies `size` words of each of some rows of `width` words.
 
   The first words are word `word` of `rows`, and go to word `to` of `gathered`.
-  All numbers but `num_rows` are unsigned: Numba checks signed indices for
+  All integers but `num_rows` are unsigned: Numba checks signed indices for
   negative ones, which is slower.
   """
   if size == np.uint64(1):
@@ -225,8 +225,8 @@ def _copy_words(rows, word, width, size, num_rows, gathered, to):
       word += width
   else:
     for _ in range(num_rows):
-      for number in range(size):
-        gathered[to + number] = rows[word + number]
+      for offset in range(size):
+        gathered[to + offset] = rows[word + offset]
       to += size
       word += width
 
@@ -261,8 +261,8 @@ def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
       # The processor waits for a window or two at a time while it copies.
       for k in range(count):
         word = np.uint64(starts[first + k]) * width
-        for number in range(np.uint64(0), window, line):
-          _prefetch(rows, word + number)
+        for offset in range(np.uint64(0), window, line):
+          _prefetch(rows, word + offset)
         _prefetch(rows, word + window - np.uint64(1))
       for k in range(count):
         num_rows = min(length, ends[first + k] - starts[first + k])
@@ -320,7 +320,7 @@ def fill_sample_info(
   """Repeats values of items for each of their rows, as in `SampleInfo`.
 
   Args:
-    items: the numbers of the items, int64 `[N]`.
+    items: the item indices, int64 `[N]`.
     probability: the probability of each item, float64 `[N]`.
     priority: the priority of each item, float64 `[N]`.
     num_items: the number of items that could be drawn.
@@ -401,7 +401,7 @@ def draw_from_tree(tree, seed, first, slots, probability, priority):
     tree: the tree; see `build_tree`. Slot `k` is leaf `M + k`.
     seed: the start of a SplitMix64 stream.
     first: the position in the stream of the first draw.
-    slots: receives the numbers of the slots, int64 `[N]`.
+    slots: receives the slot indices, int64 `[N]`.
     probability: receives the probability of each slot, float64 `[N]`.
     priority: receives the priority of each slot, float64 `[N]`.
   """
@@ -449,7 +449,7 @@ def update_tree(
     alpha: the exponent of priorities.
     scale: the divisor of priorities.
     max_weight: the maximum weight.
-    items: the numbers of the items, int64 `[N]`.
+    items: the item indices, int64 `[N]`.
     new_priorities: the new priority of each item, float64 `[N]`.
     first_item: the first item that may be changed.
     num_items: the number of items that may be changed.

@@ -174,12 +174,12 @@ class RowLayout:
   @property
   def file_names(self) -> list[str]:
     """The names of the files of rows, and last the name of the string file."""
-    numbers = range(len(self.row_bytes))
-    return [*[f'rows-{number}.bin' for number in numbers], 'strings.bin']
+    groups = range(len(self.row_bytes))
+    return [*[f'rows-{group}.bin' for group in groups], 'strings.bin']
 
   def nest(self, leaves: Sequence[Any]) -> Any:
     """Returns leaves, one for each column, as the nest of a frame."""
-    return tree.map_structure(lambda number: leaves[number], self.structure)
+    return tree.map_structure(lambda index: leaves[index], self.structure)
 
   def encode(
       self,
@@ -209,30 +209,30 @@ class RowLayout:
     """Returns the row of a frame of padding, for each group of columns.
 
     Args:
-      values: values that are not 0, by the numbers of their columns.
+      values: values that are not 0, by the indices of their columns.
     """
     leaves = []
-    for number, column in enumerate(self.columns):
-      value = _NO_STRING if column.is_string else values.get(number, 0)
-      dtype = self.places[number].dtype
+    for index, column in enumerate(self.columns):
+      value = _NO_STRING if column.is_string else values.get(index, 0)
+      dtype = self.places[index].dtype
       leaves.append(np.full([1, *column.shape], np.array(value, dtype), dtype))
     return [row.ravel() for row in self.encode(leaves)]
 
   def _plan_gather(
-      self, numbers: tuple[int, ...] | None, num_windows: int, length: int
+      self, indices: tuple[int, ...] | None, num_windows: int, length: int
   ) -> _GatherPlan:
     """Plans how windows of rows are gathered.
 
     Args:
-      numbers: the numbers of the columns to gather; None for all.
+      indices: the indices of the columns to gather; None for all.
       num_windows: the number of windows.
       length: the number of rows of each window.
     """
     num_bytes, arrays = 0, []
     calls: dict[Any, list[list[int]]] = {}
-    for number in range(len(self.columns)) if numbers is None else numbers:
-      group, begin, size, dtype = self.places[number]
-      shape = num_windows, length, *self.columns[number].shape
+    for index in range(len(self.columns)) if indices is None else indices:
+      group, begin, size, dtype = self.places[index]
+      shape = num_windows, length, *self.columns[index].shape
       arrays.append((shape, dtype, num_bytes))
       # Wide dtypes come first, so columns of 4-byte words begin at multiples
       # of 4.
@@ -286,7 +286,7 @@ class RowStore:
     fingerprint: a string that differs for any other content.
     folder: the folder of the files; '' in memory.
     files: the files of the data set that strings are in; or None.
-    padding: values of padded rows that are not 0, by the numbers of columns.
+    padding: values of padded rows that are not 0, by the indices of columns.
   """
 
   layout: RowLayout
@@ -317,7 +317,7 @@ class RowStore:
     Args:
       starts: the first row of each window, int64 `[W]`.
       length: the number of rows `L` of each window.
-      columns: the numbers of the columns to gather; by default all.
+      columns: the indices of the columns to gather; by default all.
       ends: the row at which the padding of each window begins, int64 `[W]`; by
         default windows have no padding.
       repeats_last: whether padding repeats the last row before it, instead of

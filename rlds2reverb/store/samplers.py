@@ -35,7 +35,7 @@ class Draws(NamedTuple):
   """The items of a batch, `[B]`.
 
   Attributes:
-    items: the numbers of the items, int64.
+    items: the item indices, int64.
     probability: the probability with which each item was drawn, float64.
     priority: the priority of each item, float64; None for the priorities that
       the items were created with.
@@ -46,7 +46,7 @@ class Draws(NamedTuple):
   priority: Any = None
 
 
-# Draws a batch: takes the number of the batch and its size `B`. Returns `Draws`
+# Draws a batch: takes the index of the batch and its size `B`. Returns `Draws`
 # of `B` items; of fewer items at the end of an epoch, and of none after it.
 DrawFn = Callable[[int, int], Draws]
 
@@ -56,9 +56,9 @@ class Process(NamedTuple):
 
   Attributes:
     seed: the seed of the user, an integer from 0 up.
-    stream: the key of the stream in a process, such as the numbers of a data
+    stream: the key of the stream in a process, such as the indices of a data
       set and of its iterator; None for one stream of all processes.
-    rank: the number of this process.
+    rank: the index of this process.
     world_size: the number of processes that draw from the same data.
   """
 
@@ -86,18 +86,18 @@ class Process(NamedTuple):
       )
     return share
 
-  def positions(self, number: int, batch_size: int, share: int) -> np.ndarray:
+  def positions(self, index: int, batch_size: int, share: int) -> np.ndarray:
     """Returns the positions of a batch of this process in a common order.
 
     Args:
-      number: the number of the batch.
+      index: the index of the batch.
       batch_size: the size of a batch.
       share: the number of positions of the process: every `world_size`-th.
 
     Returns:
       int64 `[B]`; fewer for the last batch, and none after it.
     """
-    first = number * batch_size
+    first = index * batch_size
     positions = np.arange(first, min(first + batch_size, share))
     return positions * self.world_size + self.rank
 
@@ -143,11 +143,11 @@ class Uniform(Sampler):
   def bind(self, items, process):
     [seed], draw_uniform = process.seeds(1), kernels.draw_uniform
 
-    def draw(number, batch_size):
+    def draw(index, batch_size):
       first_item, count = items.first, items.num_items
       items_lib.check_drawable(count, count)
       drawn, probability = np.empty(batch_size, np.int64), np.empty(batch_size)
-      first = first_draw(number, batch_size)
+      first = first_draw(index, batch_size)
       draw_uniform(seed, first, first_item, count, drawn, probability)
       return Draws(drawn, probability)
 
@@ -162,8 +162,8 @@ class InOrder(Sampler):
     count, first_item = items.num_items, items.first
     share = process.share_of(count)
 
-    def draw(number, batch_size):
-      drawn = first_item + process.positions(number, batch_size, share)
+    def draw(index, batch_size):
+      drawn = first_item + process.positions(index, batch_size, share)
       if not items_lib.alive(items, drawn).all():
         raise items_lib.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
@@ -208,9 +208,9 @@ class WithoutReplacement(Sampler):
         lambda epoch: _feistel_tables(seed, epoch, count)
     )
 
-    def draw(number, batch_size):
-      epoch, number = divmod(number, self.batches_per_epoch(share, batch_size))
-      positions = process.positions(number, batch_size, share)
+    def draw(index, batch_size):
+      epoch, index = divmod(index, self.batches_per_epoch(share, batch_size))
+      positions = process.positions(index, batch_size, share)
       drawn = np.empty(len(positions), np.int64)
       kernels.permute(positions, count, tables_of(epoch), drawn)
       if drawn_items is not None:
@@ -239,7 +239,7 @@ class WithoutReplacement(Sampler):
     return items.num_items if drawn is None else len(drawn)
 
   def _drawn_items(self, items: Any) -> np.ndarray | None:
-    """Returns the numbers of the items of an epoch; None for all."""
+    """Returns the item indices of an epoch; None for all."""
     if self.weights is None:
       return None
     weights = np.asarray(self.weights, np.float64)
@@ -340,19 +340,19 @@ def item_weights(items: Any, weights: Mapping[str, Any]) -> np.ndarray:
   return np.concatenate(list(map(np.broadcast_to, arrays, items.counts)))
 
 
-def first_draw(number: int, batch_size: int) -> int:
+def first_draw(index: int, batch_size: int) -> int:
   """Returns the position in a SplitMix64 stream of a batch's first draw."""
-  return number * batch_size % 2**64
+  return index * batch_size % 2**64
 
 
-def draw_fractions(seed: np.uint64, number: int, batch_size: int) -> np.ndarray:
+def draw_fractions(seed: np.uint64, index: int, batch_size: int) -> np.ndarray:
   """Returns the random numbers of a batch, in [0, 1), float64 `[B]`.
 
   Number `k` of batch `b` is number `b * B + k` of the SplitMix64 stream that
   begins at the seed.
   """
   fractions = np.empty(batch_size)
-  kernels.draw_fractions(seed, first_draw(number, batch_size), fractions)
+  kernels.draw_fractions(seed, first_draw(index, batch_size), fractions)
   return fractions
 
 
@@ -380,14 +380,14 @@ def _draw_by_groups(
     weights: the weight of each group, `[G]`.
     counts: the number of items of each group.
     probability: the probability of each item of a group.
-    within: cumulative weights of the items of a group, by its number. Items of
+    within: cumulative weights of the items of a group, by its index. Items of
       other groups are equally likely.
   """
   sums, seeds = np.cumsum(weights), process.seeds(2)
   first = np.cumsum(counts) - counts
 
-  def draw(*number):
-    groups, places = [draw_fractions(seed, *number) for seed in seeds]
+  def draw(index, batch_size):
+    groups, places = [draw_fractions(seed, index, batch_size) for seed in seeds]
     groups = random_lib.search_weights(sums, groups)
     items = random_lib.integers_below(places, counts[groups])
     for group, item_sums in within.items():
@@ -428,8 +428,8 @@ def _source_groups(items, weights) -> tuple[Any, ...]:
   totals = np.array([values.sum() for values in arrays])
   checks.check_weights(totals)
   within = {
-      number: np.cumsum(values)
-      for number, values in enumerate(arrays)
+      index: np.cumsum(values)
+      for index, values in enumerate(arrays)
       if values.ndim and values.any()
   }
   return totals, items.counts, np.full(len(totals), np.nan), within

@@ -94,11 +94,11 @@ class Prioritized(samplers.Sampler):
       self.attach(items, priorities)
     [seed] = process.seeds(1)
 
-    def draw(number, batch_size):
+    def draw(index, batch_size):
       with items.lock:
         is_drawable = self._tree.prepare()
         items_lib.check_drawable(is_drawable, items.num_items)
-        first = samplers.first_draw(number, batch_size)
+        first = samplers.first_draw(index, batch_size)
         slots, *drawn = self._tree.draw(seed, first, batch_size)
         if items.changes:
           slots = items.first + (slots - items.first) % items.num_slots
@@ -112,7 +112,7 @@ class Prioritized(samplers.Sampler):
     Items that were overwritten since are ignored.
 
     Args:
-      items: the numbers of the items, int64 `[B]`.
+      items: the item indices, int64 `[B]`.
       priorities: numbers from 0 up, float64 `[B]`.
 
     Raises:
@@ -192,7 +192,7 @@ class SumTree:
     """Builds the tree; see the attributes."""
     self.scale, self._alpha = scale, alpha
     num_leaves = 1 << max(len(priorities) - 1, 1).bit_length()
-    # It begins with a cache line, so that two children never are in two.
+    # Aligned to a cache line of 8 floats, so that two children share one line.
     nodes = np.zeros(4 * num_leaves + 8)
     first = -(nodes.ctypes.data // nodes.itemsize) % 8
     self._nodes = nodes[first : first + 4 * num_leaves].reshape([-1, 2])
@@ -229,13 +229,13 @@ class SumTree:
       count: the number of draws.
 
     Returns:
-      The numbers of the priorities, int64 `[count]`; their probabilities and
+      The indices of the priorities, int64 `[count]`; their probabilities and
       the priorities, float64 `[count]`. No priority is 0.
     """
-    numbers = np.empty(count, np.int64)
+    indices = np.empty(count, np.int64)
     probability, priority = np.empty(count), np.empty(count)
-    self._draw(self._nodes, seed, first, numbers, probability, priority)
-    return numbers, probability, priority
+    self._draw(self._nodes, seed, first, indices, probability, priority)
+    return indices, probability, priority
 
   def update(
       self, items: np.ndarray, priorities: np.ndarray, first: int, count: int

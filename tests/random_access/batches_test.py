@@ -346,7 +346,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaises(TypeError, msg=repr(index)):
         items[index]  # pylint: disable=pointless-statement
     for index in len(items), -len(items) - 1, [0, len(items)], [2**63]:
-      with self.assertRaisesRegex(IndexError, 'There is no item'):
+      with self.assertRaisesRegex(IndexError, 'is out of range: there are'):
         items[index]  # pylint: disable=pointless-statement
 
   def test_positions_are_integers_from_0_up(self):
@@ -369,7 +369,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         with self.assertRaisesRegex(ValueError, 'integer from 0 up'):
           self.batches(4, **kwargs)
     for wrong in 1.5, '1', [1, 2], slice(2), None:
-      with self.assertRaisesRegex(TypeError, 'number of a batch must be one'):
+      with self.assertRaisesRegex(TypeError, 'index of a batch must be one'):
         batches[wrong]  # pylint: disable=pointless-statement
     self.assertAllEqual(self.ids(batches[np.int64(3)]), self.ids(batches[3]))
 
@@ -407,7 +407,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, problem):
         self.batches(size, **kwargs)
-    with self.assertRaisesRegex(ValueError, 'each of the 3 episodes'):
+    with self.assertRaisesRegex(ValueError, 'shape \[3\], one weight per episode'):
       self.items['a'].episode_weights([1.0])
     with self.assertRaisesRegex(IndexError, 'no batch -1'):
       self.batches(4)[-1]  # pylint: disable=pointless-statement

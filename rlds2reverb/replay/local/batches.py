@@ -30,10 +30,10 @@ _MAX_GROUP = 16
 
 
 class FrameBatches(batches_lib.Batches):
-  """The batches of one stream: `batches[i]` is batch number `i`.
+  """The batches of one stream: `batches[i]` is the batch of index `i`.
 
   A batch is a pair of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`
-  of NumPy arrays. It depends on the seed, the stream and its number alone,
+  of NumPy arrays. It depends on the seed, the stream and its index alone,
   unless the sampler is `Prioritized` or frames are appended.
 
       batches = replay_buffer.batches(256)
@@ -87,8 +87,8 @@ class FrameBatches(batches_lib.Batches):
         ),
     )
     # The place of each leaf among the leaves of a batch.
-    numbers = range(len(store.rows.layout.columns))
-    self._fields = tf.nest.pack_sequence_as(store.spec, numbers)
+    indices = range(len(store.rows.layout.columns))
+    self._fields = tf.nest.pack_sequence_as(store.spec, indices)
     self._bind(0, 0)
 
   def of_stream(self, data_set: int, stream: int) -> 'FrameBatches':
@@ -100,18 +100,18 @@ class FrameBatches(batches_lib.Batches):
   def identity(self) -> str:
     return f'{self._identity} {self._stream} {self._batch_size}'
 
-  def read(self, number: int) -> Any:
-    """Returns a batch by its number, or None after the last batch.
+  def read(self, index: int) -> Any:
+    """Returns a batch by its index, or None after the last batch.
 
     Raises:
       SamplingError: if nothing can be drawn.
     """
-    group = self.read_leaves(number, 1)
+    group = self.read_leaves(index, 1)
     return None if group is None else self.pack([leaf[0] for leaf in group])
 
-  def read_group(self, number: int) -> Sequence[Any]:
+  def read_group(self, index: int) -> Sequence[Any]:
     """Returns `group_size` batches, or fewer before the last batch."""
-    group = self.read_leaves(number, self.group_size)
+    group = self.read_leaves(index, self.group_size)
     return [] if group is None else list(map(self.pack, zip(*group)))
 
   def pack(self, leaves: Sequence[Any]) -> Any:
@@ -130,7 +130,7 @@ class FrameBatches(batches_lib.Batches):
     """Reads a group of consecutive batches of one size.
 
     Args:
-      first: the number of the first batch.
+      first: the index of the first batch.
       count: the maximum number of batches `k`.
 
     Returns:
@@ -172,7 +172,7 @@ class FrameBatches(batches_lib.Batches):
     """Draws the items of consecutive batches of one size.
 
     Args:
-      first: the number of the first batch.
+      first: the index of the first batch.
       count: the maximum number of batches.
 
     Returns:
@@ -183,8 +183,8 @@ class FrameBatches(batches_lib.Batches):
     with self._items.lock if self._items.changes else _NO_LOCK:
       draws = [self._draw(first, batch_size)]
       size = len(draws[0].items)
-      for number in range(first + 1, first + count):
-        draw = self._draw(number, batch_size)
+      for index in range(first + 1, first + count):
+        draw = self._draw(index, batch_size)
         if not size or len(draw.items) != size:
           break
         draws.append(draw)

@@ -36,12 +36,12 @@ class Reader:
 
   Attributes:
     batches: the batches of the stream.
-    stream: the number of the stream.
-    position: the number of the next batch.
+    stream: the index of the stream.
+    position: the index of the next batch.
   """
 
   def __init__(self, streams: 'Streams', stream: int, position: int):
-    self.batches = streams.batches.of_stream(streams.number, stream)
+    self.batches = streams.batches.of_stream(streams.index, stream)
     self.stream, self.position = stream, position
     self._streams = streams
     self._ready: collections.deque[Any] = collections.deque()
@@ -54,7 +54,7 @@ class Reader:
         return None
       self._ready.extend(zip(*group))
     self.position += 1
-    self._streams.count(self.stream, self.position)
+    self._streams.set_position(self.stream, self.position)
     return self._ready.popleft()
 
 
@@ -63,7 +63,7 @@ class Streams:
 
   Attributes:
     batches: the batches of any stream.
-    number: the number of the data set.
+    index: the index of the data set.
     readers: the readers of iterators, by the ids of the iterators.
   """
 
@@ -75,7 +75,7 @@ class Streams:
       resumes: whether an iterator begins at the position of its stream, rather
         than at the start.
     """
-    self.batches, self.number = batches, 0
+    self.batches, self.index = batches, 0
     self._resumes, self._lock = resumes, threading.Lock()
     self._is_taken: List[bool] = []
     self.readers: Dict[int, Reader] = {}
@@ -102,22 +102,24 @@ class Streams:
   def new_iterator(self) -> Iterator[np.int64]:
     """Yields a new iterator id. The iterator owns a stream until it ends."""
     with self._lock:
-      is_taken, number = self._is_taken, next(self._new_ids)
-      stream = (is_taken + [False]).index(False)
-      is_taken[stream : stream + 1] = [True]
+      is_taken, iterator_id = self._is_taken, next(self._new_ids)
+      if all(is_taken):
+        is_taken.append(False)
+      stream = is_taken.index(False)
+      is_taken[stream] = True
       position = self.positions()[stream] if self._resumes else 0
-      self.readers[number] = Reader(self, stream, position)
+      self.readers[iterator_id] = Reader(self, stream, position)
     try:
-      yield np.int64(number)
+      yield np.int64(iterator_id)
     finally:
       is_taken[stream] = False
-      del self.readers[number]
+      del self.readers[iterator_id]
 
-  def read_group(self, number: int) -> List[np.ndarray]:
+  def read_group(self, iterator_id: int) -> List[np.ndarray]:
     """Reads the next group of batches of an iterator.
 
     Args:
-      number: the id of the iterator.
+      iterator_id: the id of the iterator.
 
     Returns:
       The stream, and its position after each batch, int64 `[k]`; and the leaves
@@ -126,7 +128,7 @@ class Streams:
     Raises:
       StopIteration: at the end of the data set.
     """
-    reader = self.readers[int(number)]
+    reader = self.readers[int(iterator_id)]
     group_size = self.batches.group_size
     leaves = reader.batches.read_leaves(reader.position, group_size)
     if leaves is None:
@@ -136,11 +138,13 @@ class Streams:
     group = [np.full_like(positions, reader.stream), positions, *leaves]
     return group if group_size > 1 else [leaf[0] for leaf in group]
 
-  def count(self, stream: int, position: int) -> None:
+  def set_position(self, stream: int, position: int) -> None:
     """Sets the position of a stream."""
     self._positions[stream] = position
 
-  def count_in_graph(self, stream: tf.Tensor, position: tf.Tensor) -> None:
+  def set_position_in_graph(
+      self, stream: tf.Tensor, position: tf.Tensor
+  ) -> None:
     """Sets the position of a stream, in a graph."""
     self._counts.insert(stream, position)
 
@@ -156,6 +160,7 @@ class Streams:
       with tf.control_dependencies([self._counts.size()]):
         results = tf.numpy_function(function, [], dtypes)
       with tf.control_dependencies(results):
+        # The next call is after this write. No stream has the index -1.
         self._counts.insert(np.int64(-1), np.int64(0))
     return results
 
@@ -164,8 +169,8 @@ class Streams:
     with tf.init_scope(), tf.device('cpu'):
       for stream in list(self._positions):
         self._counts.insert(stream, self._positions.pop(stream))
-      numbers = np.arange(len(self._is_taken))
-      return self._counts.lookup(numbers).numpy().tolist()
+      streams = np.arange(len(self._is_taken))
+      return self._counts.lookup(streams).numpy().tolist()
 
 
 class SamplingState(tf.train.experimental.PythonState):
@@ -184,9 +189,9 @@ class SamplingState(tf.train.experimental.PythonState):
     self._restored: List[List[int]] = []
 
   def add(self, streams: Streams) -> None:
-    """Adds a data set and sets its number."""
-    streams.number = len(self._data_sets)
-    for positions in self._restored[streams.number :][:1]:
+    """Adds a data set and sets its index."""
+    streams.index = len(self._data_sets)
+    for positions in self._restored[streams.index :][:1]:
       streams.restore(positions)
     self._data_sets.append(streams)
 
@@ -197,9 +202,9 @@ class SamplingState(tf.train.experimental.PythonState):
     for streams, places in zip(self._data_sets, positions):
       streams.restore(places)
 
-  def seek(self, number: int) -> None:
+  def seek(self, index: int) -> None:
     """Continues all existing data sets, or the first one, at a batch."""
-    self.restore([[number]] * max(len(self._positions()), 1))
+    self.restore([[index]] * max(len(self._positions()), 1))
 
   def serialize(self) -> str:
     """Returns the number of batches of each stream of each data set."""
@@ -373,10 +378,10 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   """Returns the batches as a data set that graphs can read."""
   batches, read = streams.batches, pipelines.weak_method(streams, 'read_group')
   lead = [None] if batches.group_size > 1 else []
-  number = tf.TensorSpec([], tf.int64)
+  index = tf.TensorSpec([], tf.int64)
   specs = tuple(
       tf.TensorSpec([*lead, *leaf.shape], leaf.dtype)
-      for leaf in (number, number, *tf.nest.flatten(batches.element_spec))
+      for leaf in (index, index, *tf.nest.flatten(batches.element_spec))
   )
 
   def read_batches(iterator):
@@ -394,11 +399,11 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
     return groups.flat_map(of_group) if lead else groups
 
   def count(stream, position, *leaves):
-    streams.count_in_graph(stream, position)
+    streams.set_position_in_graph(stream, position)
     return leaves
 
   dataset = tf.data.Dataset.from_generator(
-      pipelines.weak_method(streams, 'new_iterator'), output_signature=number
+      pipelines.weak_method(streams, 'new_iterator'), output_signature=index
   ).flat_map(read_batches)
   dataset = _map_here(dataset, count, batches.element_spec)
   dataset = dataset.with_options(_options())

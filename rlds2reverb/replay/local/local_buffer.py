@@ -90,7 +90,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
   def batches(
       self, sample_batch_size: Optional[int] = None, *, stream: int = 0
   ) -> batches_lib.FrameBatches:
-    """Returns batches of NumPy arrays by their numbers, without TensorFlow.
+    """Returns batches of NumPy arrays by their indices, without TensorFlow.
 
     Stream 0 has the batches of the first data set's first iterator.
 
@@ -101,7 +101,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     checks.check_not_negative('stream', stream)
     return self._batches(sample_batch_size, None).of_stream(0, stream)
 
-  def seek(self, number: int) -> None:
+  def seek(self, index: int) -> None:
     """Makes later iterators begin at a batch.
 
     For trainers that prefetch batches, such as `tf.distribute`: a checkpoint
@@ -110,11 +110,11 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
         replay_buffer.seek(int(train_step) * batches_per_step)
 
     Args:
-      number: the number of the batch at which the first iterator of each data
+      index: the index of the batch at which the first iterator of each data
         set continues.
     """
-    checks.check_not_negative('number', number)
-    self._position.seek(number)
+    checks.check_not_negative('index', index)
+    self._position.seek(index)
 
   def update_priorities(self, keys: Any, priorities: Any) -> None:
     """Updates the priorities of items that were sampled.
@@ -129,13 +129,13 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       ValueError: if the sampler is not `Prioritized`; or, in a graph an
         InvalidArgumentError, if there is not one priority for each key.
       InvalidArgumentError: if a priority is negative, NaN or infinite, or if
-        there never was an item of such a key. Nothing is changed then.
+        no item ever had such a key. Nothing is changed then.
     """
     self._prioritized()
     try:
       dataset.call(self, '_update', [keys, priorities])
     except store_items.SamplingError as e:
-      # TensorFlow makes the same of it in a graph.
+      # In a graph, TensorFlow raises the same error.
       raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
 
   def _update(self, keys, priorities):
@@ -154,13 +154,15 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     if normalization != 'table':
       return {}
     # An item of the batch may have had a lower priority than any item has now.
-    least = dataset.call(self, '_least', [sample_info.priority], tf.float64)
+    min_priority = dataset.call(
+        self, '_min_priority', [sample_info.priority], tf.float64
+    )
     return {
-        'min_priority': tf.reshape(least, []),
+        'min_priority': tf.reshape(min_priority, []),
         'priority_exponent': sampler.alpha,
     }
 
-  def _least(self, priorities):
+  def _min_priority(self, priorities):
     return min(self._prioritized().min_priority(), np.min(priorities))
 
   def close(self) -> None:

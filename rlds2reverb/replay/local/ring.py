@@ -27,8 +27,8 @@ from rlds2reverb.replay.local import loading
 from rlds2reverb.store import rows as rows_lib
 from rlds2reverb.store import sum_tree
 
-# The maximum number of frames of a write.
-_ROWS_AT_ONCE = 4096
+# The maximum number of frames per write.
+_MAX_ROWS_PER_WRITE = 4096
 
 _REFUSED = {
     end: 'Items of appended frames are not padded: use "drop" or "cross".'
@@ -175,7 +175,7 @@ class FrameRing(tf.train.experimental.PythonState):
     edges = np.unique([*self._begin, counts.max()]).tolist()
     for begin, end in zip(edges, edges[1:]):
       environments = np.flatnonzero(self._begin <= begin)
-      size = max(_ROWS_AT_ONCE // len(environments), 1)
+      size = max(_MAX_ROWS_PER_WRITE // len(environments), 1)
       for row in range(begin, end, size):
         places = np.arange(row, min(row + size, end))
         batch = [frames[e][places - self._begin[e]] for e in environments]
@@ -229,12 +229,14 @@ class FrameRing(tf.train.experimental.PythonState):
       # The oldest items come first, whose environments come in their order.
       order = np.argsort(starts, kind='stable')
       starts, owners = starts[order], environments[part][windows.episode[order]]
-      self._origin[environments[part]] = origins  # The last part's remains.
+      self._origin[environments[part]] = (
+          origins  # The last part of each environment wins.
+      )
       self._origin[environments[is_last[:, -1]]] = self._end + count
       self._remove_before(self._end + count - self.capacity)
-      left_out = max(count - self.capacity, 0)
-      self._end += left_out
-      self._write(environments, [rows[left_out:] for rows in groups])
+      num_dropped = max(count - self.capacity, 0)
+      self._end += num_dropped
+      self._write(environments, [rows[num_dropped:] for rows in groups])
       # Items that would begin before the frames that are kept do not exist.
       is_kept = starts >= self._end - self.capacity
       items = self._next + np.arange(np.count_nonzero(is_kept))
@@ -271,7 +273,7 @@ class FrameRing(tf.train.experimental.PythonState):
     An unfinished episode stays unfinished: the next frame begins a new one.
 
     Raises:
-      ValueError: if the capacity or the number of environments is another one.
+      ValueError: if the capacity or the number of environments differs.
     """
     with np.load(io.BytesIO(value)) as saved:
       capacity, first, end = saved['place'].tolist()
@@ -279,9 +281,9 @@ class FrameRing(tf.train.experimental.PythonState):
       counts, [starts, owners] = saved['counts'], saved['spans']
     if len(counts) != self.batch_size:
       raise ValueError(
-          'The checkpoint is of a replay buffer with'
-          f' batch_size={len(counts)}, but this one has {self.batch_size}'
-          f' environments. Make it with batch_size={len(counts)}.'
+          f'The checkpoint has batch_size={len(counts)}, but this replay buffer'
+          f' has {self.batch_size} environments. Make it with'
+          f' batch_size={len(counts)}.'
       )
     if capacity != self.capacity:
       raise ValueError(
