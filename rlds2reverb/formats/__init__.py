@@ -1,7 +1,7 @@
 """Reads data of other formats as RLDS episodes, and writes TorchRL's.
 
 `load` reads LeRobot, robomimic, Minari and other data on disk, and data in
-memory. Each format has a reader in a module of its own.
+memory. Each format has a reader in a separate module.
 """
 
 from rlds2reverb.formats.readers import load

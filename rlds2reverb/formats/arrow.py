@@ -1,4 +1,4 @@
-"""Columns of Arrow, as in parquet files and HuggingFace data sets, to NumPy."""
+"""Converts Arrow columns, from parquet files and the like, to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
   from pyarrow import compute
   from pyarrow import parquet
 
-# How many rows of a file are read at a time, if each is a step.
+# The number of rows that are read at a time if a row is a step.
 _BATCH_SIZE = 256
-# How much of the footers of files is held in memory, as it is in the files.
+# The maximum size of the cached footers, as serialized in the files.
 _MAX_FOOTER_BYTES = 4 << 20
-# If more rows than these are skipped, a stream starts again at a row group.
+# If more rows are skipped, the stream restarts at a row group.
 _MAX_SKIPPED = 4096
 _IMAGE_BYTES = 'bytes'
-# The name of one of several files, as Hugging Face `datasets` writes them.
+# The file name of a shard that Hugging Face `datasets` writes.
 _SHARD = re.compile(r'(.+)-(\d+)-of-(\d+)\.parquet')
-# The bytes of a value, by parquet's type; those of text are not known.
+# The bytes of a value by parquet type, except for text.
 _WIDTHS = {'INT32': 4, 'FLOAT': 4, 'INT64': 8, 'DOUBLE': 8, 'INT96': 12}
 
 
 class FileError(ValueError):
-  """A file that cannot be read, or differs from the other files of its data.
+  """A damaged file, or a file whose columns differ from the other files.
 
   Attributes:
-    path: the path of the file, which the message names, too.
+    path: the path of the file. The message contains it, too.
   """
 
   def __init__(self, path: str, message: str):
@@ -54,7 +54,7 @@ class FileError(ValueError):
 
 @contextlib.contextmanager
 def open_errors(path: str) -> Iterator[None]:
-  """Turns errors while a file is read into FileErrors that name it."""
+  """Converts errors of reading a file to FileErrors that name the file."""
   try:
     yield
   except FileNotFoundError:
@@ -63,14 +63,14 @@ def open_errors(path: str) -> Iterator[None]:
     if isinstance(e, OSError) and e.errno not in (None, errno.EINVAL):
       raise
     hint = files.pointer_hint(path)
-    raise FileError(path, hint or f'{path} is not a whole file: {e}') from e
+    raise FileError(path, hint or f'{path} is not a complete file: {e}') from e
 
 
 def open_parquet(path: str) -> parquet.ParquetFile:
-  """Opens a parquet file, on the local disk.
+  """Opens a local parquet file.
 
   Raises:
-    ValueError: if there is no such file, if it is damaged, or if a column of a
+    ValueError: if the file does not exist or is damaged, or if a column of a
       row group expands beyond the limit.
   """
   with open_errors(path):
@@ -80,7 +80,7 @@ def open_parquet(path: str) -> parquet.ParquetFile:
 
 
 def _check_sizes(path: str, metadata: Any) -> int:
-  """Returns the bytes of a parquet file in memory.
+  """Returns the size of a parquet file in memory, in bytes.
 
   Raises:
     FileError: if a column of a row group expands beyond the limit.
@@ -88,7 +88,7 @@ def _check_sizes(path: str, metadata: Any) -> int:
   sizes = _expanded_sizes(metadata)
   file_bytes = os.path.getsize(path)
   total = sum(sizes.values())
-  # All columns are checked only if the sum is too large.
+  # Columns are checked separately only if their sum is too large.
   if total > limits.max_expanded_bytes(file_bytes):
     for (group, name), size in sizes.items():
       try:
@@ -101,7 +101,7 @@ def _check_sizes(path: str, metadata: Any) -> int:
 
 
 def _expanded_sizes(metadata: Any) -> dict[tuple[int, str], int]:
-  """Returns the bytes in memory of each column of each row group."""
+  """Returns the size in memory of each column of each row group."""
   sizes = {}
   for group in range(metadata.num_row_groups):
     rows = metadata.row_group(group)
@@ -119,9 +119,9 @@ def iter_batches(
     batch_size: int,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-  """Yields the rows of a parquet file, in batches of one row group each.
+  """Yields the rows of a parquet file in batches within row groups.
 
-  `ParquetFile.iter_batches` keeps the row groups that it has read in memory.
+  `ParquetFile.iter_batches` would keep all row groups in memory.
   """
   for group in range(file.num_row_groups):
     yield from file.iter_batches(
@@ -130,10 +130,10 @@ def iter_batches(
 
 
 def read_table(path: str) -> pa.Table:
-  """Reads a file of parquet, or of Arrow's own format.
+  """Reads a parquet file or an Arrow IPC file.
 
   Raises:
-    ValueError: if there is no such file, or if it is damaged.
+    ValueError: if the file does not exist or is damaged.
   """
   with open_errors(path):
     if path.endswith('.parquet'):
@@ -143,17 +143,17 @@ def read_table(path: str) -> pa.Table:
         return file.read()
     with pa.memory_map(path) as file:
       table = pa.ipc.open_file(file).read_all()
-      # Arrow ends the process at offsets of lists beyond their values.
+      # Arrow crashes the process if list offsets are out of range.
       table.validate(full=True)
       return table
 
 
 def find_parquet(path: str) -> list[str]:
-  """Returns the parquet files at a path, a file or a folder, sorted by name.
+  """Returns a parquet file, or all parquet files in a folder, sorted by name.
 
   Raises:
-    ValueError: if a shard is missing, as the names of the others tell:
-      `train-00000-of-00002.parquet`.
+    ValueError: if a shard is missing according to the names of the others, such
+      as `train-00000-of-00002.parquet`.
   """
   paths = [
       file
@@ -169,14 +169,14 @@ def find_parquet(path: str) -> list[str]:
       other = f'{shard[1]}-{number:0{len(shard[2])}}-of-{shard[3]}.parquet'
       if os.path.join(folder, other) not in paths:
         raise ValueError(
-            f'There is no file {os.path.join(folder, other)}, but {name}, which'
-            f' is one of {int(shard[3])} files. Copy it again.'
+            f'The shard {os.path.join(folder, other)} is missing: {name} is one'
+            f' of {int(shard[3])} shards. Copy it again.'
         )
   return paths
 
 
 class Footer(NamedTuple):
-  """What the footer of a parquet file says of its rows."""
+  """The number of rows and the column types of a parquet file."""
 
   num_rows: int
   types: Mapping[str, pa.DataType]
@@ -185,10 +185,13 @@ class Footer(NamedTuple):
 def read_footers(
     paths: Sequence[str],
 ) -> tuple[dict[str, Footer], dict[str, FileError]]:
-  """Returns the footers of parquet files, and the errors of damaged files.
+  """Reads the footers of parquet files.
+
+  Returns:
+    The footers by path, and the errors of damaged files by path.
 
   Raises:
-    FileError: if all are damaged.
+    FileError: if all files are damaged.
   """
   footers: dict[str, Footer] = {}
   damaged: dict[str, FileError] = {}
@@ -210,10 +213,10 @@ def read_footers(
 
 
 class _Opener:
-  """Opens parquet files; the footers of the last ones are not read again.
+  """Opens parquet files, with a cache of footers.
 
-  All columns of some rows are read before those of later rows, one column after
-  the other. So the footer of each file is read and checked once.
+  The columns of a range of rows are read one after the other, so each file is
+  opened many times.
   """
 
   def __init__(self):
@@ -240,12 +243,11 @@ def read_episodes(
 
   Args:
     paths: the files.
-    column: the column whose value is the same in all rows of an episode, and
-      differs in the rows of the next.
+    column: the column that identifies the episode of a row.
 
   Yields:
-    This value, and the rows of the episode, which may begin in one file and end
-    in the next.
+    The value of this column, and the rows of the episode, which may begin in
+    one file and end in the next.
   """
   waiting: list[pa.RecordBatch] = []
   visited = set()
@@ -264,9 +266,9 @@ def read_episodes(
             waiting = []
           if values[begin] in visited:
             raise ValueError(
-                f'The rows of one episode are apart: {column} is'
+                f'The rows of an episode are not contiguous: {column} is'
                 f' {values[begin]} again in {path}, after the rows of other'
-                ' episodes. Write the rows of an episode next to each other.'
+                ' episodes. Write the rows of an episode one after the other.'
             )
           waiting.append(batch.slice(begin, end - begin))
   if waiting:
@@ -277,21 +279,20 @@ def read_episodes(
 def open_columns(
     footers: Mapping[str, Footer], unused: Collection[str] = ()
 ) -> Iterator[dict[str, columns_lib.Column]]:
-  """Yields the columns of parquet files, by their names.
+  """Yields the columns of parquet files by name.
 
-  Reading a column forward is fast. Reading earlier rows starts again at the
-  first row of their row group.
+  Sequential reads are fast. Reading earlier rows restarts at the first row of
+  their row group.
 
   Args:
-    footers: the footers of the files, by their paths, whose rows follow one
-      another.
-    unused: the names of columns that are left out.
+    footers: the footers of the files by path, in the order of their rows.
+    unused: the names of columns to skip.
 
   Raises:
-    FileError: if a file is damaged, or lacks a column of the first, as most do
-      not.
-    ValueError: if there are no rows, or if the first rows of a column are not
-      arrays of one shape.
+    FileError: if a file is damaged, or if it lacks a column that most files
+      have.
+    ValueError: if there are no rows, or if the first rows of a column do not
+      have the same shape.
   """
   paths = [*footers]
   counts = [footer.num_rows for footer in footers.values()]
@@ -304,7 +305,7 @@ def open_columns(
         f'{lacking[0]} has no column {", ".join(missing)}, which'
         f' {paths[0]} has.'
     )
-    if 2 * len(lacking) >= len(paths):  # The first one may be the odd one.
+    if 2 * len(lacking) >= len(paths):  # The first file may be the exception.
       raise ValueError(message)
     raise FileError(lacking[0], message)
   if not sum(counts):
@@ -319,7 +320,7 @@ def open_columns(
       sample = to_array(batch[name], None, name)
     except ValueError as e:
       raise ValueError(
-          f'{first}: {e} If the column is not needed, leave it out:'
+          f'{first}: {e} If the column is not needed, skip it:'
           f' column_names={{{name!r}: None}}.'
       ) from e
     rows = _Rows(opener, places, name, sample[:0])
@@ -331,7 +332,7 @@ def open_columns(
 def _first_rows(
     opener: _Opener, path: str, names: Sequence[str]
 ) -> pa.RecordBatch:
-  """Returns the first rows of a parquet file that can be read."""
+  """Returns the rows at the start of the first undamaged row group."""
   errors = []
   with opener.open(path) as file:
     for group in range(file.num_row_groups):
@@ -348,7 +349,7 @@ def _first_rows(
 
 
 class _Rows:
-  """Reads the rows of a column of parquet files, forward as a stream."""
+  """Reads the rows of a column of parquet files as a stream."""
 
   def __init__(
       self,
@@ -361,17 +362,17 @@ class _Rows:
 
     Args:
       opener: opens the files.
-      places: the number of the first row of each file, by its path.
+      places: the first row of each file, by path.
       name: the name of the column.
-      empty: no rows, of the right dtype and shape.
+      empty: an array `[0, ...]` with the dtype and shape of the rows.
     """
     self._opener = opener
     self._places = places
     self._name = name
-    self._held = self._nothing = empty
-    self._first = 0  # The number of the first row that is held.
+    self._rows = self._empty = empty
+    self._first = 0  # The first row in the buffer.
     self._stream: Iterator[tuple[int, np.ndarray]] = iter(())
-    # Rows that cannot be read, and why.
+    # Ranges of damaged rows, with their errors.
     self._damaged: list[tuple[range, FileError]] = []
 
   def read(self, begin: int, end: int) -> np.ndarray:
@@ -379,37 +380,37 @@ class _Rows:
     for rows, error in self._damaged:
       if begin < rows.stop and end > rows.start:
         raise error
-    held_end = self._first + len(self._held)
+    end_of_rows = self._first + len(self._rows)
     is_ahead = any(
         self._first <= rows.start < begin for rows, _ in self._damaged
     )
-    if is_ahead or not self._first <= begin <= held_end + _MAX_SKIPPED:
-      self._held = self._nothing
-    if not len(self._held):
+    if is_ahead or not self._first <= begin <= end_of_rows + _MAX_SKIPPED:
+      self._rows = self._empty
+    if not len(self._rows):
       self._stream = self._batches(begin)
-    arrays = [self._nothing]
+    arrays = [self._empty]
     while begin < end:
       self._advance_to(begin)
-      rows = self._held[begin - self._first : end - self._first]
+      rows = self._rows[begin - self._first : end - self._first]
       arrays.append(rows)
       begin += len(rows)
     return np.concatenate(arrays)
 
   def _advance_to(self, row: int) -> None:
-    while not self._first <= row < self._first + len(self._held):
+    while not self._first <= row < self._first + len(self._rows):
       batch = next(self._stream, None)
       if batch is None:
         raise ValueError(f'{self._name} has no row {row}.')
-      self._first, self._held = batch
+      self._first, self._rows = batch
 
   def _batches(self, begin: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields rows, and the number of the first, from a row group on."""
+    """Yields rows and the index of the first, starting at a row group."""
     ends = [*self._places.values()][1:] + [math.inf]
     for (path, place), file_end in zip(self._places.items(), ends):
       if file_end <= begin:
         continue
       with self._opener.open(path) as file:
-        # A batch of one row group, so that damage in another does no harm.
+        # Row groups are read separately, so damage affects only one.
         for group in range(file.num_row_groups):
           end = place + file.metadata.row_group(group).num_rows
           if end <= begin:
@@ -424,28 +425,28 @@ class _Rows:
                 yield place, rows
                 place += len(rows)
           except FileError as e:
-            # What follows in the row group cannot be found.
+            # The remaining rows of the row group cannot be located.
             self._damaged.append((range(place, end), e))
-            self._held = self._nothing
+            self._rows = self._empty
             raise
 
   def _to_array(self, path: str, batch: pa.RecordBatch) -> np.ndarray:
     place = f'{self._name}, in {path},'
     try:
-      rows = to_array(batch[self._name], self._nothing.shape[1:], place)
+      rows = to_array(batch[self._name], self._empty.shape[1:], place)
     except ValueError as e:
       raise FileError(path, str(e)) from e
-    if rows.dtype != self._nothing.dtype:
+    if rows.dtype != self._empty.dtype:
       raise FileError(
           path,
-          f'The rows of {place} are {rows.dtype}, but those before are'
-          f' {self._nothing.dtype}.',
+          f'The rows of {place} are {rows.dtype}, but the rows before them are'
+          f' {self._empty.dtype}.',
       )
     return rows
 
 
 def read_row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-  """Returns the values of a row: the array of a list, or a single value."""
+  """Returns the values of a row; lists are arrays."""
   return {
       name: to_array(column.slice(row, 1).flatten(), None, name)
       if is_list(column.type)
@@ -455,21 +456,20 @@ def read_row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
 
 
 def to_array(column: Any, shape: Sequence[int] | None, name: str) -> np.ndarray:
-  """Returns the rows of a column of numbers, text, bytes, or lists of numbers.
+  """Converts a column of numbers, text, bytes, or lists of numbers to NumPy.
 
   Args:
-    column: the column, of `N` rows, an array of Arrow's or a chunked one.
-    shape: the shape of a row that is a list, which may be nested; None if all
-      lists of this column are equally long.
+    column: an Arrow array or chunked array of `N` rows.
+    shape: the shape of a row that is a list, which may be nested; None to use
+      the length of the lists.
     name: the name of the column, for errors.
 
   Returns:
-    An array `[N]` or `[N, *shape]`. Text, bytes and the images of HuggingFace,
-    which stay encoded, are `bytes` in an array of objects; so is the JSON text
-    of lists of dicts, which no array can hold.
+    An array `[N]` or `[N, *shape]`. Text, bytes and encoded HuggingFace images
+    are `bytes` in an object array. Lists of dicts become JSON text.
 
   Raises:
-    ValueError: if a row is empty, or if a list has another length.
+    ValueError: if a row is null, or if lists differ in length.
   """
   if _is_json(column.type):
     rows = [json.dumps(row, ensure_ascii=False) for row in column.to_pylist()]
@@ -530,7 +530,7 @@ def is_binary(type_: pa.DataType) -> bool:
 
 
 def _is_json(type_: pa.DataType) -> bool:
-  """Returns whether rows are lists of dicts, however deep."""
+  """Returns whether rows are lists of dicts, at any depth."""
   return is_list(type_) and (
       pa.types.is_struct(type_.value_type)
       or pa.types.is_null(type_.value_type)
@@ -542,5 +542,5 @@ def _check_no_nulls(column: pa.Array, name: str) -> None:
   if column.null_count:
     raise ValueError(
         f'{name} must have a value in every row, but {column.null_count} of'
-        f' {len(column)} are empty.'
+        f' {len(column)} are null.'
     )

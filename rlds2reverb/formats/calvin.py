@@ -1,12 +1,12 @@
-"""CALVIN's data sets: an npz file a frame.
+"""CALVIN data sets: one npz file per frame.
 
     episode_0000042.npz   actions, rel_actions, robot_obs, scene_obs, rgb_static
                           and so on, of frame 42
-    ep_start_end_ids.npy  int64 [E, 2], the first and the last frame of episodes
+    ep_start_end_ids.npy  int64 [E, 2], the first and last frame of each episode
     lang_annotations/auto_lang_ann.npy
-                          texts, and the frames that each is about
+                          instructions, with the frames of each
 
-They are the folders `training` and `validation` of github.com/mees/calvin.
+github.com/mees/calvin calls the folders `training` and `validation`.
 """
 
 from collections.abc import Iterator
@@ -46,43 +46,43 @@ def load_calvin(
 ) -> tf.data.Dataset:
   """Reads the episodes of a CALVIN data set.
 
-  As with `load_lerobot`, no observation is stored after the last action, so an
-  episode of `T` frames has `T` steps, the action of the last one does not
-  count, and all episodes are truncated. An episode is in memory as a whole;
-  CALVIN's have up to 50,000 frames, so leave out their images, or read those
-  with a text.
+  As with `load_lerobot`, no observation is stored after the last action. An
+  episode of `T` frames has `T` steps, the action of the last step is ignored,
+  and all episodes are truncated. A complete episode is in memory. CALVIN's
+  episodes have up to 50,000 frames, so skip the images or set `language`.
 
   Args:
-    directory: the folder `training` or `validation`, on the local disk.
-    language: whether an episode is the span of a text, at most 64 frames. Then
-      `language_instruction` and `task` are fields of the episodes.
-    leave_out: names of arrays that are not read, such as `depth_tactile`.
+    directory: the local folder `training` or `validation`.
+    language: whether an episode is the span of an instruction, at most 64
+      frames, with `language_instruction` and `task` as episode fields.
+    leave_out: names of arrays to skip, such as `depth_tactile`.
 
   Returns:
-    A data set of episodes with stacked steps, in the order in which a file
-    lists them. `actions` is `action`, `robot_obs`, `scene_obs`, `rgb_static`
-    and so on are below `observation`, and all else, such as `rel_actions`, is a
-    step field of its name; all have their dtypes. The reward is float32 zeros.
+    A data set of episodes with stacked steps, in the order of the file.
+    `actions` becomes `action`; `robot_obs`, `scene_obs`, `rgb_*` and `depth_*`
+    are below `observation`; all other arrays, such as `rel_actions`, are step
+    fields of the same name. Dtypes are kept. The reward is float32 zeros.
 
   Raises:
-    ValueError: if there is no such data set or array, or if a file is damaged.
+    ValueError: if the data set or an array does not exist, or if a file is
+      damaged.
     InvalidArgumentError: while iterating, if a frame is missing or damaged, or
-      is not like the first.
+      if its arrays differ from the first frame.
   """
   directory = downloads.find(directory, 'CALVIN', marker=_BOUNDS_FILE)
   path = os.path.join(directory, _LANGUAGE_FILE if language else _BOUNDS_FILE)
   if not os.path.isfile(path):
-    raise ValueError(f'There is no {path}, which has the texts of the frames.')
-  spans = _find_texts(path) if language else _read_bounds(path)
+    raise ValueError(f'There is no file {path} with the instructions.')
+  spans = _read_instructions(path) if language else _read_bounds(path)
   invalid = [span[:2] for span in spans if not 0 <= span[0] <= span[1]]
   if invalid or not spans:
     raise ValueError(
-        f'{path} must have the first and the last frame of each episode, but'
+        f'{path} must contain the first and last frame of each episode, but'
         f' has {invalid[:10] or "none"}.'
     )
   like = _read_first(directory, [first for first, *_ in spans])
   place = f'A frame of {directory}'
-  columns_lib.check_left_out(place, like, leave_out)
+  columns_lib.check_leave_out(place, like, leave_out)
   columns_lib.check_has(place, [_ACTIONS], like)
   names = {
       name: f'{rlds.OBSERVATION}/' * name.startswith(_OBSERVATIONS) + name
@@ -95,7 +95,7 @@ def load_calvin(
   def read_span(index: int) -> python_episodes.PythonEpisode:
     first, last, fields = spans[index]
     frames = range(first, last + 1)
-    # A wrong number of frames would take memory before one is missing.
+    # A wrong span would allocate memory before a frame is missing.
     if not os.path.isfile(_frame_path(directory, last)):
       raise ValueError(f'There is no frame {_frame_path(directory, last)}.')
     steps = {
@@ -120,17 +120,17 @@ def load_calvin(
 
 
 def _read_first(directory: str, frames: Sequence[int]) -> dict[str, np.ndarray]:
-  """Returns the arrays of the first frame that is whole."""
+  """Returns the arrays of the first frame that can be read."""
   for frame in frames[: python_episodes.MAX_FAULTS_FIRST]:
     with contextlib.suppress(ValueError):
       return _read_frame(directory, frame)
-  return _read_frame(directory, frames[0])  # It tells what is wrong.
+  return _read_frame(directory, frames[0])  # Raises the error.
 
 
 def _column(
     directory: str, frames: range, name: str, like: np.ndarray
 ) -> columns_lib.Column:
-  """Returns an array of the frames of an episode."""
+  """Returns a column of an array, with a row for each frame of an episode."""
 
   def read(begin: int, end: int) -> np.ndarray:
     array = np.empty((end - begin, *like.shape), like.dtype)
@@ -139,8 +139,7 @@ def _column(
       if value.shape != like.shape or value.dtype != like.dtype:
         raise ValueError(
             f'{name} of frame {frame} of {directory} is {value.dtype}'
-            f' {value.shape}, but that of the first frame is {like.dtype}'
-            f' {like.shape}.'
+            f' {value.shape}, but {like.dtype} {like.shape} in the first frame.'
         )
       array[row] = value
     return array
@@ -155,7 +154,7 @@ def _frame_path(directory: str, frame: int) -> str:
 def _read_frame(
     directory: str, frame: int, names: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-  """Returns arrays of a frame; all if no names are given."""
+  """Returns arrays of a frame; all of them by default."""
   path = _frame_path(directory, frame)
   try:
     return npz.read_arrays(path, names)
@@ -165,14 +164,14 @@ def _read_frame(
       EOFError,
       KeyError,
       OSError,
-      RuntimeError,  # Of zip files that are encrypted, or of a later version.
+      RuntimeError,  # The zip file is encrypted or of a newer version.
       ValueError,
       zipfile.BadZipFile,
       zlib.error,
   ) as e:
     files.check_not_pointer(path)
     _refuse_pickles(path, e)
-    raise ValueError(f'{path} is not a whole frame of CALVIN: {e}') from e
+    raise ValueError(f'{path} is not a complete CALVIN frame: {e}') from e
 
 
 def _refuse_pickles(path: str, error: Exception) -> None:
@@ -190,18 +189,18 @@ def _read_bounds(path: str) -> list[tuple[int, int, dict[str, str]]]:
     files.check_not_pointer(path)
     _refuse_pickles(path, e)
     raise ValueError(
-        f'{path} has no first and last frames of episodes: {e}'
+        f'{path} must contain the first and last frame of each episode: {e}'
     ) from e
   if bounds.dtype.kind not in 'iu' or bounds.shape[1:] != (2,):
     raise ValueError(
-        f'{path} must have integers of the shape (episodes, 2), the first and'
-        f' the last frame of each, but has {bounds.dtype} {bounds.shape}.'
+        f'{path} must contain integers of shape (episodes, 2), the first and'
+        f' last frame of each episode, but has {bounds.dtype} {bounds.shape}.'
     )
   return [(*span, {}) for span in bounds.tolist()]
 
 
-def _find_texts(path: str) -> list[tuple[int, int, dict[str, str]]]:
-  """Returns the first and last frames that texts are about, and the texts."""
+def _read_instructions(path: str) -> list[tuple[int, int, dict[str, str]]]:
+  """Returns the first and last frame of each instruction, with its text."""
   try:
     with open(path, 'rb') as f:
       npz.read_header(f)
@@ -216,13 +215,13 @@ def _find_texts(path: str) -> list[tuple[int, int, dict[str, str]]]:
         (first, last, {_TEXT: text, 'task': task})
         for (first, last), (text,), (task,) in rows
     ]
-  except Exception as e:  # Whatever is missing or has another type.
+  except Exception as e:  # A key is missing, or a value has another type.
     files.check_not_pointer(path)
-    raise ValueError(f'{path} has no texts of CALVIN: {e}.') from e
+    raise ValueError(f'{path} has no CALVIN instructions: {e}.') from e
 
 
 def _values_of(rows: Any, kind: type[Any]) -> Iterator[list[Any]]:
-  """Yields the values of each row, which are of one type."""
+  """Yields the values of each row; all must have the type `kind`."""
   for row in rows:
     row = row.tolist() if isinstance(row, np.ndarray) else row
     row = row if isinstance(row, (list, tuple)) else [row]

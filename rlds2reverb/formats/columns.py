@@ -1,7 +1,7 @@
 """Columns: arrays with a row for each step, in memory or in a file.
 
-A column is a numpy array, an `h5py.Dataset` or a `Column`. Its name is its path
-from the top, with the keys joined by `/` as in HDF5: `infos/qpos`.
+A column is a NumPy array, an `h5py.Dataset` or a `Column`. Its name is its path
+in the nest, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from rlds2reverb.episodes import steps as steps_lib
 with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
   import h5py
 
-# The codes of the NumPy number types that TensorFlow has, too.
+# The NumPy number types that TensorFlow supports.
 _NUMBERS = tuple(map(np.dtype, '?bhilBHILefdFD'))
-# The names that observations, actions and rewards have in most formats.
+# The names of observations, actions and rewards in most formats.
 NAMES = {
     rlds.OBSERVATION: 'observations',
     rlds.ACTION: 'actions',
     rlds.REWARD: 'rewards',
 }
-# What an error says of values that are pickles.
+# The end of an error about a pickled array.
 RUNS_CODE = (
-    'has objects of Python, which may run any code when they are read, so it is'
-    ' refused.'
+    'has pickled Python objects, which can run any code when they are loaded.'
+    ' They are not read.'
 )
-# How much of two columns is compared at a time.
+# The number of bytes that are compared at a time.
 _CHUNK_BYTES = 8 << 20
-# How many rows that are not needed `reordered` reads between two that are.
+# The maximum number of unused rows between two rows that are read together.
 _MAX_GAP = 64
-# Minari calls the elements of a tuple `_index_0`, `_index_1`, and so on.
+# Minari names the elements of a tuple `_index_0`, `_index_1` and so on.
 _INDEX = '_index_'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Column:
-  """Rows that are read when they are asked for, as those of h5py.
+  """Rows that are read lazily, as from h5py.
 
   Attributes:
     dtype: the dtype of the rows.
     shape: the shape of all rows, `[N, ...]`.
-    read: returns the rows from a first one until another one.
+    read: a function of `begin` and `end` that returns the rows between them.
   """
 
   dtype: np.dtype
@@ -81,7 +81,7 @@ AnyColumn: TypeAlias = 'np.ndarray | h5py.Dataset | Column'
 
 
 def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
-  """Returns some rows of a column, as a column; they may get another shape."""
+  """Returns a range of rows as a column, reshaped if `shape` is given."""
   shape = column.shape[1:] if shape is None else shape
   return Column(
       column.dtype,
@@ -93,18 +93,18 @@ def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
 
 
 def reordered(column: AnyColumn, order: np.ndarray) -> Column:
-  """Returns the rows of a column in another order.
+  """Returns a column with its rows in another order.
 
   Args:
     column: the column.
-    order: int64 `[M]`: the row of `column` that each row is.
+    order: int64 `[M]`: the indices of rows of `column`.
   """
 
   def read_rows(begin: int, end: int) -> np.ndarray:
     rows, places = np.unique(order[begin:end], return_inverse=True)
     if not len(rows):
       return column[0:0]
-    # Files are read in spans, and not row by row.
+    # Spans of rows are faster to read than single rows.
     spans = np.split(rows, np.flatnonzero(np.diff(rows) > _MAX_GAP) + 1)
     parts = [
         column[int(span[0]) : int(span[-1]) + 1][span - span[0]]
@@ -116,11 +116,11 @@ def reordered(column: AnyColumn, order: np.ndarray) -> Column:
 
 
 def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
-  """Returns the columns in an HDF5 group or in a dict, by their names.
+  """Returns the columns in an HDF5 group or in a dict, by name.
 
   Args:
-    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key of a
-      dict may be the path to an array: `{'infos/qpos': array}`.
+    source: an `h5py.Group`, or a dict of arrays, dicts and tuples. A key may be
+      a path: `{'infos/qpos': array}`.
   """
   columns = {}
   for key, value in source.items():
@@ -135,7 +135,7 @@ def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
 
 
 def nest(columns: Mapping[str, Any]) -> Any:
-  """Returns columns as nested dicts, and tuples where `leaves` found them."""
+  """Returns columns as nested dicts and tuples; the inverse of `leaves`."""
   if columns.keys() == {''}:
     return columns['']
   below: dict[str, dict[str, Any]] = {}
@@ -150,22 +150,22 @@ def nest(columns: Mapping[str, Any]) -> Any:
 
 
 def below(name: str, names: Iterable[str]) -> list[str]:
-  """Returns those of `names` that are `name` or begin with it."""
+  """Returns `name` and the names below it."""
   return [column for column in names if f'{column}/'.startswith(f'{name}/')]
 
 
 def renamed(
     columns: Mapping[str, AnyColumn], names: Mapping[str, str | None]
 ) -> dict[str, AnyColumn]:
-  """Returns columns by other names.
+  """Renames columns.
 
   Args:
-    columns: the columns by their names.
-    names: from the new name of a column, or of all columns below it, to its old
-      name; None leaves out the column of that name.
+    columns: the columns by name.
+    names: the old names by new name, of columns or of nests of columns. None
+      removes the column.
 
   Raises:
-    ValueError: if there is no such column.
+    ValueError: if a column does not exist.
   """
   renamed = dict(columns)
   for name in (*names, *filter(None, names.values())):
@@ -177,7 +177,7 @@ def renamed(
     below_old = below(old, columns)
     if not below_old:
       raise ValueError(
-          f'There is no column {old}, which column_names gives for {new}.'
+          f'There is no column {old}, which column_names maps to {new}.'
           f'{checks.did_you_mean(old, columns)} The columns are'
           f' {sorted(columns)}.'
       )
@@ -185,10 +185,10 @@ def renamed(
   return renamed
 
 
-def check_left_out(
+def check_leave_out(
     place: str, names: Iterable[str], leave_out: Sequence[str]
 ) -> None:
-  """Raises a ValueError if `leave_out` is not a list of some of `names`."""
+  """Raises a ValueError if `leave_out` is not a list of names in `names`."""
   paths.check_list('leave_out', leave_out)
   for name in leave_out:
     checks.check_known(place, 'field', name, names)
@@ -197,7 +197,7 @@ def check_left_out(
 def check_has(
     place: str, required: Iterable[str], names: Iterable[str], help: str = ''
 ) -> None:  # pylint: disable=redefined-builtin
-  """Raises a ValueError if not all that is required is among `names`."""
+  """Raises a ValueError if a required name is missing from `names`."""
   missing = [name for name in required if name not in names]
   if missing:
     raise ValueError(
@@ -205,15 +205,15 @@ def check_has(
     )
 
 
-def log_left_out(description: str, names: Iterable[str]) -> None:
-  """Warns of what is not read, if there is any."""
+def warn_skipped(description: str, names: Iterable[str]) -> None:
+  """Logs a warning with the names of skipped columns, if there are any."""
   text = ', '.join(names)
   if text:
-    logging.warning('Left out: %s: %s.', description, text)
+    logging.warning('Skipped %s: %s.', description, text)
 
 
 def is_readable(column: AnyColumn) -> bool:
-  """Returns whether a column has rows of numbers or of strings."""
+  """Returns whether a column has rows of numbers or strings."""
   dtype = column.dtype
   if dtype.kind == 'O':
     is_known = h5py.check_vlen_dtype(dtype) in (None, str, bytes, np.uint8)
@@ -224,7 +224,7 @@ def is_readable(column: AnyColumn) -> bool:
 
 
 def has_rows(column: AnyColumn, *counts: int) -> bool:
-  """Returns whether a column is readable, and has one of some lengths."""
+  """Returns whether a column is readable and has one of the given lengths."""
   return is_readable(column) and len(column) in counts
 
 
@@ -236,11 +236,11 @@ def checked_spec(
   Args:
     name: the name of the column.
     column: the column.
-    place: what errors call it; by default its name.
+    place: the description of the column for errors; by default its name.
 
   Raises:
-    ValueError: if it has no rows, or if the rows are neither numbers nor
-      strings.
+    ValueError: if the column has no rows, or if its rows are neither numbers
+      nor strings.
   """
   if not is_readable(column):
     raise ValueError(
@@ -253,10 +253,9 @@ def checked_spec(
       if not is_bytes and not isinstance(value, (str, bytes)):
         row = index // int(np.prod(column.shape[1:]))
         raise ValueError(
-            f'The column {name} is an array of Python objects, which may only'
-            f' be strings, but has {value!r}, a {type(value).__name__}, in row'
-            f' {row}. Convert it with astype to a dtype of numbers, or leave it'
-            ' out.'
+            f'The column {name} has dtype object, so its values must be'
+            f' strings, but row {row} is {value!r}, a {type(value).__name__}.'
+            ' Convert it to a numeric dtype with astype, or skip it.'
         )
   return row_spec(column)
 
@@ -276,7 +275,7 @@ def row_spec(column: AnyColumn) -> tf.TensorSpec:
 
 
 def has_spec(column: AnyColumn, spec: tf.TensorSpec) -> bool:
-  """Returns whether `row_spec` of a readable column is `spec`; fast if so."""
+  """Returns whether `row_spec(column)` is `spec`; fast if it is."""
   is_same = column.dtype == spec.dtype.as_numpy_dtype
   return (is_same and column.shape[1:] == spec.shape) or row_spec(
       column
@@ -291,8 +290,8 @@ def read(
   Args:
     column: the column.
     rows: the rows to read, as a slice or as increasing indices.
-    spec: the spec of one row. If it is a string, but the column has uint8, the
-      bytes of a row become one string.
+    spec: the spec of one row. If the spec is a string and the column is uint8,
+      the bytes of a row become one string.
 
   Returns:
     An array `[rows, ...]`. Strings are `bytes` in an array of objects.
@@ -311,7 +310,7 @@ def read(
 
 
 def equal_rows(first: np.ndarray, other: np.ndarray) -> np.ndarray:
-  """Returns which rows of two arrays are equal, bool `[N]`; NaN equals NaN."""
+  """Returns whether each row is equal, bool `[N]`; NaN equals NaN."""
   same = np.asarray(first == other)
   if first.dtype.kind in 'fc':
     same |= (first != first) & (other != other)
@@ -323,74 +322,74 @@ def find_jumps(
     next_column: AnyColumn,
     spec: tf.TensorSpec | None = None,
 ) -> np.ndarray:
-  """Returns which rows do not lead to the next one, bool `[N - 1]`.
+  """Returns the rows whose next observation is not the next row, `[N - 1]`.
 
   Args:
-    column: observations `[N, ...]`, of which a part is in memory at a time.
-    next_column: the observation that follows each of them, of the same shape.
-    spec: the spec of one row; by default that of the column.
+    column: observations `[N, ...]`, read in chunks.
+    next_column: next observations, of the same shape.
+    spec: the spec of one row; by default the spec of `column`.
   """
   spec = row_spec(column) if spec is None else spec
   chunk = max(_CHUNK_BYTES // steps_lib.estimate_step_bytes(spec), 1)
   jumps = np.zeros(max(len(column) - 1, 0), bool)
   for begin in range(0, len(jumps), chunk):
     end = min(begin + chunk, len(jumps))
-    following = read(next_column, slice(begin, end), spec)
-    observed = read(column, slice(begin + 1, end + 1), spec)
-    if not np.array_equal(following, observed):
-      jumps[begin:end] = ~equal_rows(following, observed)
+    expected = read(next_column, slice(begin, end), spec)
+    actual = read(column, slice(begin + 1, end + 1), spec)
+    if not np.array_equal(expected, actual):
+      jumps[begin:end] = ~equal_rows(expected, actual)
   return jumps
 
 
-def check_leads_on(
+def check_next_rows(
     place: str,
     name: str,
     column: AnyColumn,
     next_name: str,
-    following: AnyColumn,
+    next_column: AnyColumn,
 ) -> None:
-  """Checks that each next observation of an episode is the one that follows.
+  """Checks that the next observations of an episode repeat the observations.
 
-  An episode has every observation once, so another next observation would be
+  RLDS stores every observation once, so a different next observation would be
   lost.
 
   Args:
-    place: the episode, for the error.
+    place: the description of the episode for errors.
     name: the name of the observations.
     column: observations `[T, ...]`.
     next_name: the name of the next observations.
-    following: next observations `[T, ...]`.
+    next_column: next observations `[T, ...]`.
 
   Raises:
-    ValueError: if they have another shape, or if the next observation of a row
-      is not the observation of the next row.
+    ValueError: if the shapes differ, or if the next observation of a row is not
+      the observation of the next row.
   """
-  if column.shape != following.shape:
+  if column.shape != next_column.shape:
     raise ValueError(
-        f'{next_name} of {place} has the shape {list(following.shape)}, but'
+        f'{next_name} of {place} has the shape {list(next_column.shape)}, but'
         f' {name} has {list(column.shape)}.'
     )
-  if not is_readable(column) or not is_readable(following):
-    return  # What is not read need not be compared.
-  jumps = np.flatnonzero(find_jumps(column, following))
+  if not is_readable(column) or not is_readable(next_column):
+    return  # The column is skipped.
+  jumps = np.flatnonzero(find_jumps(column, next_column))
   if jumps.size:
     step = int(jumps[0])
     raise ValueError(
         f'{next_name} at step {step} of {place} is not {name} at step'
         f' {step + 1}. They differ in {jumps.size} of {len(column) - 1} steps.'
-        ' The steps are of several episodes or in another order, or their next'
-        ' observations are several steps ahead, as for n-step returns.'
+        ' The steps belong to several episodes, are not in order, or have next'
+        ' observations several steps ahead, as for n-step returns.'
     )
 
 
 def row(value: Any) -> np.ndarray:
-  """Returns the column of one value; NumPy's own strings lose zeros at ends."""
+  """Returns a column of one value; NumPy strings would drop trailing zeros."""
   is_text = isinstance(value, (bytes, str))
   return np.asarray([value], object if is_text else None)
 
 
 def zeros(length: int, spec: tf.TensorSpec) -> np.ndarray:
-  """Returns rows of zeros, or of empty strings."""
+  """Returns rows of zeros or empty strings."""
   if spec.dtype == tf.string:
     return np.full((length, *spec.shape), b'', object)
   return np.zeros((length, *spec.shape), spec.dtype.as_numpy_dtype)

@@ -1,12 +1,12 @@
-"""Replay buffers of d3rlpy: HDF5 files, as `ReplayBuffer.dump` writes them.
+"""Replay buffers of d3rlpy: HDF5 files that `ReplayBuffer.dump` writes.
 
     columns, num_episodes, version
-    observations_0      [T, ...]; observations_0_0 and so on of a tuple
+    observations_0      [T, ...]; observations_0_0 and so on for a tuple
     actions_0           [T, ...]
     rewards_0           [T, 1]
     terminated_0        whether the episode ends in a terminal state
 
-The layout is 2.1, that of d3rlpy 2.0 to 2.8. Files of d3rlpy 1 are flat arrays.
+d3rlpy 2.0 to 2.8 write version 2.1. Files of d3rlpy 1 are flat arrays.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ _COUNT = 'num_episodes'
 def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes that d3rlpy's `ReplayBuffer.dump` wrote.
 
-  d3rlpy stores no observation after the last action. So, as in
-  `from_flat_arrays` without next observations, the last observation of a
-  truncated episode is its last step, whose action does not count, and a
-  terminal episode gets a step of zeros.
+  d3rlpy stores no observation after the last action. As in `from_flat_arrays`
+  without next observations, the last observation of a truncated episode becomes
+  its last step, whose action is ignored, and a step of zeros is appended to a
+  terminal episode.
 
   Args:
-    path: the path of the file, on the local disk.
+    path: the path of a local file.
 
   Returns:
-    A data set of episodes in their order, with stacked steps. Fields have the
-    dtypes in the file; observations that are tuples there are tuples. A reward
-    `[T, 1]` becomes `[T]`.
+    A data set of episodes with stacked steps, in the order of the file. Dtypes
+    are kept, and so are tuples of observations. A reward `[T, 1]` becomes
+    `[T]`.
 
   Raises:
-    ValueError: if there is no such file, if it is not of this layout, or of
-      another version.
-    InvalidArgumentError: while iterating, if an episode does not have the
-      fields of the first, or as many rows of each.
+    ValueError: if the file does not exist or has another layout or version.
+    InvalidArgumentError: while iterating, if the fields of an episode differ
+      from the first episode, or have different numbers of rows.
   """
   path = files.expand_local(path, 'A replay buffer of d3rlpy')
   names = hdf5.names_in(path)
   if not {_COUNT, 'version'} <= set(names):
     raise ValueError(
-        f'{path} is not a replay buffer of d3rlpy, which has {_COUNT} and'
-        ' version.'
+        f'{path} is not a replay buffer of d3rlpy: it must contain {_COUNT}'
+        ' and version.'
     )
   with h5py.File(path, 'r') as file:
     count = int(file[_COUNT][()])
     version = file['version'].asstr()[()]
   if version != _VERSION:
     raise ValueError(
-        f'{path} is a replay buffer of d3rlpy of version {version}, but'
-        f' {_VERSION} is read. Load and dump it with d3rlpy 2.'
+        f'{path} has version {version} of replay buffers of d3rlpy. Only'
+        f' {_VERSION} is supported. Load and dump it with d3rlpy 2.'
     )
 
   def read_one(file: h5py.File, index: int) -> python_episodes.PythonEpisode:
@@ -90,16 +89,16 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
             read_one, file, index, place=place, file=path
         )
 
-  return python_episodes.to_dataset(read, count, is_last_left_out=True)
+  return python_episodes.to_dataset(read, count, is_last_dropped=True)
 
 
 def _column(file: h5py.File, name: str) -> Any:
-  """Returns a column, or a tuple of the columns of its parts."""
+  """Returns a column, or a tuple of columns."""
   try:
     return file[name][()]
   except KeyError:
     if name in file:
-      raise  # It is damaged.
+      raise  # The column is damaged.
   parts = []
   while f'{name}_{len(parts)}' in file:
     parts.append(file[f'{name}_{len(parts)}'][()])

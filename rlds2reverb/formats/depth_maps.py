@@ -1,8 +1,8 @@
-"""Depth maps as LeRobot 0.6 stores them: 12-bit videos, and TIFF images.
+"""Depth maps of LeRobot 0.6: 12-bit videos, and TIFF images.
 
-A video has codes from 0 to 4095. They stand for depths from `depth_min` to
-`depth_max`, evenly spaced, or evenly in the logarithm of the depth plus a
-`shift`. A code becomes the number nearest to LeRobot's `dequantize_depth`.
+A video quantizes depths from `depth_min` to `depth_max` to codes from 0 to
+4095, either linearly or in the logarithm of the depth plus a `shift`. Decoding
+matches LeRobot's `dequantize_depth`.
 """
 
 import io
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-MILLIMETRES = 'mm'
-METRES = 'm'
-UNITS = (MILLIMETRES, METRES)
-# The one pixel format in which LeRobot writes codes.
+MILLIMETERS = 'mm'
+METERS = 'm'
+UNITS = (MILLIMETERS, METERS)
+# The only pixel format of depth videos in LeRobot.
 PIXEL_FORMAT = 'gray12le'
 
 _NUM_CODES = 4096
 
 
 class Codes(NamedTuple):
-  """The depths that the codes of a video stand for, in metres."""
+  """The quantization of depths in a video, in meters."""
 
   depth_min: float = 0.01
   depth_max: float = 10.0
@@ -40,13 +40,13 @@ class Codes(NamedTuple):
     if self.use_log:
       depths = np.exp(depths) - np.float32(self.shift)
     depths = depths.clip(np.float32(self.depth_min), np.float32(self.depth_max))
-    if unit == METRES:
+    if unit == METERS:
       return depths
     return np.rint(depths * np.float32(1000)).clip(0, 65535).astype(np.uint16)
 
 
 def is_depth(feature: dict[str, Any]) -> bool:
-  """Returns whether a feature of LeRobot's is a depth map."""
+  """Returns whether a LeRobot feature is a depth map."""
   info = feature.get('info') or {}
   return bool(
       info.get('is_depth_map')
@@ -56,10 +56,10 @@ def is_depth(feature: dict[str, Any]) -> bool:
 
 
 def codes_of(feature: dict[str, Any]) -> Codes:
-  """Returns the codes of a feature's videos, by default those of LeRobot.
+  """Returns the quantization of a feature's videos, with LeRobot's defaults.
 
   Raises:
-    ValueError: if the least depth has no logarithm.
+    ValueError: if the minimum depth has no logarithm.
   """
   info = feature.get('info') or {}
   codes = Codes()._replace(
@@ -71,9 +71,8 @@ def codes_of(feature: dict[str, Any]) -> Codes:
   )
   if codes.use_log and codes.depth_min + codes.shift <= 0:
     raise ValueError(
-        'The sum of video.depth_min and video.shift must be positive, as its'
-        f' logarithm is taken, but they are {codes.depth_min} and'
-        f' {codes.shift}.'
+        'video.depth_min + video.shift must be positive for a logarithmic'
+        f' scale, but is {codes.depth_min} + {codes.shift}.'
     )
   return codes
 
@@ -84,19 +83,19 @@ def is_tiff(encoded: bytes) -> bool:
 
 
 def decode_tiff(encoded: bytes, stored_unit: str | None, unit: str) -> Any:
-  """Decodes an image of one channel, of uint16 or float32.
+  """Decodes an image with one channel of uint16 or float32.
 
   Args:
     encoded: the bytes of a TIFF file.
-    stored_unit: the unit of its numbers, or None if that is not known.
-    unit: the unit to return them in.
+    stored_unit: the unit of the file, or None if it is unknown.
+    unit: the unit of the result.
 
   Returns:
-    `[height, width, 1]`; as it was stored if the units are the same or one is
-    not known, and float32 otherwise.
+    An array `[height, width, 1]`: unchanged if the units are equal or the
+    stored unit is unknown, float32 otherwise.
 
   Raises:
-    ValueError: if the file is of another kind, or not whole.
+    ValueError: if the file is not such a TIFF file or is damaged.
   """
   try:
     with Image.open(io.BytesIO(encoded), formats=['TIFF']) as image:
@@ -114,4 +113,4 @@ def decode_tiff(encoded: bytes, stored_unit: str | None, unit: str) -> Any:
     return depths
   factor = np.float32(1000)
   depths = depths.astype(np.float32)
-  return depths * factor if unit == MILLIMETRES else depths / factor
+  return depths * factor if unit == MILLIMETERS else depths / factor

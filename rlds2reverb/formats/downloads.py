@@ -14,13 +14,13 @@ def find(
   """Returns the path of a data set.
 
   Args:
-    name_or_directory: the path, or the name of the data set in `root`.
+    name_or_directory: the path of the data set, or its name in `root`.
     library: the name of the library, for errors.
-    root: the folder in which the library stores its data sets, if it has one.
-    marker: the path of a file that such a data set has.
+    root: the folder of downloaded data sets, if the library has one.
+    marker: the relative path of a file that every data set has.
 
   Raises:
-    ValueError: if there is no such data set.
+    ValueError: if the data set does not exist.
   """
   name = os.fspath(name_or_directory)
   places = [files.expand_local(name, f'A {library} data set')]
@@ -29,7 +29,7 @@ def find(
   for place in places:
     if os.path.exists(os.path.join(place, marker) if marker else place):
       return place
-  has = marker and f': it must have a {marker}'
+  remedy = marker and f': it must contain {marker}'
   raise ValueError(
-      f'There is no {library} data set {", and none at ".join(places)}{has}.'
+      f'There is no {library} data set {", and none at ".join(places)}{remedy}.'
   )

@@ -1,8 +1,7 @@
-"""Flat arrays: the transitions of all episodes one after the other, as in D4RL.
+"""Flat arrays: the transitions of all episodes in sequence, as in D4RL.
 
-A row is a transition: an observation, the action taken there, and the reward
-and the end that followed. An episode of RLDS has one step more than it has
-transitions, for the observation that the last transition leads to.
+A row is a transition: an observation, an action, the reward, and flags. An
+RLDS episode has one step more than transitions, for the final observation.
 """
 
 from collections.abc import Callable
@@ -41,10 +40,10 @@ def from_flat_arrays(
     episode_column: str | None = None,
     step_column: str | None = None,
 ) -> tf.data.Dataset:
-  """Makes RLDS episodes of flat arrays, such as those of D4RL.
+  """Converts flat arrays, such as D4RL data, to RLDS episodes.
 
-  The drawing shows the arrays of two episodes, the first of which is terminal
-  and the second truncated, and the steps that they become:
+  Two episodes as arrays and as steps; the first is terminal, the second is
+  truncated:
 
       row               0   1   2    3   4
       observations      o0  o1  o2   p0  p1
@@ -58,77 +57,75 @@ def from_flat_arrays(
       discount        | 1   1   0   0  | 1   1   1  |
       is_terminal     | 0   0   0   1  | 0   0   0  |
 
-  An episode ends with a row that has a terminal or a timeout. Where a row has
-  both, the episode is terminal, because the environment did end there. (D4RL's
-  `qlearning_dataset` drops such a transition.) The rows after the last end are
-  an episode too, which is truncated. An episode also ends, truncated,
+  An episode ends at a row with a terminal or a timeout. A row with both is
+  terminal, because the environment ended there. (D4RL's `qlearning_dataset`
+  drops such a transition.) The rows after the last end are a truncated episode.
+  A truncated episode also ends
 
   - before a row of `episode_starts`, as Stable-Baselines writes them;
   - where the episode column changes;
-  - where the next row does not begin with the row's `next_observations`. A
-    warning says how many such ends no flag, id or length explains. A timeout
-    in the row after such an end is one row late, and ends no other episode.
+  - where the next observation of a row is not the observation of the next row.
+    A warning reports the number of such ends without a flag, id or length. A
+    timeout in the row after such an end is one row late, and ends no other
+    episode.
 
-  Every episode ends with its own last next observation. Where there are no
-  `next_observations`, that observation is not in the data:
+  The last step of every episode has the last next observation. Without
+  `next_observations`, this observation is not in the data:
 
       observation     | o0  o1  o2  0  | p0  p1 |
       action          | a0  a1  a2  0  | b0  b1 |
 
-  A truncated episode then has its last observation at its last step, whose
-  action and reward do not count, so its last transition is lost, as it is in
-  `qlearning_dataset`. A terminal episode keeps its last transition, and with it
-  its outcome. That transition leads to an observation of zeros, as in the D4RL
-  data sets of TFDS. The discount of 0 hides the zeros from whatever bootstraps,
-  but not from a model of the dynamics.
+  The last row of a truncated episode then becomes its last step, whose action
+  and reward are ignored, so its last transition is lost, as in
+  `qlearning_dataset`. A terminal episode keeps its last transition, with a next
+  observation of zeros, as in the D4RL data sets of TFDS. The discount of 0
+  hides the zeros from bootstrapping, but not from a dynamics model.
 
   Args:
     arrays: a dict of arrays, or of `h5py.Dataset`s of an open file, of `N` rows
-      each. They are read whenever the data set is iterated, so what is written
-      into them later is read then. They may be nested in dicts and tuples, or
-      have paths as keys (`infos/qpos`), as D4RL's `get_dataset` returns them.
-      `observations`, `actions`, `rewards` and `terminals` must be there;
-      `timeouts`, `episode_starts` and `next_observations` may be, and
-      `terminals` may be missing if there are `episode_starts` or an
-      `episode_column`. Every other column of `N` rows becomes a step field of
-      its name, with zeros at a step that is added. The columns in `metadata`
-      are left out; so are other columns that do not have `N` rows, with a
-      warning.
-    max_episode_steps: the number of rows after which an episode ends at the
-      latest, for arrays without `timeouts`.
-    column_names: the names that columns have in the data, by those that are
-      expected: `{'observations': 'state', 'terminals': 'dones'}`. None says
-      that there is no such column: without `rewards` the reward is float32
-      zeros, and without `terminals` all episodes are truncated. None for
-      another column leaves that out. Some names need not be given: `obs`,
-      `next_obs`, `new_obs`; `terminateds`, `terminations`, `terminated`;
-      `truncateds`, `truncations`, `truncated`.
-    episode_column: the column that has one value in all rows of an episode. It
-      becomes no step field. By default a column such as `episode_id`, if there
-      is one, ends episodes too, and is a step field; an id may then return
-      after a flag has ended its episode.
-    step_column: the column that orders the rows of an episode. If it is given,
-      the rows of each episode are sorted by it. By default a column such as
-      `step`, `timestep` or `t` is used where the rows of an episode are not
-      next to each other, as those of parallel environments.
+      each. They are read in each iteration of the data set, so later changes
+      are visible. They may be nested in dicts and tuples, or have paths as keys
+      (`infos/qpos`), as in the result of D4RL's `get_dataset`. `observations`,
+      `actions`, `rewards` and `terminals` are required, except that
+      `episode_starts` or an `episode_column` can replace `terminals`;
+      `timeouts`, `episode_starts` and `next_observations` are optional. Every
+      other column of `N` rows becomes a step field of the same name, with zeros
+      in added steps. Columns in `metadata` are skipped, and so are columns that
+      do not have `N` rows, with a warning.
+    max_episode_steps: the maximum number of rows of an episode, for arrays
+      without `timeouts`.
+    column_names: the names of columns in the data, by expected name:
+      `{'observations': 'state', 'terminals': 'dones'}`. None means that the
+      column does not exist: without `rewards` the reward is float32 zeros, and
+      without `terminals` all episodes are truncated. None skips any other
+      column. Some names are recognized: `obs`, `next_obs`, `new_obs`;
+      `terminateds`, `terminations`, `terminated`; `truncateds`, `truncations`,
+      `truncated`.
+    episode_column: the column that identifies the episode of a row. It does not
+      become a step field. By default a column such as `episode_id` is used, and
+      remains a step field; its values may repeat after a flag has ended the
+      episode.
+    step_column: the column by which the rows of each episode are sorted. By
+      default a column such as `step`, `timestep` or `t` is used if episodes are
+      interleaved, as from parallel environments.
 
   Returns:
-    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
-    steps stacked `[T + 1, ...]`. Fields have the dtypes of their columns, and
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, with
+    stacked steps `[T + 1, ...]`. Fields have the dtypes of their columns, and
     `discount` is float32. Observations and actions may be nested. Only the
     episodes that are being read are in memory.
 
   Raises:
-    ValueError: if `arrays` is not a dict, if a column is missing or does not
-      have as many rows as the terminals, if a column of Python objects has
-      anything but strings, if a flag is neither 0 nor 1, if there are no rows,
-      if nothing says where episodes end, or if the rows of an episode are apart
-      and no step column orders them.
+    ValueError: if `arrays` is not a dict; if a column is missing or differs
+      from the terminals in the number of rows; if an object column contains
+      anything but strings; if a flag is neither 0 nor 1; if there are no rows;
+      if nothing determines where episodes end; or if the rows of an episode are
+      not contiguous and no step column orders them.
   """
   if not isinstance(arrays, Mapping):
     raise ValueError(
-        'Flat arrays in memory must be a dict of arrays, but have been given as'
-        f' a {type(arrays).__name__}.'
+        'Flat arrays in memory must be a dict of arrays, but are a'
+        f' {type(arrays).__name__}.'
     )
   options = flat_layout.FlatOptions(
       max_episode_steps, column_names, episode_column, step_column
@@ -146,12 +143,11 @@ def load_flat_arrays(
     episode_column: str | None = None,
     step_column: str | None = None,
 ) -> tf.data.Dataset:
-  """Reads a file of flat arrays, HDF5 as D4RL's or `.npz`, a part at a time.
+  """Reads flat arrays lazily from HDF5, such as D4RL files, or `.npz`.
 
   Args:
-    path: the path of the file, on the local disk. Its arrays have the names
-      that `from_flat_arrays` expects. Attributes are left out, and pickles are
-      refused.
+    path: the path of a local file. `from_flat_arrays` describes the names of
+      its arrays. Attributes are ignored, and pickles are rejected.
     max_episode_steps: see `from_flat_arrays`.
     column_names: see `from_flat_arrays`.
     episode_column: see `from_flat_arrays`.
@@ -161,9 +157,8 @@ def load_flat_arrays(
     A data set of episodes; see `from_flat_arrays`.
 
   Raises:
-    ValueError: if there is no such file, if it is not a whole one with
-      something in it, if a part of it is in another file, or for the reasons
-      that `from_flat_arrays` has.
+    ValueError: if the file does not exist, is damaged or empty, or has parts in
+      other files; see also `from_flat_arrays`.
   """
   path = files.expand_local(path, 'A file of flat arrays')
   if path.endswith('.npz'):
@@ -208,24 +203,24 @@ def to_dataset(
     file: str = '',
     missing: Sequence[tuple[int, errors.Fault]] = (),
 ) -> tf.data.Dataset:
-  """Returns the episodes of columns, which are opened to be read.
+  """Returns the episodes of columns, which are opened for each iteration.
 
   Args:
     open_columns: opens the columns.
-    layout: the bounds of the episodes.
-    file: the file that holds them, for errors.
-    missing: the faults of files that cannot be read, and the rows before which
-      these files were, ascending.
+    layout: the fields and the bounds of the episodes.
+    file: the path of the file, for errors.
+    missing: the faults of unreadable files, with the first row after each file,
+      ascending.
   """
   bounds, is_terminal = layout.bounds, layout.is_terminal
-  # The rows are divided into runs of one size. The episodes that begin in the
+  # The rows are divided into runs of equal size. Episodes that begin in the
   # same run are read together.
   spec = columns_lib.nest(layout.specs)
   run = bounds[:-1] // max(
       python_episodes.BATCH_BYTES // steps_lib.estimate_step_bytes(spec), 1
   )
   is_new = np.diff(run) != 0
-  # The fault of each episode that may have rows elsewhere.
+  # The faults of episodes that may have rows in unreadable files.
   partial: dict[int, errors.Fault] = {}
   if layout.is_partial is not None:
     is_new |= layout.is_partial[1:] | layout.is_partial[:-1]
@@ -235,12 +230,12 @@ def to_dataset(
   starts = np.append(0, np.flatnonzero(is_new) + 1)
 
   def read() -> python_episodes.Episodes:
-    waiting = list(zip(places.tolist(), missing))
+    pending = list(zip(places.tolist(), missing))
     for first, episode in read_runs():
-      while waiting and waiting[0][0] <= first:
-        yield waiting.pop(0)[1][1]
+      while pending and pending[0][0] <= first:
+        yield pending.pop(0)[1][1]
       yield partial.get(first, episode)
-    yield from (fault for _, (_, fault) in waiting)
+    yield from (fault for _, (_, fault) in pending)
 
   def read_runs() -> Iterator[tuple[int, python_episodes.PythonEpisode]]:
     with open_columns() as opened:
@@ -253,7 +248,7 @@ def to_dataset(
         }
       for first, end in zip(starts, [*starts[1:], len(run)]):
         rows, terminal = bounds[first : end + 1], is_terminal[first:end]
-        # Whether the episode has one step more than it has rows.
+        # Whether the episode has one step more than rows.
         is_added = terminal | layout.has_next
         steps = {
             field: _column(columns, layout, field, rows)
@@ -276,7 +271,7 @@ def to_dataset(
       read,
       len(run) + len(missing),
       num_compared=1,
-      is_last_left_out=not layout.has_next,
+      is_last_dropped=not layout.has_next,
   )
 
 
@@ -284,10 +279,10 @@ def _places_of(
     layout: flat_layout.FlatLayout,
     missing: Sequence[tuple[int, errors.Fault]],
 ) -> np.ndarray:
-  """Returns the episode before which each missing file is, `[len(missing)]`."""
+  """Returns the index of the episode after each missing file."""
   rows = np.array([row for row, _ in missing], np.int64)
   first_rows = layout.bounds[:-1]
-  if layout.order is not None:  # The episodes are in the order of these.
+  if layout.order is not None:  # Episodes are sorted by their first row.
     first_rows = np.minimum.reduceat(layout.order, first_rows)
   return np.searchsorted(first_rows, rows)
 
@@ -296,7 +291,7 @@ def _faults_of_partial(
     layout: flat_layout.FlatLayout,
     missing: Sequence[tuple[int, errors.Fault]],
 ) -> dict[int, errors.Fault]:
-  """Returns the fault of each episode with rows in a missing file."""
+  """Returns the faults of episodes that may have rows in a missing file."""
   faults = {}
   for episode in np.flatnonzero(layout.is_partial).tolist():
     rows = np.arange(*layout.bounds[episode : episode + 2])
@@ -305,8 +300,7 @@ def _faults_of_partial(
     gaps = [max(rows.min() - gap, gap - rows.max()) for gap, _ in missing]
     fault = missing[int(np.argmin(gaps))][1]
     faults[episode] = errors.Fault(
-        'Rows of the episode may be in a file that cannot be read.'
-        f' {fault.rule}',
+        f'Rows of the episode may be in an unreadable file. {fault.rule}',
         file=fault.file,
     )
   return faults
@@ -317,13 +311,13 @@ def _column(
 ) -> columns_lib.AnyColumn:
   """Returns a field of the episodes with the given bounds."""
   name, spec = layout.names[field], layout.specs[field]
-  # Where the rewards have the shape (1,), their spec does not.
+  # The spec of rewards of shape (1,) is a scalar.
   first = bounds[0]
   part = columns_lib.part(columns[name], first, bounds[-1], spec.shape)
   if not (layout.has_next and field.split('/')[0] == rlds.OBSERVATION):
     return part
   following = columns[flat_layout.NEXT + name]
-  # Of each step: its row, and whether it is the next observation of that row.
+  # The row of each step, and whether the step is the next observation there.
   rows = np.insert(
       np.arange(first, bounds[-1]), bounds[1:] - first, bounds[1:] - 1
   )
@@ -340,6 +334,6 @@ def _column(
       result[is_next] = columns_lib.read(following, selected[is_next], spec)
     return result
 
-  # The dtype is that in the file, which may be strings of one length.
+  # NumPy strings of a fixed length become objects.
   dtype = part.dtype if spec.dtype != tf.string else np.dtype(object)
   return columns_lib.Column(dtype, (len(rows), *spec.shape), read)

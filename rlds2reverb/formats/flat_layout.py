@@ -1,14 +1,14 @@
-"""The columns of flat transitions, and where their episodes begin and end.
+"""The columns of flat transitions, and the bounds of their episodes.
 
-A table of transitions has a row for each transition. Flags, episode ids,
-discontinuous observations or a maximum length say where an episode ends:
+A table has a row for each transition. An episode ends according to flags,
+episode ids, discontinuous observations or a maximum length:
 
-    terminals           the row ends its episode in a terminal state
-    timeouts            the row ends its episode, which is truncated
-    episode_starts      the row begins an episode, so the row before ends one
+    terminals           the row ends a terminal episode
+    timeouts            the row ends a truncated episode
+    episode_starts      the row begins an episode, so the previous row ends one
     an episode column   the next row has another id
-    next_observations   the next row does not begin with this observation
-    max_episode_steps   the episode has that many rows
+    next_observations   the next row has another observation
+    max_episode_steps   the episode has this number of rows
 """
 
 from collections.abc import Collection
@@ -37,17 +37,16 @@ _STARTS = 'episode_starts'
 _REQUIRED = (*columns_lib.NAMES.values(), _TERMINALS)
 USED = (*_REQUIRED, _TIMEOUTS, _STARTS, NEXT + _OBSERVATIONS)
 _METADATA = 'metadata'
-# The columns that data may lack, if its reader allows it.
+# The columns that are optional for some readers.
 OPTIONAL = (_REWARDS, _TERMINALS)
-# Other names of columns, as Gymnasium, RLlib, Minari and Stable-Baselines use
-# them.
+# Other names of columns, in Gymnasium, RLlib, Minari and Stable-Baselines.
 _ALIASES = {
     _OBSERVATIONS: ('obs',),
     NEXT + _OBSERVATIONS: ('next_obs', 'new_obs'),
     _TERMINALS: ('terminateds', 'terminations', 'terminated'),
     _TIMEOUTS: ('truncateds', 'truncations', 'truncated'),
 }
-# Names by which an episode column is recognized without an option.
+# The default names of episode columns.
 _EPISODE_COLUMNS = (
     'episode_id',
     'episode_ids',
@@ -59,7 +58,7 @@ _EPISODE_COLUMNS = (
     'traj_id',
     'traj_ids',
 )
-# Names by which a step column is recognized without an option.
+# The default names of step columns.
 _STEP_COLUMNS = (
     'step',
     'steps',
@@ -77,31 +76,31 @@ _STEP_COLUMNS = (
 _HOW_TO_END = (
     f'If a column of {_TIMEOUTS} or {_STARTS} has another name, pass'
     f' column_names={{{_TIMEOUTS!r}: ...}}. If a column identifies the episode'
-    ' of a row, pass episode_column=.... If all episodes have one length, or'
-    ' there is only one episode, pass max_episode_steps=....'
+    ' of a row, pass episode_column=.... If all episodes have the same length,'
+    ' or there is only one episode, pass max_episode_steps=....'
 )
 _NO_ENDS = (
-    f'Nothing says where episodes end: there is no {_TERMINALS}, {_TIMEOUTS} or'
-    f' {_STARTS}. {_HOW_TO_END}'
+    f'The ends of episodes are unknown: there is no {_TERMINALS}, {_TIMEOUTS}'
+    f' or {_STARTS}. {_HOW_TO_END}'
 )
 _MAX_LISTED = 5
 
 
 class FlatLayout(NamedTuple):
-  """The columns that become fields of a step, and the rows of the episodes.
+  """The columns of step fields, and the rows of the episodes.
 
   Attributes:
-    names: the names of the columns in the data, by the paths of their fields.
-      There may be no reward, which is then zeros.
-    specs: the specs of one step of each of these fields.
+    names: the names of the columns in the data, by step field. A missing reward
+      is zeros.
+    specs: the specs of one step, by step field.
     has_next: whether there are `next_observations`.
-    bounds: int64 `[E + 1]`: the rows at which the episodes begin, and the
-      number of all rows.
-    is_terminal: bool `[E]`: whether each episode ends in a terminal state.
-    order: int64 `[N]`: the rows of the data in the order of the episodes, which
-      `bounds` refer to; None if they have that order already.
+    bounds: int64 `[E + 1]`: the first row of each episode, and the number of
+      rows.
+    is_terminal: bool `[E]`: whether each episode is terminal.
+    order: int64 `[N]`: the permutation that sorts the rows by episode, which
+      `bounds` refer to; None if they are sorted.
     is_partial: bool `[E]`: whether rows of each episode may be missing; None if
-      no rows are.
+      there are no unreadable files.
   """
 
   names: dict[str, str]
@@ -113,20 +112,19 @@ class FlatLayout(NamedTuple):
   is_partial: np.ndarray | None = None
 
   def columns_of(self, field: str) -> list[str]:
-    """Returns the columns that a field is read from."""
+    """Returns the names of the columns of a field."""
     name = self.names[field]
     is_next = self.has_next and field.split('/')[0] == rlds.OBSERVATION
     return [name, NEXT + name] if is_next else [name]
 
 
 class Files(NamedTuple):
-  """The files that hold the rows of flat transitions.
+  """The positions of files in the rows of flat transitions.
 
   Attributes:
-    starts: the row at which each file that can be read begins, ascending from
-      0.
-    gaps: which of these rows follow a file that cannot be read; also the number
-      of all rows, if the last file cannot be read.
+    starts: the first row of each readable file, ascending from 0.
+    gaps: the rows that follow an unreadable file; includes the number of rows
+      if the last file is unreadable.
   """
 
   starts: Sequence[int]
@@ -145,18 +143,18 @@ class FlatOptions(NamedTuple):
 def named_columns(
     columns: Mapping[str, columns_lib.AnyColumn], options: FlatOptions
 ) -> dict[str, columns_lib.AnyColumn]:
-  """Returns columns by the names that are expected, `USED`.
+  """Renames columns to the expected names, `USED`.
 
-  A name in `column_names` comes first, then the expected name, then an alias.
+  The precedence is: names in `column_names`, expected names, aliases.
 
   Raises:
-    ValueError: if there is no column that `column_names` names, or if it has a
-      key that is neither in `USED` nor a column.
+    ValueError: if a column in `column_names` does not exist, or if one of its
+      keys is neither in `USED` nor a column.
   """
   names = dict(options.column_names or {})
   tops = dict.fromkeys(name.split('/')[0] for name in columns)
-  for name, given in names.items():
-    accepted = USED if given is not None else [*USED, *tops]
+  for name, column in names.items():
+    accepted = USED if column is not None else [*USED, *tops]
     checks.check_choice('A key of column_names', name, accepted)
   observations = names.get(_OBSERVATIONS) or _OBSERVATIONS
   aliases = {
@@ -169,7 +167,9 @@ def named_columns(
   }
   used = {*names.values(), options.episode_column, options.step_column}
   for name, synonyms in aliases.items():
-    matches = [one for one in synonyms if one in tops and one not in used]
+    matches = [
+        alias for alias in synonyms if alias in tops and alias not in used
+    ]
     if name not in names and name not in tops and matches:
       names[name] = matches[0]
   return columns_lib.renamed(columns, names)
@@ -181,19 +181,19 @@ def find_layout(
     may_lack: Collection[str] = (),
     files: Files = Files((), ()),
 ) -> FlatLayout:
-  """Finds the columns of the fields, and the episodes.
+  """Finds the columns of step fields, and the bounds of episodes.
 
   Args:
     columns: the columns by their names in the data; see `named_columns`.
     options: the options of the reader.
-    may_lack: the columns `rewards` and `terminals`, where they may be missing.
-    files: the files of the rows, if some cannot be read.
+    may_lack: the optional columns, a subset of `OPTIONAL`.
+    files: the files of the rows, if some are unreadable.
 
   Raises:
-    ValueError: if a column is missing, or cannot be read, or has another number
-      of rows than the terminals; if a flag is neither 0 nor 1; if there are no
-      rows; if nothing says where episodes end; or if the rows of an episode are
-      apart, and no step column orders them.
+    ValueError: if a column is missing, unreadable, or differs from the
+      terminals in the number of rows; if a flag is neither 0 nor 1; if there
+      are no rows; if the ends of episodes are unknown; or if the rows of an
+      episode are not contiguous and no step column orders them.
   """
   names_in_data = sorted(columns)
   columns = named_columns(columns, options)
@@ -237,7 +237,7 @@ def find_layout(
       row_spec = _row_spec(columns, name, num_rows) if name in columns else None
       raise ValueError(
           f'There must be a {name} for each {names[field]}, or for none, with'
-          f' rows of {spec.dtype.name} {spec.shape}, but there is {row_spec}.'
+          f' rows of {spec.dtype.name} {spec.shape}, but it is {row_spec}.'
       )
   if not num_rows:
     raise ValueError(
@@ -256,7 +256,7 @@ def find_layout(
         id_column,
         ids,
         step,
-        # A known name alone does not say that an id is of one episode only.
+        # Values of a default column may repeat for later episodes.
         None if options.episode_column else _ends(*flags),
         must_sort=options.step_column is not None,
     )
@@ -276,12 +276,12 @@ def find_layout(
     }
     differs = _find_jumps(columns, observations)
     jumps = differs & ~_ends(*flags) & ~is_cut
-    # A timeout one row after such an end is late: it belongs to that end.
+    # A timeout one row after such an end is late: it belongs to this end.
     other_ends = _ends(terminals, np.False_, starts) | is_cut
     late = timeouts & ~other_ends & ~differs & np.append(False, jumps[:-1])
   is_end = _ends(terminals, timeouts & ~late, starts) | is_cut | jumps
   if options.max_episode_steps is not None and order is None:
-    # It counts from the first row of a file whose row before is not known.
+    # Restart the count after an unreadable file.
     is_end[[gap - 1 for gap in files.gaps if gap]] = True
   bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
   if options.max_episode_steps is not None:
@@ -331,12 +331,12 @@ def _find_partial(
     first_steps: np.ndarray | None,
     has_ids: bool,
 ) -> np.ndarray:
-  """Returns which episodes may have rows in a file that cannot be read.
+  """Returns whether each episode may have rows in an unreadable file.
 
-  An episode with rows before and after such a file may. So may one that stops
-  before it without a flag, or begins after it without one, unless all other
-  files begin with an episode: then each file has entire episodes. Without other
-  files, ids alone are taken to say so, too.
+  This is true for an episode with rows before and after the file, and for an
+  episode that stops before the file or begins after it without a flag. The
+  exception are files that contain complete episodes, as indicated by all other
+  files that begin with an episode, or by ids if there are no other files.
 
   Args:
     bounds: the bounds of the episodes; see `FlatLayout`.
@@ -345,9 +345,9 @@ def _find_partial(
     is_closed: bool `[N]`: the rows with a flag that ends an episode.
     is_opened: bool `[N]`: the rows with a flag that begins an episode.
     first_steps: `[E]`: the first value of the step column of each episode, if
-      there is one. If it is the least one in all episodes but those next to a
-      gap, it tells where an episode begins.
-    has_ids: whether the rows have the ids of their episodes.
+      the column exists. It identifies beginnings of episodes if it is the
+      minimum in all episodes that are not next to a gap.
+    has_ids: whether the rows have episode ids.
   """
   rows = np.arange(bounds[-1]) if order is None else order
   begins = np.minimum.reduceat(rows, bounds[:-1])
@@ -355,7 +355,7 @@ def _find_partial(
   starts = np.asarray(files.starts, np.int64)
   known_ends = np.setdiff1d(starts[starts > 0], files.gaps)
   crosses = lambda row: (begins < row) & (row < ends)
-  # If episodes take turns, some are open at any row.
+  # If episodes are interleaved, some are open at any row.
   is_cut = order is not None or any(crosses(row).any() for row in known_ends)
   is_partial, is_after = np.zeros((2, len(begins)), bool)
   for gap in files.gaps:
@@ -364,7 +364,7 @@ def _find_partial(
     following = starts[starts > gap].min(initial=bounds[-1])
     if order is None:  # Only the episode next to the gap is open.
       previous, following = gap - 1, gap + 1
-    # Without ids and other files, nothing says that an episode has ended.
+    # Without ids and other files, an episode may always continue.
     if is_cut or not (len(known_ends) or has_ids):
       is_open = ~is_closed[bounds[1:] - 1]
       is_partial |= is_open & (previous < ends) & (ends <= gap)
@@ -384,33 +384,32 @@ def group_rows(
     *,
     must_sort: bool = False,
 ) -> tuple[np.ndarray | None, np.ndarray]:
-  """Groups the rows of each episode, which may be interleaved.
+  """Groups the rows of episodes, which may be interleaved.
 
   Args:
     column: the name of the column of ids, for errors.
-    ids: `[N]`: the episode of each row.
-    step: the name and the values, `[N]`, of the column that orders the rows of
-      an episode, if there is one.
-    is_end: bool `[N]`: the rows that end an episode. An id that returns after
-      such a row begins another episode. By default it never does.
-    must_sort: whether the rows of every episode are sorted by the step column,
-      and not only where the rows of an id are apart.
+    ids: `[N]`: the episode id of each row.
+    step: the name and the values, `[N]`, of the step column, if it exists.
+    is_end: bool `[N]`: the rows that end an episode. An id that repeats after
+      such a row begins another episode. By default ids are unique.
+    must_sort: whether to sort all rows by the step column, even if the rows of
+      each id are contiguous.
 
   Returns:
-    int64 `[N]`: the rows in the order of their episodes, which come in the
-    order of their first rows; None if the rows have that order. And bool `[N]`:
-    in that order, which rows are the last of their episode.
+    int64 `[N]`: the permutation that sorts rows by episode, in the order of
+    first rows; None if they are sorted. And bool `[N]`: the last rows of
+    episodes after sorting.
 
   Raises:
-    ValueError: if the rows of an id are apart, and there is no step column; or
-      if two rows of an episode have the same step.
+    ValueError: if the rows of an id are not contiguous and there is no step
+      column; or if two rows of an episode have the same step.
   """
   is_cut = np.append(ids[1:] != ids[:-1], True)
   lasts = np.flatnonzero(is_cut)
   begins = np.append(0, lasts[:-1] + 1)
   codes = np.unique(ids[begins], return_inverse=True)[1].reshape(-1)
   is_closed = np.zeros(len(lasts), bool) if is_end is None else is_end[lasts]
-  # The episode of each run of rows with one id, and the first run of each.
+  # The episode of each run of equal ids, and the first run of each episode.
   episodes, first_runs, of_open = np.zeros(len(lasts), np.int64), [], {}
   for run, (code, closed) in enumerate(zip(codes.tolist(), is_closed.tolist())):
     episode = of_open.setdefault(code, len(first_runs))
@@ -419,11 +418,11 @@ def group_rows(
     elif step is None:
       first = first_runs[episode]
       raise ValueError(
-          f'The rows of one episode are apart: {column} is'
+          f'The rows of an episode are not contiguous: {column} is'
           f' {_text(ids[begins[run]])} in rows {begins[first]} to'
           f' {lasts[first]}, and again from row {begins[run]}. Pass'
           ' step_column=..., the column that orders the rows of an episode, or'
-          ' write the rows of an episode next to each other.'
+          ' write the rows of an episode one after the other.'
       )
     episodes[run] = episode
     if closed:
@@ -435,15 +434,15 @@ def group_rows(
   order = np.lexsort((values, episode_of))
   episode_of, values = episode_of[order], values[order]
   is_cut = np.append(np.diff(episode_of) != 0, True)
-  # Not `<=`, as a step may be NaN.
+  # Not `<=`, because a step may be NaN.
   unsorted = np.flatnonzero(~is_cut[:-1] & ~(values[1:] > values[:-1]))
   if unsorted.size:
     rows = sorted(order[unsorted[0] : unsorted[0] + 2].tolist())
     raise ValueError(
         f'{name} does not order the rows of an episode: it is'
         f' {_text(values[unsorted[0]])} in rows {rows[0]} and {rows[1]}, where'
-        f' {column} is {_text(ids[rows[0]])}. Pass another step_column, or give'
-        ' each episode an id of its own.'
+        f' {column} is {_text(ids[rows[0]])}. Pass another step_column, or use'
+        ' unique episode ids.'
     )
   is_sorted = bool((order == np.arange(len(order))).all())
   return None if is_sorted else order, is_cut
@@ -456,7 +455,7 @@ def _text(value: object) -> str:
 
 
 def _ends(terminals, timeouts, starts) -> np.ndarray:
-  """Returns the rows that end an episode by the flags, bool `[N]`."""
+  """Returns the rows that end an episode according to flags, bool `[N]`."""
   return terminals | timeouts | np.append(starts[1:], True)
 
 
@@ -468,17 +467,17 @@ def _missing(
   text = (
       f'There is no column {", ".join(missing)}.'
       f'{checks.did_you_mean(name, names)} The columns are {names}. If it has'
-      f' another name, give that: column_names={{{name!r}: ...}}.'
+      f' another name, pass column_names={{{name!r}: ...}}.'
   )
   if name == _TERMINALS and _TIMEOUTS not in columns:
     return f'{text} {_NO_ENDS}'
-  return text + f' If there is none: column_names={{{name!r}: None}}.' * (
+  return text + f' If there is none, pass column_names={{{name!r}: None}}.' * (
       name in OPTIONAL
   )
 
 
 def _lacks_reward(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
-  """Returns whether there is no reward, and no column that may be one."""
+  """Returns whether no column is a reward or may be a reward."""
   if columns_lib.below(_REWARDS, columns):
     return False
   if not columns_lib.below(columns_lib.NAMES[rlds.ACTION], columns):
@@ -495,7 +494,7 @@ def _lacks_reward(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
 
 
 def _has_ends(columns: Collection[str], options: FlatOptions) -> bool:
-  """Returns whether a column or an option says where episodes end."""
+  """Returns whether a column or an option determines ends of episodes."""
   return (
       any(name in columns for name in (_TERMINALS, _TIMEOUTS, _STARTS))
       or options.episode_column is not None
@@ -506,7 +505,7 @@ def _has_ends(columns: Collection[str], options: FlatOptions) -> bool:
 def has_truncations(
     columns: Collection[str], options: FlatOptions = FlatOptions()
 ) -> bool:
-  """Returns whether anything tells where truncated episodes end."""
+  """Returns whether a column or an option marks ends of truncated episodes."""
   return (
       any(name in columns for name in (_TIMEOUTS, _STARTS))
       or bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
@@ -518,20 +517,20 @@ def has_truncations(
 def with_last_observations(
     columns: Mapping[str, Any], index: int
 ) -> tuple[dict[str, Any], Any]:
-  """Returns the columns of one episode, and its terminals.
+  """Appends the last of `next_observations` to the observations of an episode.
 
   Args:
     columns: the columns of the episode, by the names in `USED`, and single
-      values. There may be one flag for the episode, or one for each step.
+      values. Flags may be per episode or per step.
     index: the index of the episode, for errors.
 
   Returns:
-    The columns without flags and `next_observations`, of which the last is
-    the last of the `observations`; and the terminals, or False.
+    The columns without flags and `next_observations`; and the terminals, or
+    False.
 
   Raises:
-    ValueError: if an episode ends before its last row, by a timeout, or as a
-      row does not lead to the next one's observation.
+    ValueError: if the episode ends before its last row, according to timeouts,
+      starts or discontinuous observations.
   """
   columns = dict(columns)
   terminals = columns.pop(_TERMINALS, False)
@@ -560,9 +559,9 @@ def with_last_observations(
   for name, invalid in ends.items():
     if invalid.any():
       raise ValueError(
-          f'Episode {index} ends before its last row: by {name}, after its row'
-          f' {np.flatnonzero(invalid)[0]}. Write each episode into a row of its'
-          ' own.'
+          f'Episode {index} ends before its last row, according to {name}'
+          f' after row {np.flatnonzero(invalid)[0]}. Write each episode to a'
+          ' separate row.'
       )
   for name, rows in following.items():
     columns[name] = np.concatenate([current[name], rows[-1:]])
@@ -570,14 +569,14 @@ def with_last_observations(
 
 
 def find_episode_column(columns: Iterable[str]) -> str | None:
-  """Returns the column whose name says that it has the ids of episodes."""
+  """Returns the column with a default name of episode columns."""
   return next((name for name in _EPISODE_COLUMNS if name in columns), None)
 
 
 def _find_ids(
     columns, num_rows: int, name: str | None
 ) -> tuple[str, np.ndarray | None]:
-  """Returns the name and the values of the episode column, if there is one."""
+  """Returns the name and the values of the episode column, if it exists."""
   if name is None:
     name = find_episode_column(columns)
     if name is None or not _is_scalar(columns[name], num_rows):
@@ -586,8 +585,8 @@ def _find_ids(
     checks.check_known('The data', 'column', name, columns)
     if not _is_scalar(columns[name], num_rows):
       raise ValueError(
-          f'The column {name} must have the episode of each of {num_rows} rows,'
-          f' a number or a string, but is {columns[name].dtype}'
+          f'The column {name} must have an episode id for each of {num_rows}'
+          f' rows, a number or a string, but is {columns[name].dtype}'
           f' {columns[name].shape}.'
       )
   return name, _values(columns[name])
@@ -596,13 +595,14 @@ def _find_ids(
 def _find_steps(
     columns, num_rows: int, name: str | None
 ) -> tuple[str, np.ndarray] | None:
-  """Returns the name and the values of the step column, if there is one."""
+  """Returns the name and the values of the step column, if it exists."""
   if name is not None:
     checks.check_known('The data', 'column', name, columns)
   for candidate in _STEP_COLUMNS if name is None else (name,):
-    is_there = candidate in columns and _is_scalar(columns[candidate], num_rows)
-    if is_there and columns[candidate].dtype.kind in 'iuf':
-      return candidate, _values(columns[candidate])
+    column = columns.get(candidate)
+    if column is not None and _is_scalar(column, num_rows):
+      if column.dtype.kind in 'iuf':
+        return candidate, _values(column)
   if name is not None:
     raise ValueError(
         f'The column {name} must have a number for each of {num_rows} rows,'
@@ -631,7 +631,7 @@ def _find_jumps(
     columns: Mapping[str, columns_lib.AnyColumn],
     observations: Mapping[str, tf.TensorSpec],
 ) -> np.ndarray:
-  """Returns which rows do not lead to the next one's observation, bool `[N]`.
+  """Returns the rows whose next observation is not the next row, bool `[N]`.
 
   Args:
     columns: the columns.
@@ -652,30 +652,30 @@ def _warn_of_jumps(
     bounds: np.ndarray,
     max_episode_steps: int | None,
 ) -> None:
-  """Says how many episodes end only because the next row does not follow."""
+  """Warns of episodes that end only at discontinuous observations."""
   ends = bounds[1:] - 1
-  is_found = jumps[ends]
+  is_jump = jumps[ends]
   if max_episode_steps is not None:  # It explains these ends.
-    is_found &= np.diff(bounds) != max_episode_steps
-  if not is_found.any():
+    is_jump &= np.diff(bounds) != max_episode_steps
+  if not is_jump.any():
     return
-  rows = ', '.join(map(str, ends[is_found][:_MAX_LISTED].tolist()))
+  rows = ', '.join(map(str, ends[is_jump][:_MAX_LISTED].tolist()))
   logging.warning(
       '%d of %d episodes end without a flag: %s%s of the row are not the %s of'
       ' the next row. These episodes are truncated. They end in the rows'
       ' %s%s.%s%s',
-      np.count_nonzero(is_found),
+      np.count_nonzero(is_jump),
       len(ends),
       NEXT,
       _OBSERVATIONS,
       _OBSERVATIONS,
       rows,
-      ', ...' * (np.count_nonzero(is_found) > _MAX_LISTED),
+      ', ...' * (np.count_nonzero(is_jump) > _MAX_LISTED),
       f' {np.count_nonzero(late)} {_TIMEOUTS} are one row late, and end no'
       ' other episode.' * bool(late.any()),
-      ' Most rows are not followed by the next one: they may be in a random'
-      ' order, or have observations several steps ahead.'
-      * (np.count_nonzero(is_found) > len(jumps) // 2),
+      ' Most rows are discontinuous: they may be shuffled, or have next'
+      ' observations several steps ahead.'
+      * (np.count_nonzero(is_jump) > len(jumps) // 2),
   )
 
 
@@ -684,26 +684,26 @@ def _other_fields(
     num_rows: int,
     unused: Collection[str | None],
 ) -> list[str]:
-  """Returns the names of all other columns with a row for each step."""
-  names, left_out = [], []
+  """Returns the names of other columns with a row for each step."""
+  names, skipped = [], []
   for name, column in columns.items():
     top = name.split('/')[0]
     if top in (*USED, _METADATA) or name in unused:
       continue
     if top in steps_lib.get_rlds_step_features():
       raise ValueError(
-          f'The column {name} has the name of a field of RLDS, which is made'
-          f' from other columns: {", ".join(USED)}. Rename it, or leave it out:'
+          f'The column {name} has the name of an RLDS field, which is computed'
+          f' from other columns: {", ".join(USED)}. Rename it, or skip it with'
           f' column_names={{{top!r}: None}}.'
       )
     if columns_lib.has_rows(column, num_rows):
       names.append(name)
     else:
-      left_out.append(f'{name} {column.shape}')
+      skipped.append(f'{name} {column.shape}')
   description = (
       f'columns that do not have {num_rows} rows of numbers or strings'
   )
-  columns_lib.log_left_out(description, left_out)
+  columns_lib.warn_skipped(description, skipped)
   return names
 
 
@@ -718,19 +718,19 @@ def _row_spec(columns, name: str, num_rows: int) -> tf.TensorSpec:
 
 
 def _squeezed(spec: tf.TensorSpec) -> tf.TensorSpec:
-  """Returns the spec of a number whose rows may be `[1]`."""
+  """Returns the spec of a scalar whose rows may have shape `[1]`."""
   return tf.TensorSpec([], spec.dtype) if spec.shape == [1] else spec
 
 
 def _flag(columns, name: str, num_rows: int) -> np.ndarray:
-  """Returns the values of a flag, bool `[N]`; False if it is not there."""
+  """Returns the values of a flag, bool `[N]`; False by default."""
   if name not in columns:
     return np.zeros(num_rows, bool)
   spec = _squeezed(_row_spec(columns, name, num_rows))
   if spec.shape.rank or spec.dtype == tf.string:
     raise ValueError(
-        f'The column {name} must be one bool or number a row, but its rows are'
-        f' {spec.dtype.name} {spec.shape}.'
+        f'The column {name} must have one bool or number per row, but its rows'
+        f' are {spec.dtype.name} {spec.shape}.'
     )
   values = np.reshape(columns[name][:], [-1])
   invalid = np.flatnonzero((values != 0) & (values != 1))

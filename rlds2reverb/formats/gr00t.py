@@ -1,12 +1,12 @@
-"""GR00T's `meta/modality.json`, beside the files of a LeRobot data set.
+"""GR00T's `meta/modality.json`, an additional file of a LeRobot data set.
 
     state       name -> start and end in `observation.state`
     action      name -> start and end in `action`
-    video       name -> a feature of videos, by default `video.<name>`
-    annotation  name -> a feature of numbers of tasks, by default
+    video       name -> a video feature, by default `video.<name>`
+    annotation  name -> a feature of task indices, by default
                 `annotation.<name>`
 
-Each may have an `original_key`, the feature that it is a part of.
+An entry may have an `original_key`, the name of another feature.
 """
 
 import os
@@ -17,9 +17,8 @@ from rlds2reverb.episodes import checks
 
 _FILE = os.path.join('meta', 'modality.json')
 _ANNOTATION = 'annotation'
-# By modality: the field of a step that holds its parts, and the feature that
-# they are parts of.
-_PLACES = {
+# By modality: the parent of its step fields, and the default feature.
+_MODALITIES = {
     'state': ('observation/state', 'observation.state'),
     'action': ('action', 'action'),
     'video': ('observation/video', None),
@@ -28,12 +27,12 @@ _PLACES = {
 
 
 class Part(NamedTuple):
-  """The part of a feature that becomes a field of a step.
+  """A part of a feature that becomes a step field.
 
   Attributes:
-    feature: a feature of LeRobot's.
-    columns: which numbers of it; None if it is all of it.
-    is_task: whether it has numbers of tasks, which become their texts.
+    feature: the name of a LeRobot feature.
+    columns: a slice of the feature; None for the entire feature.
+    is_task: whether the feature is a task index, which becomes the task text.
   """
 
   feature: str
@@ -42,41 +41,44 @@ class Part(NamedTuple):
 
 
 def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
-  """Returns the parts that the file names, by their places in a step.
+  """Reads the parts of features from the file.
 
   Args:
     directory: the directory of the data set.
-    features: the features of the data set, as in its `meta/info.json`.
+    features: the features of the data set, as in `meta/info.json`.
+
+  Returns:
+    The parts, by the paths of their step fields.
 
   Raises:
-    ValueError: if there is no such file, or if it names a feature, a modality
-      or numbers that are not there.
+    ValueError: if the file does not exist, or if it contains an unknown
+      feature or modality, or a range outside of a feature.
   """
   path = os.path.join(directory, _FILE)
   if not os.path.isfile(path):
     raise ValueError(
-        f'There is no {path}, which GR00T asks for. Without modality=True the'
-        ' features of LeRobot are read as they are.'
+        f'modality=True requires {path}, which does not exist. Without it, the'
+        ' features of LeRobot are read unchanged.'
     )
   modalities = files.read_json_object(path)
   parts = {}
-  for modality, named in modalities.items():
-    if modality not in _PLACES:
+  for modality, entries in modalities.items():
+    if modality not in _MODALITIES:
       raise ValueError(
-          f'{path} has the modality {modality!r}, but only {list(_PLACES)} are'
-          ' read.'
+          f'{path} has the modality {modality!r}. Supported are'
+          f' {list(_MODALITIES)}.'
       )
-    place, default = _PLACES[modality]
-    if named is None:
+    parent, default = _MODALITIES[modality]
+    if entries is None:
       continue
-    named = files.get_json_value(modalities, modality, dict, path)
-    for name in named:
-      entry = files.get_json_value(named, name, dict, f'{modality} of {path}')
+    entries = files.get_json_value(modalities, modality, dict, path)
+    for name in entries:
+      entry = files.get_json_value(entries, name, dict, f'{modality} of {path}')
       feature = entry.get('original_key') or default or f'{modality}.{name}'
       field = f'{modality}.{name} of {path}'
       if feature not in features:
         raise ValueError(
-            f'{field} is a part of {feature!r}, which is no feature.'
+            f'{field} refers to {feature!r}, which is not a feature.'
             f'{checks.did_you_mean(feature, features)} The features are'
             f' {sorted(features)}.'
         )
@@ -85,16 +87,16 @@ def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
         columns = slice(entry.get('start'), entry.get('end'))
         if len(shape) != 1 or not _is_within(columns, shape[0]):
           raise ValueError(
-              f'{field} goes from {columns.start} to {columns.stop}, but its'
+              f'{field} ranges from {columns.start} to {columns.stop}, but its'
               f' feature has the shape {list(shape)}.'
           )
       is_task = modality == _ANNOTATION
-      place_in = f'{place}/{name.replace(".", "/")}'
-      parts[place_in] = Part(feature, columns, is_task)
+      step_field = f'{parent}/{name.replace(".", "/")}'
+      parts[step_field] = Part(feature, columns, is_task)
   return parts
 
 
 def _is_within(columns: slice, size: int) -> bool:
   begin, end = columns.start, columns.stop
-  are_known = isinstance(begin, int) and isinstance(end, int)
-  return are_known and 0 <= begin < end <= size
+  is_range = isinstance(begin, int) and isinstance(end, int)
+  return is_range and 0 <= begin < end <= size

@@ -1,15 +1,13 @@
-"""HDF5 files on the local disk."""
+"""HDF5 files, and episodes in their groups as in robomimic or ManiSkill."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import graphlib
-import itertools
 import math
 import os
 from typing import Any, NamedTuple
@@ -30,64 +28,62 @@ with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
   from h5py import h5g
   from h5py import h5l
 
-# A file may say with a few links that its groups are nested without end.
-_MOST_LEVELS = 100
-_MOST_PATHS_PER_GROUP = 100
+# A few links in a file can nest its groups without end.
+_MAX_DEPTH = 100
+_MAX_PATHS_PER_GROUP = 100
 
 
 def names_in(path: str) -> list[str]:
-  """Returns the names of the groups and data sets at the top of an HDF5 file.
+  """Validates an HDF5 file, and returns the names at its top level.
 
-  The file must hold all of its data itself, unless the user allows the place:
-  HDF5 would follow its links to any file on this machine that the user may
-  read. See `limits.check_place`.
+  HDF5 follows links to any file that the user may read, so links to other files
+  are rejected unless `limits.check_place` allows them.
 
   Args:
     path: the path of a file, as `files.expand_local` returns it.
 
   Raises:
-    ValueError: if there is no such file, if it is not a complete HDF5 file, if
-      there is nothing in it, if a part of it is in another file, if a group
-      contains itself or is nested too deeply, or if a data set is larger than
-      the limit.
-    PermissionError: if the user may not read it.
+    ValueError: if the file does not exist, is incomplete or empty, or has parts
+      in other files; if a group contains itself or is nested too deeply; or if
+      a data set exceeds the size limit.
+    PermissionError: if the user may not read the file.
   """
   if not os.path.isfile(path):
     raise ValueError(f'There is no HDF5 file {path}.')
   try:
     with h5py.File(path, 'r') as file:
       names = list(file)
-      endless = _check_contents(file, os.path.getsize(path))
+      problem = _check_contents(file, os.path.getsize(path))
   except PermissionError:
     raise
-  # Damage is an error of many classes in h5py.
+  # h5py raises errors of many classes if a file is damaged.
   except (KeyError, OSError, RuntimeError, SystemError, TypeError) as e:
     files.check_not_pointer(path)
     raise ValueError(f'{path} is not a complete HDF5 file: {e}.') from e
   if not names:
-    raise ValueError(f'{path} is an HDF5 file with nothing in it.')
-  if endless:
+    raise ValueError(f'{path} is an empty HDF5 file.')
+  if problem:
     raise ValueError(
-        f'{path} has {endless}, so it cannot be read as a tree of groups.'
+        f'{path} has {problem}, so it cannot be read as a tree of groups.'
         ' Remove the link with `del file[name]`.'
     )
   return names
 
 
 def _check_contents(file: h5py.File, file_bytes: int) -> str | None:
-  """Visits all groups and data sets of a file, each once.
+  """Visits every group and data set of a file once.
 
   Args:
     file: the file.
-    file_bytes: its size.
+    file_bytes: the size of the file.
 
   Returns:
-    The description of a group that contains itself or is nested too deeply, or
+    A description of a group that contains itself or is nested too deeply, or
     None.
 
   Raises:
     ValueError: if a part is in another file, is too large, or has a name that
-      is not text.
+      is not UTF-8.
   """
   folder = os.path.dirname(os.path.abspath(file.filename))
   groups = _Groups(file)
@@ -102,15 +98,15 @@ def _check_contents(file: h5py.File, file_bytes: int) -> str | None:
     place = lambda: f'{name.decode(errors="replace")} of {file.filename}'
     try:
       name.decode('utf-8')
-    except UnicodeDecodeError as e:  # h5py has bytes in place of such names.
-      raise ValueError(f'{place()} has a name that is not UTF-8.') from e
+    except UnicodeDecodeError as e:  # h5py returns such names as bytes.
+      raise ValueError(f'The name of {place()} is not UTF-8.') from e
     if link.type == h5l.TYPE_EXTERNAL:
       target = os.fsdecode(file.id.links.get_val(name)[0])
       limits.check_place(
           f'{place()} is a link into another file. It', find(target)
       )
-    # A soft link holds a path. Its target is in this file, or behind an
-    # external link, which is visited itself.
+    # The target of a soft link is in this file, or behind an external link,
+    # which is visited separately.
     if link.type != h5l.TYPE_HARD:
       soft_links.append(name)
       return
@@ -140,44 +136,44 @@ def _check_contents(file: h5py.File, file_bytes: int) -> str | None:
     try:
       check(name, link)
     except ValueError as e:
-      return e  # h5py loses errors of a visitor.
+      return e  # h5py would discard an exception.
     return None
 
-  # h5py's high-level objects would take twice as long.
+  # h5py's low-level API is twice as fast.
   error = file.id.links.visit(visit, info=True)
   if error is not None:
     raise error
-  # Now that all links into other files are allowed.
+  # Opened last, after all links to other files have been checked.
   for name in soft_links:
     try:
       child = h5py.h5o.open(file.id, name)
     except (KeyError, OSError, RuntimeError):
-      continue  # A link that leads nowhere.
+      continue  # The link is broken.
     if isinstance(child, h5g.GroupID):
       groups.add(name, child)
-  return groups.find_endless()
+  return groups.find_excessive_nesting()
 
 
 class _Groups:
-  """The groups of a file, with the links between them."""
+  """The graph of the groups of a file."""
 
   def __init__(self, file: h5py.File):
     root = self._get_address(file.id)
     self._addresses = {b'': root}
     self._names = {root: '/'}
-    # The groups in each group, a group as often as links lead to it.
+    # The children of each group, once per link.
     self._children: dict[Any, list[Any]] = {root: []}
 
   def add(self, name: bytes, group: h5g.GroupID) -> None:
-    """Adds the group that a link leads to."""
+    """Adds the target of a link."""
     address = self._addresses[name] = self._get_address(group)
     self._names.setdefault(address, name.decode(errors='replace'))
     self._children.setdefault(address, [])
     parent = self._addresses[name.rpartition(b'/')[0]]
     self._children[parent].append(address)
 
-  def find_endless(self) -> str | None:
-    """Returns which group contains itself or is nested too deeply, or None."""
+  def find_excessive_nesting(self) -> str | None:
+    """Describes a group that contains itself or is nested too deeply."""
     levels: dict[Any, int] = {}
     num_paths: dict[Any, int] = {}
     try:
@@ -189,29 +185,31 @@ class _Groups:
       children = self._children[group]
       levels[group] = 1 + max((levels[child] for child in children), default=0)
       num_paths[group] = 1 + sum(num_paths[child] for child in children)
-      if levels[group] > _MOST_LEVELS:
-        return f'groups of more than {_MOST_LEVELS} levels in {name}'
-      if num_paths[group] > _MOST_PATHS_PER_GROUP * len(self._children):
+      if levels[group] > _MAX_DEPTH:
+        return f'groups nested more than {_MAX_DEPTH} levels deep in {name}'
+      if num_paths[group] > _MAX_PATHS_PER_GROUP * len(self._children):
         return f'links in {name} that repeat the same groups too often'
     return None
 
   def _get_address(self, group: Any) -> tuple[int, int]:
-    """Returns the number of the file of a group, and its address there."""
+    """Returns the file number of a group, and its address in the file."""
     info = h5py.h5o.get_info(group)
     return info.fileno, info.addr
 
 
 class GroupLayout(NamedTuple):
-  """The places of the columns of an episode in its group.
+  """The layout of the group of an episode.
+
+  Each column has rows `[T, ...]`, or `[T + 1, ...]` with the last observation.
 
   Attributes:
-    prefix: how the name of a group begins, before its number.
-    names: the names of the columns of observations, actions and rewards, by the
-      fields of a step.
-    terminal: the column whose last value says whether the episode is terminal.
+    prefix: the name of a group without its number.
+    names: the names of the columns of observations, actions and rewards, by
+      step field.
+    terminal: the column whose last value is the terminal flag of the episode.
     has_last: see `python_episodes.make_episode`.
-    unused: the names of columns that are no step fields.
-    help: advice for the error if a group has no observations or actions.
+    unused: the names of columns that do not become step fields.
+    help: a remedy for the error if a group has no observations or actions.
   """
 
   prefix: str
@@ -222,7 +220,7 @@ class GroupLayout(NamedTuple):
   help: str = ''
 
   def numbers(self, names: Iterable[str]) -> dict[str, int]:
-    """Returns the names of groups among `names`, by their numbers."""
+    """Returns the numbers of the groups among `names`, in ascending order."""
     numbers = {
         int(number): name
         for name in names
@@ -244,36 +242,38 @@ def read_groups(
   """Reads the episodes in the groups of a file.
 
   Args:
-    path: the path of the file, which `hdf5.names_in` has checked.
-    layout: where the columns are.
-    groups: the paths of the groups, with the numbers that identify episodes.
-    fields_of: returns the fields of the episode in a group.
-    prepare: changes the columns of a group, whose name for errors comes first.
+    path: the path of a file that `names_in` has validated.
+    layout: the layout of a group.
+    groups: the episode ids, by the paths of the groups.
+    fields_of: returns the episode fields of a group.
+    prepare: preprocesses the columns of a group, which is described by the
+      first argument.
 
   Returns:
     A data set of episodes, in the order of `groups`.
   """
   names = layout.names
   with h5py.File(path, 'r') as file:
-    left_out = _find_left_out(file, layout, groups, prepare)
+    skipped = _find_skipped(file, layout, groups, prepare)
   description = 'columns without numbers or strings for each step'
-  columns_lib.log_left_out(description, left_out)
+  columns_lib.warn_skipped(description, skipped)
 
-  def read_group(file: h5py.File, group: str) -> python_episodes.PythonEpisode:
-    place = f'{group} of {path}'
-    columns = prepare(place, columns_lib.leaves(open_group(file, group)))
-    tops = dict.fromkeys(name.split('/')[0] for name in columns)
+  def read_group(file: h5py.File, name: str) -> python_episodes.PythonEpisode:
+    place = f'{name} of {path}'
+    group = open_group(file, name)
+    columns = prepare(place, columns_lib.leaves(group))
+    tops = dict.fromkeys(column.split('/')[0] for column in columns)
     required = names[rlds.OBSERVATION], names[rlds.ACTION]
     columns_lib.check_has(place, required, tops, layout.help)
-    present = {field: name for field, name in names.items() if name in tops}
+    present = {field: top for field, top in names.items() if top in tops}
     steps = columns_lib.renamed(
-        columns, {**present, **dict.fromkeys((*layout.unused, *left_out))}
+        columns, {**present, **dict.fromkeys((*layout.unused, *skipped))}
     )
     return python_episodes.make_episode(
         columns_lib.nest(steps),
-        groups[group],
+        groups[name],
         columns[layout.terminal][-1:] if layout.terminal in columns else False,
-        fields_of(file[group]),
+        fields_of(group),
         layout.has_last,
     )
 
@@ -291,7 +291,7 @@ def open_group(file: h5py.File, name: str) -> h5py.Group:
   """Returns a group of a file.
 
   Raises:
-    ValueError: if it is damaged, or is not a group.
+    ValueError: if the item is damaged or is not a group.
   """
   try:
     group = file[name]
@@ -307,29 +307,28 @@ def open_group(file: h5py.File, name: str) -> h5py.Group:
 
 
 def first_groups(file: h5py.File, groups: Iterable[str]) -> list[h5py.Group]:
-  """Returns the groups of the first episodes that are not damaged."""
-
-  def found() -> Iterator[h5py.Group]:
-    for name in groups:
+  """Returns the first groups that are not damaged."""
+  opened: list[h5py.Group] = []
+  for name in groups:
+    if len(opened) < python_episodes.NUM_COMPARED:
       with contextlib.suppress(ValueError):
-        yield open_group(file, name)
+        opened.append(open_group(file, name))
+  return opened
 
-  return [*itertools.islice(found(), python_episodes.NUM_COMPARED)]
 
-
-def _find_left_out(file, layout, groups, prepare) -> list[str]:
-  """Returns the columns that no episode among the first has for its steps."""
+def _find_skipped(file, layout, groups, prepare) -> list[str]:
+  """Returns the columns without a row for each step in all first episodes."""
   used = {*layout.names.values(), *layout.unused}
   is_of_steps: dict[str, bool] = collections.defaultdict(bool)
   for group in first_groups(file, groups):
     try:
       columns = prepare(group.name, columns_lib.leaves(group))
     except Exception:  # pylint: disable=broad-exception-caught
-      continue  # The episode is a fault, which is told when it is read.
+      continue  # The fault is reported when the episode is read.
     length = len(columns.get(layout.terminal, ())) or len(
         columns.get(layout.names[rlds.ACTION], ())
     )
     for name, column in columns.items():
       if name.split('/')[0] not in used:
         is_of_steps[name] |= columns_lib.has_rows(column, length, length + 1)
-  return [name for name, is_one in is_of_steps.items() if not is_one]
+  return [name for name in is_of_steps if not is_of_steps[name]]

@@ -1,16 +1,16 @@
 """Trajectories of the library imitation, in HuggingFace folders or npz files.
 
-    a folder   a table of Arrow, with a row for each trajectory
-    a file     arrays of all trajectories, one after the other, and `indices`,
-               where all but the first begin; imitation wrote these before 1.0
+    a folder   an Arrow table with a row for each trajectory
+    a file     concatenated arrays of all trajectories, and `indices`, at which
+               all but the first trajectory begin; written before version 1.0
 
     obs        [T + 1, ...]
     acts       [T, ...]
-    rews       [T]; only of trajectories with rewards
-    infos      [T]; in a folder text, as jsonpickle makes it of dicts
+    rews       [T]; optional
+    infos      [T]; in a folder, dicts that jsonpickle has serialized to text
     terminal   whether the trajectory ends in a terminal state
 
-The format is that of imitation.readthedocs.io, as imitation 1.0.1 reads it.
+imitation.readthedocs.io documents the format, as of version 1.0.1.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   """Reads the trajectories that imitation's `serialize.save` wrote.
 
   Args:
-    path: the folder of a HuggingFace data set, or an `.npz` file, on the local
-      disk.
+    path: the local folder of a HuggingFace data set, or a local `.npz` file.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
-    order of the trajectories, their steps stacked `[T + 1, ...]`; `episode_id`
-    counts them. Fields have the dtypes of their columns. A reward is float32
-    zeros if there is none. The `infos` of a folder are a step field of strings,
-    JSON by jsonpickle; those of a file are pickles, and are left out.
+    order of the trajectories, with stacked steps `[T + 1, ...]`. `episode_id`
+    counts from 0. Fields have the dtypes of their columns. Missing rewards are
+    float32 zeros. The `infos` of a folder are a step field of jsonpickle
+    strings; the `infos` of a file are pickles and are skipped.
 
   Raises:
-    ValueError: if there are no such trajectories, or if the files are damaged.
-    InvalidArgumentError: while iterating, if a trajectory is damaged or is not
-      like the first; or in place of the trajectories that follow damage in a
-      file. Those in other files can still be read.
+    ValueError: if the trajectories do not exist, or if the files are damaged.
+    InvalidArgumentError: while iterating, if a trajectory is damaged or its
+      fields differ from the first trajectory; or once instead of the remaining
+      trajectories of a damaged file. Other files can still be read.
   """
   path = files.expand_local(path, 'A data set of imitation')
   state = os.path.join(path, _STATE_FILE)
@@ -88,18 +87,18 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
         for table in tables
     ]
     if not tables:
-      raise ValueError(f"'_data_files' of {state} names no file.")
+      raise ValueError(f"'_data_files' of {state} is empty.")
     return _load_tables([os.path.join(path, table) for table in tables])
   if not os.path.isfile(path):
     raise ValueError(
-        f'{path} is neither the folder of a HuggingFace data set, which has a'
+        f'{path} is neither the folder of a HuggingFace data set, with a'
         f' {_STATE_FILE}, nor an npz file.'
     )
   return _load_npz(path)
 
 
 def _load_tables(paths: list[str]) -> tf.data.Dataset:
-  """Reads the tables of a HuggingFace data set."""
+  """Reads the Arrow tables of a HuggingFace data set."""
 
   def batches(
       open_file: Callable[[str], pa.NativeFile],
@@ -109,11 +108,11 @@ def _load_tables(paths: list[str]) -> tf.data.Dataset:
         with arrow.open_errors(path), open_file(path) as file:
           with pa.ipc.open_stream(file) as reader:
             for batch in reader:
-              # Arrow ends the process at offsets beyond their values.
+              # Arrow crashes the process if offsets are out of range.
               batch.validate(full=True)
               yield path, batch
       except ValueError as e:
-        yield path, e  # How many trajectories follow is not known.
+        yield path, e  # The number of remaining trajectories is unknown.
 
   def read_one(path, batch, row, index) -> python_episodes.PythonEpisode:
     names = _names_of(path, batch.schema.names)
@@ -125,7 +124,7 @@ def _load_tables(paths: list[str]) -> tf.data.Dataset:
 
   def read() -> python_episodes.Episodes:
     index = 0
-    # Pages of a mapped file would stay in the memory of the process.
+    # Pages of a mapped file would remain in the memory of the process.
     for path, batch in batches(pa.OSFile):
       if isinstance(batch, ValueError):
         yield python_episodes.to_fault(batch, file=path)
@@ -152,8 +151,8 @@ def _load_npz(path: str) -> tf.data.Dataset:
     names = _names_of(path, [*columns])
     if _INDICES not in columns:
       raise ValueError(
-          f'{path} has {_OBSERVATIONS} and {_ACTIONS}, but no {_INDICES}, by'
-          ' which imitation cuts trajectories. They are flat arrays, of the'
+          f'{path} has {_OBSERVATIONS} and {_ACTIONS}, but no {_INDICES} at'
+          ' which trajectories of imitation begin. Read flat arrays with the'
           ' format npz.'
       )
     is_terminal = columns[_TERMINAL][:].astype(bool)
@@ -161,8 +160,8 @@ def _load_npz(path: str) -> tf.data.Dataset:
     lengths = np.diff([0, *starts, len(columns[_ACTIONS])])
   if len(lengths) != len(is_terminal) or (lengths < 0).any():
     raise ValueError(
-        f'{path} has {len(is_terminal)} trajectories by {_TERMINAL}, but'
-        f' {_INDICES} are {starts.tolist()[:10]}.'
+        f'{path} has {len(is_terminal)} trajectories according to {_TERMINAL},'
+        f' but {_INDICES} are {starts.tolist()[:10]}.'
     )
   names.pop(_INFOS, None)
 
@@ -170,7 +169,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
 
   def read_one(columns, index: int) -> python_episodes.PythonEpisode:
     begin, end = ends[index] - lengths[index], ends[index]
-    # Each earlier trajectory has one observation more than actions.
+    # Each previous trajectory has one observation more than actions.
     observed = slice(begin + index, end + index + 1)
     steps = {
         field: columns[name][
@@ -191,7 +190,7 @@ def _load_npz(path: str) -> tf.data.Dataset:
 
 
 def _names_of(path: str, names: Sequence[str]) -> dict[str, str]:
-  """Returns the columns that there are, by the names of their fields."""
+  """Returns the available columns, by step field."""
   required = _OBSERVATIONS, _ACTIONS, _TERMINAL
   advice = ' Trajectories of imitation have all of these.'
   columns_lib.check_has(path, required, names, advice)

@@ -1,6 +1,15 @@
-"""The files of LeRobot data sets v2.0, v2.1 and v3.0, with their episodes.
+"""LeRobot data sets: parquet files of frames, and MP4 videos.
 
-`lerobot` has a drawing of them.
+    meta/info.json     the version, features, frame rate and paths
+         tasks         .jsonl in v2, .parquet in v3
+         episodes      .jsonl in v2; parquet files in v3, with the files of each
+                       episode, and its start time in its videos
+    data/chunk-000/    parquet files, for one episode in v2 and several in v3
+    videos/            MP4 files for each camera, for one episode or several
+
+The versions are v2.0, v2.1 and v3.0 of github.com/huggingface/lerobot, which
+LeRobot 0.3.3, 0.4.4 and 0.6.1 write. Reading them requires neither LeRobot nor
+torch.
 """
 
 from __future__ import annotations
@@ -38,7 +47,7 @@ with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
 _INFO_FILE = os.path.join('meta', 'info.json')
 _VIDEO = 'video'
 _CHUNKS_SIZE = 1000
-# The paths of LeRobot's files, where info.json does not tell them.
+# The default paths of files, for v2 and v3.
 _PATHS = {
     False: {
         'data_path': (
@@ -66,15 +75,15 @@ _LENGTH = 'length'
 
 
 class _Info(NamedTuple):
-  """The content of `meta/info.json`, checked.
+  """The validated content of `meta/info.json`.
 
   Attributes:
     directory: the directory of the data set.
     path: the path of the file.
-    is_v3: whether the version is v3.0, and not v2.0 or v2.1.
-    features: the features by their names, each with `dtype` and `shape`.
-    fps: frames a second; None if it is not told.
-    content: the whole content.
+    is_v3: whether the version is v3.0 rather than v2.0 or v2.1.
+    features: the features by name, each with `dtype` and `shape`.
+    fps: the frame rate, if the file contains it.
+    content: all keys of the file.
   """
 
   directory: str
@@ -86,17 +95,17 @@ class _Info(NamedTuple):
 
   @property
   def videos(self) -> list[str]:
-    """The names of the features that are videos."""
+    """The names of the video features."""
     features = self.features
     return [name for name in features if features[name]['dtype'] == _VIDEO]
 
   def file_of(self, key: str, row: dict[str, Any], prefix: str) -> str:
-    """Returns the path of the file that has an episode, alone or not.
+    """Returns the path of the file of an episode.
 
     Args:
       key: the key of the template, `data_path` or `video_path`.
       row: the metadata of the episode.
-      prefix: how the columns of v3 begin that tell the file.
+      prefix: the prefix of the v3 columns with the indices of the file.
     """
     template = files.get_json_value(
         self.content, key, str, self.path, _PATHS[self.is_v3][key]
@@ -118,24 +127,24 @@ class _Info(NamedTuple):
     path = _fill(template, names)
     if path is None:
       raise ValueError(
-          f'{key!r} of {self.path} is {template!r}, but must be a path that'
-          f' only uses {sorted(names)}, such as {{episode_index:06d}}.'
+          f'{key!r} of {self.path} is {template!r}, but must be a path with'
+          f' placeholders in {sorted(names)}, such as {{episode_index:06d}}.'
       )
     limits.check_place(f'{key!r} of {self.path}', path, self.directory)
     return os.path.join(self.directory, path)
 
 
 class _LeRobotData(NamedTuple):
-  """A data set, without its frames.
+  """The metadata of a data set.
 
   Attributes:
-    info: the content of its info file.
-    files: the indices of the episodes in each parquet file, by its path, in the
+    info: the content of the info file.
+    files: the indices of the episodes in each parquet file, by path, in the
       order of the episodes.
-    lengths: the number of frames of each episode, by its index.
-    videos: by feature, and by the index of an episode: the path of its video,
-      and the second of the video at which it begins.
-    tasks: the texts of the tasks by their numbers.
+    lengths: the number of frames of each episode, by index.
+    videos: the path of the video and the start time in it, by feature and by
+      the index of the episode.
+    tasks: the texts of the tasks, by task index.
   """
 
   info: _Info
@@ -149,8 +158,8 @@ def _read_info(name_or_directory: files.PathLike) -> _Info:
   """Finds a data set, and reads its `meta/info.json`.
 
   Raises:
-    ValueError: if there is no such data set, if it is of another version, or if
-      the file is damaged or incomplete.
+    ValueError: if the data set does not exist or has another version, or if the
+      file is damaged or incomplete.
   """
   root = os.environ.get('HF_LEROBOT_HOME') or os.path.join(
       os.environ.get('HF_HOME') or '~/.cache/huggingface', 'lerobot'
@@ -161,8 +170,8 @@ def _read_info(name_or_directory: files.PathLike) -> _Info:
   version = files.get_json_value(content, 'codebase_version', str, path)
   if not version.startswith(('v2.', 'v3.')):
     raise ValueError(
-        f'{directory} is a LeRobot data set of version {version}, but v2.0,'
-        ' v2.1 and v3.0 are read. LeRobot has scripts that convert others.'
+        f'{directory} is a LeRobot data set of version {version}. Supported'
+        ' are v2.0, v2.1 and v3.0. Convert it with the scripts of LeRobot.'
     )
   features = files.get_json_value(content, 'features', dict, path)
   for name in features:
@@ -191,21 +200,23 @@ def _open_data_set(
     episodes: Sequence[int] | None,
     with_tasks: bool,
 ) -> _LeRobotData:
-  """Finds the episodes of a data set; see `lerobot.load_lerobot`.
+  """Reads the metadata of episodes; see `load_lerobot`.
 
   Args:
-    info: the content of its info file.
-    videos: the features with videos that are read.
-    episodes: the indices of the episodes that are read; None for all.
-    with_tasks: whether the texts of tasks are read.
+    info: the content of the info file.
+    videos: the video features to read.
+    episodes: the indices of the episodes to read; None for all.
+    with_tasks: whether to read the texts of tasks.
 
   Raises:
-    ValueError: if the metadata is damaged or incomplete, or there is no such
-      episode.
+    ValueError: if the metadata is damaged or incomplete, or if an episode does
+      not exist.
   """
   folder = os.path.join(info.directory, 'meta')
   if videos and info.fps is None:
-    raise ValueError(f"{info.path} must have the key 'fps', as it has videos.")
+    raise ValueError(
+        f"{info.path} must have the key 'fps', because it has videos."
+    )
   read_rows, read_tasks = (
       (_read_rows_v3, _read_tasks_v3)
       if info.is_v3
@@ -235,9 +246,9 @@ def _open_data_set(
   tasks = read_tasks(folder) if with_tasks else {}
   if with_tasks and not tasks and info.content.get('total_tasks'):
     raise ValueError(
-        f'{info.path} says that there are {info.content["total_tasks"]} tasks,'
-        f' but {folder} has none. To read the data without them, leave out'
-        f' {_TASK_INDEX!r}.'
+        f'{info.path} lists {info.content["total_tasks"]} tasks, but {folder}'
+        ' has none. To read the data without tasks, pass'
+        f' leave_out=[{_TASK_INDEX!r}].'
     )
   return _LeRobotData(
       info,
@@ -256,7 +267,7 @@ def _open_data_set(
 def _chosen(
     episodes: Sequence[int], available: Collection[int], path: str
 ) -> list[int]:
-  """Returns the indices of the episodes that are read, checked."""
+  """Validates and sorts the indices of the episodes to read."""
   is_list = isinstance(episodes, Sequence) and not isinstance(episodes, str)
   if not is_list or not all(
       isinstance(index, int) and not isinstance(index, bool)
@@ -269,7 +280,7 @@ def _chosen(
   if missing or not episodes or len(set(episodes)) < len(episodes):
     problem = f'has {missing[:10]}' if missing else f'is {list(episodes)[:10]}'
     raise ValueError(
-        f'episodes must be different indices of the'
+        f'episodes must be distinct indices of the'
         f' {checks.counted(len(available), "episode")} in {path}, from'
         f' {min(available)} to {max(available)}, but {problem}.'
     )
@@ -277,14 +288,16 @@ def _chosen(
 
 
 def _fill(template: str, names: dict[str, Any]) -> str | None:
-  """Returns a path with values in place of names, or None if that fails.
+  """Fills in a template of a path; returns None if the template is invalid.
 
-  A name must not have attributes, and a number not be padded to any length.
+  Names with attributes, and padding of more than two digits, are invalid.
   """
   try:
-    for _, name, how, conversion in string.Formatter().parse(template):
+    for _, name, format_spec, conversion in string.Formatter().parse(template):
       is_plain = name in (*names, None) and not conversion
-      if not is_plain or not re.fullmatch(r'(0?[0-9]{1,2}d)?', how or ''):
+      if not is_plain or not re.fullmatch(
+          r'(0?[0-9]{1,2}d)?', format_spec or ''
+      ):
         return None
     return template.format(**names)
   except (AttributeError, TypeError, ValueError):
@@ -339,8 +352,8 @@ def _read_tasks_v3(folder: str) -> dict[int, bytes]:
   if not os.path.exists(path):
     return {}
   table = arrow.read_table(path)
-  # The texts are the index of a pandas frame. The name of that column differs
-  # between versions.
+  # The texts are the index of a pandas DataFrame, whose name depends on the
+  # version.
   texts = [field.name for field in table.schema if arrow.is_text(field.type)]
   columns_lib.check_has(path, [_TASK_INDEX], table.column_names)
   if len(texts) != 1:
@@ -352,7 +365,7 @@ def _read_tasks_v3(folder: str) -> dict[int, bytes]:
       table[name].to_pylist() for name in (_TASK_INDEX, *texts)
   )
   if None in numbers or None in texts_by_task:
-    raise ValueError(f'{path} has tasks without a number or a text.')
+    raise ValueError(f'{path} has tasks without an index or a text.')
   return {number: text.encode() for number, text in zip(numbers, texts_by_task)}
 
 
@@ -369,7 +382,7 @@ def load_lerobot(
     is_terminal: str | None = None,
     cameras: Sequence[str] | None = None,
     decode_videos: bool = True,
-    depth_unit: str = depth_maps.MILLIMETRES,
+    depth_unit: str = depth_maps.MILLIMETERS,
     leave_out: Sequence[str] = (),
     modality: bool = False,
     episodes: Sequence[int] | None = None,
@@ -377,64 +390,63 @@ def load_lerobot(
 ) -> tf.data.Dataset:
   """Reads the episodes of a LeRobot data set, v2.0, v2.1 or v3.0.
 
-  LeRobot stores no observation after the last action, and does not tell
-  terminal from truncated. So, as with `from_flat_arrays`, an episode of `T`
-  frames has `T` steps, and the action of the last one does not count; where
-  `is_terminal` says that it is terminal, it gets a step of zeros.
+  LeRobot stores no observation after the last action, and does not distinguish
+  terminal from truncated episodes. As with `from_flat_arrays`, an episode of
+  `T` frames has `T` steps, and the action of the last step is ignored. A step
+  of zeros is appended to episodes that are terminal according to `is_terminal`.
 
   Args:
-    name_or_directory: the directory of a data set, on the local disk; or the
-      name of one that LeRobot has downloaded, such as `lerobot/pusht`. A name
-      is looked up in `$HF_LEROBOT_HOME`, or else in
-      `~/.cache/huggingface/lerobot`.
-    is_terminal: the feature that says, in the last frame of an episode, whether
-      it ends in a terminal state: `next.success`, for example. By default all
-      episodes are truncated.
-    cameras: the features with videos that are read; all by default. Other
-      cameras are not decoded.
-    decode_videos: whether the frames of videos are decoded. All frames of an
-      episode are then in memory. Otherwise a frame is a reference, a string
-      such as `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.
+    name_or_directory: the local directory of a data set; or the name of a
+      downloaded data set, such as `lerobot/pusht`, in `$HF_LEROBOT_HOME` or
+      else in `~/.cache/huggingface/lerobot`.
+    is_terminal: the feature whose value in the last frame of an episode is the
+      terminal flag, such as `next.success`. By default all episodes are
+      truncated.
+    cameras: the video features to read; all by default. Other videos are not
+      decoded.
+    decode_videos: whether to decode videos, with all frames of an episode in
+      memory. Otherwise a frame is a reference, a string such as
+      `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.
     depth_unit: the unit of depth maps, `"mm"` or `"m"`.
-    leave_out: other features that are not read.
-    modality: whether the parts of features that GR00T's `meta/modality.json`
-      names are fields of their own, in the place of these features. Then only
-      the cameras are read that it names, or that `cameras` names.
-    episodes: the indices of the episodes that are read; all by default. Only
-      their files have to be there, besides those in `meta`.
-    frames_by: how the frame of a row is found in a video. `"exact_time"`: the
-      nearest frame, which must be within half a frame of the row's timestamp.
-      `"nearest_time"`: the nearest frame, however far. `"index"`: row `n` of an
-      episode has its frame `n`, whatever its timestamp. GR00T's own readers do
-      one of the last two, as some of its data begins at another time than its
-      videos. These two need `decode_videos`.
+    leave_out: names of other features to skip.
+    modality: whether to replace features by the parts that GR00T's
+      `meta/modality.json` defines. By default, only the cameras in this file
+      are read then.
+    episodes: the indices of the episodes to read; all by default. Files of
+      other episodes may be missing.
+    frames_by: the method to find the frame of a row in a video. `"exact_time"`:
+      the nearest frame, which must be within half a frame of the timestamp of
+      the row. `"nearest_time"`: the nearest frame at any distance. `"index"`:
+      frame `n` for row `n` of an episode. GR00T's readers use one of the last
+      two, because some of its data has another start time than its videos. Both
+      require `decode_videos`.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
     order of the files, with stacked steps. Names with a dot are nested:
-    `observation.images.top` becomes `observation/images/top`. `next.reward` is
-    `reward`, which is float32 zeros if there is none. `task` is the text of the
-    frame's task. Frames of videos are uint8 `[T, height, width, 3]`. Images in
+    `observation.images.top` becomes `observation/images/top`. `next.reward`
+    becomes `reward`, which is float32 zeros if it is missing. `task` is the
+    text of the task. Video frames are uint8 `[T, height, width, 3]`. Images in
     parquet stay encoded, for `decode_images`. Depth maps, in videos or TIFF
-    images, are `[T, height, width, 1]`, as LeRobot reads them: uint16
-    millimetres, or float32 metres. Lists of dicts, as of `language_events`, are
-    JSON text. Other features, such as `next.done` and `timestamp`, are step
-    fields; all have the dtypes of their columns. With `modality`, `state.arm`
-    is `observation/state/arm`, `action.arm` is `action/arm`, `video.top` is
-    `observation/video/top`, and `annotation.human.task` is the text of a task
-    in `annotation/human/task`.
+    images, are `[T, height, width, 1]` as in LeRobot: uint16 millimeters, or
+    float32 meters. Lists of dicts, such as `language_events`, are JSON text.
+    All other features, such as `next.done` and `timestamp`, are step fields.
+    Dtypes are kept. With `modality`, `state.arm` becomes
+    `observation/state/arm`, `action.arm` becomes `action/arm`, `video.top`
+    becomes `observation/video/top`, and `annotation.human.task` becomes the
+    text `annotation/human/task`.
 
   Raises:
-    ValueError: if there is no such data set, feature or episode, if it is of
-      another version, or if its metadata is damaged or incomplete. The message
-      names the file and the key.
-    OSError: if a file of metadata is not there.
+    ValueError: if the data set, a feature or an episode does not exist, if the
+      version is not supported, or if the metadata is damaged or incomplete. The
+      message contains the file and the key.
+    OSError: if a metadata file is missing.
     ImportError: if there are videos to decode, but PyAV is not installed.
     InvalidArgumentError: while iterating, if a file of an episode is missing or
-      damaged, if an episode has not as many frames as its metadata says, if its
-      frames are not in the order of their indices and timestamps, if the pixels
-      of a video are neither an image nor depth, or if a video has no frame at a
-      timestamp. The episodes after it can still be read.
+      damaged, if the number of frames differs from the metadata, if the frames
+      are not sorted by index and timestamp, if a video has an unsupported pixel
+      format, or if it has no frame at a timestamp. The episodes after it can
+      still be read.
   """
   info = _read_info(name_or_directory)
   features, directory = info.features, info.directory
@@ -443,13 +455,13 @@ def load_lerobot(
     for camera in cameras:
       checks.check_known(directory, 'video', camera, info.videos)
   checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
-  checks.check_choice('frames_by', frames_by, video_frames.WAYS)
+  checks.check_choice('frames_by', frames_by, video_frames.METHODS)
   if not decode_videos and frames_by != video_frames.EXACT_TIME:
     raise ValueError(
-        f'frames_by={frames_by!r} needs decode_videos, as references to frames'
-        ' have exact times.'
+        f'frames_by={frames_by!r} requires decode_videos, because references'
+        ' to frames have exact times.'
     )
-  columns_lib.check_left_out(directory, features, leave_out)
+  columns_lib.check_leave_out(directory, features, leave_out)
   if is_terminal is not None:
     checks.check_known(directory, 'feature', is_terminal, features)
   unread = {_EPISODE_INDEX, *leave_out}
@@ -474,7 +486,7 @@ def load_lerobot(
     if data.lengths[index] != len(rows):
       raise ValueError(
           f'Episode {index} of {directory} has {len(rows)} frames, but'
-          f' {data.lengths[index]} in its metadata.'
+          f' {data.lengths[index]} according to its metadata.'
       )
     _check_order(directory, index, rows)
     frames = _Frames(data, index, rows, decode_videos, depth_unit, frames_by)
@@ -512,7 +524,7 @@ def load_lerobot(
 
 
 def _check_order(directory: str, episode: int, rows: pa.Table) -> None:
-  """Raises a ValueError if the frames of an episode are not in their order."""
+  """Raises a ValueError if the frames of an episode are not sorted."""
   for name in _FRAME_INDEX, _TIMESTAMP:
     if name not in rows.column_names:
       continue
@@ -522,8 +534,8 @@ def _check_order(directory: str, episode: int, rows: pa.Table) -> None:
       row = int(decreasing[0]) + 1
       raise ValueError(
           f'Frame {row} of episode {episode} of {directory} has the {name}'
-          f' {values[row]}, but the frame before has {values[row - 1]}. The'
-          ' rows of an episode must be in the order of time.'
+          f' {values[row]}, but the previous frame has {values[row - 1]}. The'
+          ' rows of an episode must be sorted by time.'
       )
 
 
@@ -537,14 +549,14 @@ def _check_columns(
   needed = {name for name in features if name not in data.videos}
   if data.videos:
     needed.add(_TIMESTAMP)
-  if len(data.tasks) == 1:  # All frames have it.
+  if len(data.tasks) == 1:  # All frames have the same task.
     needed.discard(_TASK_INDEX)
   missing = sorted(needed - set(rows.column_names))
   if missing:
     raise ValueError(
         f'{path} has no column {" and no ".join(missing)}, but'
-        f' {sorted(rows.column_names)}. Leave out features that'
-        f' {data.info.path} lists without need.'
+        f' {sorted(rows.column_names)}. To skip features of'
+        f' {data.info.path}, pass leave_out.'
     )
 
 
@@ -553,7 +565,7 @@ def _parts(
     features: set[str],
     named: dict[str, gr00t.Part],
 ) -> dict[str, gr00t.Part]:
-  """Returns the parts of features that are fields of a step, by their paths."""
+  """Returns the parts of features that become step fields, by path."""
   features_info = data.info.features
   named = {
       path: column
@@ -596,7 +608,7 @@ class _Frames(NamedTuple):
   frames_by: str
 
   def part(self, part: gr00t.Part) -> Any:
-    """Returns the rows of a part of a feature, or the texts of its tasks."""
+    """Returns the rows of a part of a feature, or the texts of tasks."""
     if part.is_task:
       tasks = self.data.tasks
       if part.feature in self.rows.column_names:
@@ -606,7 +618,7 @@ class _Frames(NamedTuple):
       unknown = set(numbers) - tasks.keys()
       if unknown:
         raise ValueError(
-            f'There is no task {list(unknown)[0]}, but tasks'
+            f'There is no task {list(unknown)[0]}. The tasks are'
             f' {sorted(tasks)[:10]}.'
         )
       return np.array([tasks[number] for number in numbers], object)

@@ -1,19 +1,18 @@
 """Minari data sets, in HDF5, Arrow or parquet.
 
     main_data.hdf5    a group for each episode, `episode_0` and so on
-    data/0            Arrow and parquet have a folder for each episode instead,
-                      with T + 1 rows in part-0.arrow or part-0.parquet; the
-                      last row has the last observation and infos, and its other
-                      values are padding
+    data/0            Arrow and parquet: a folder for each episode, with T + 1
+                      rows in part-0.arrow or part-0.parquet; the last row has
+                      the last observation and infos, and is padded
     metadata.json     the spaces of observations and actions, the format
 
-    observations      [T + 1, ...], or a group of them (Dict, Tuple)
-    actions           [T, ...], or a group of them
+    observations      [T + 1, ...], or nested groups (Dict, Tuple)
+    actions           [T, ...], or nested groups
     rewards, terminations, truncations  [T]
-    infos             a group; [T + 1, ...], the first of `reset`
+    infos             a group; [T + 1, ...], the first row is from `reset`
 
-The format is that of minari.farama.org, as Minari 0.5.4 writes it. Minari
-itself is not used: it needs another version of NumPy than TensorFlow does.
+minari.farama.org documents the format, as of version 0.5.4. Minari itself is
+not used, because it requires another version of NumPy than TensorFlow.
 """
 
 from __future__ import annotations
@@ -59,25 +58,24 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
   """Reads the episodes of a Minari data set, in HDF5, Arrow or parquet.
 
   Args:
-    name_or_directory: the directory of a data set, or its `main_data.hdf5`, on
-      the local disk; or the name of a data set that Minari has downloaded, for
-      example `D4RL/door/human-v2`. A name is looked up where Minari keeps its
-      data sets: in `$MINARI_DATASETS_PATH`, or else in `~/.minari/datasets`.
+    name_or_directory: the local directory of a data set, or its
+      `main_data.hdf5`; or the name of a downloaded data set, for example
+      `D4RL/door/human-v2`, in `$MINARI_DATASETS_PATH` or else in
+      `~/.minari/datasets`.
 
   Returns:
-    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, their
-    steps stacked `[T + 1, ...]`. The step fields `observation`, `action` and
+    A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, with
+    stacked steps `[T + 1, ...]`. The step fields `observation`, `action` and
     `reward` have the dtypes of their columns, and `discount` is float32. Every
     other column with a row for each step or transition becomes a step field of
-    its name. Images in JPEG stay encoded, for `decode_images`. An episode that
-    is terminated and truncated at once is terminal.
+    the same name. JPEG images stay encoded, for `decode_images`. An episode
+    that is both terminated and truncated is terminal.
 
   Raises:
-    ValueError: if there is no such data set, if its file is not a whole one
-      with Minari's episodes, if a part of it is in another file, or if the
-      first episode lacks a column.
-    InvalidArgumentError: while iterating, if an episode does not have the
-      columns of the first, or as many rows as they need.
+    ValueError: if the data set does not exist, is incomplete, or has parts in
+      other files; or if the first episode lacks a column.
+    InvalidArgumentError: while iterating, if the columns of an episode differ
+      from the first episode, or have wrong numbers of rows.
   """
   root = os.environ.get('MINARI_DATASETS_PATH') or '~/.minari/datasets'
   path = downloads.find(name_or_directory, 'Minari', root)
@@ -93,31 +91,31 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
       return _load_tables(folder, data_format, spaces)
   if not is_file:
     raise ValueError(
-        f'There is no HDF5 file in {path}: a Minari data set has one of'
-        f' {_FILES}, or a metadata.json whose data_format is arrow or parquet.'
+        f'{path} is not a Minari data set: it must contain one of {_FILES}, or'
+        ' a metadata.json whose data_format is arrow or parquet.'
     )
   names = hdf5.names_in(file)
   groups = _LAYOUT.numbers(names)
   if len(groups) < len(names):
     raise ValueError(
-        f'{file} is not a Minari data set: it has {names}, and not only'
-        f' episodes such as episode_0.'
+        f'{file} is not a Minari data set: it must contain only episodes such'
+        f' as episode_0, but has {names}.'
     )
 
   def prepare(place: str, columns: dict[str, Any]) -> dict[str, Any]:
-    """Returns the columns of an episode, with JPEGs as strings."""
+    """Returns the columns of an episode, with JPEG images as strings."""
     columns_lib.check_has(place, [_TERMINATIONS], columns)
     early = np.flatnonzero(columns[_TERMINATIONS][:-1])
     if len(early):
       raise ValueError(
-          f'{place} has a termination in row {early[0]}, but'
-          f' {len(columns[_TERMINATIONS])} rows. A termination must be in the'
-          ' last row.'
+          f'{place} has a termination in row {early[0]} of'
+          f' {len(columns[_TERMINATIONS])}. A termination must be in the last'
+          ' row.'
       )
     for name, column in columns.items():
       shape = spaces.get(name, {}).get('shape', ())
-      # Where all JPEGs of an episode have as many bytes, Minari has stored them
-      # as one array.
+      # If all JPEG images of an episode have the same number of bytes, Minari
+      # stores them as one array.
       if len(shape) > 1 and column.dtype == np.uint8 and column.ndim == 2:
         columns[name] = columns_lib.read(column, slice(None), _TEXT)
     return columns
@@ -144,7 +142,7 @@ def _read_metadata(folder: str) -> tuple[str, dict[str, Any]]:
 def _leaves(
     space: dict[str, Any], name: str, place: str
 ) -> dict[str, dict[str, Any]]:
-  """Returns the spaces below `space` by their columns; `name` is its own."""
+  """Returns the leaves of a space, whose column is `name`, by column."""
   if not isinstance(space, dict):
     raise ValueError(f'{place} must have an object for {name}, not {space!r}.')
   below = space.get('subspaces')
@@ -163,18 +161,18 @@ def _leaves(
 def _load_tables(
     folder: str, data_format: str, spaces: dict[str, Any]
 ) -> tf.data.Dataset:
-  """Reads the episodes of Arrow or parquet below a folder."""
+  """Reads the episodes in a folder of Arrow or parquet files."""
   ids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
   if not ids:
     raise ValueError(f'There is no episode in {folder}.')
-  left_out: set[str] = set()
+  skipped: set[str] = set()
 
   def read_one(index: int) -> python_episodes.PythonEpisode:
     paths = sorted(glob.glob(f'{glob.escape(folder)}/{index}/*.{data_format}'))
     if not paths:
       raise ValueError(f'There is no file *.{data_format} in {folder}/{index}.')
     table = pa.concat_tables(map(arrow.read_table, paths))
-    return _episode(table, spaces, index, left_out)
+    return _episode(table, spaces, index, skipped)
 
   def place_of(index: int) -> tuple[str, str]:
     return os.path.join(folder, str(index)), ''
@@ -183,14 +181,14 @@ def _load_tables(
       lambda: python_episodes.attempt_each(read_one, ids, place_of), len(ids)
   )
   description = 'infos without numbers or strings for each step'
-  columns_lib.log_left_out(description, sorted(left_out))
+  columns_lib.warn_skipped(description, sorted(skipped))
   return dataset
 
 
 def _episode(
-    table: pa.Table, spaces: dict[str, Any], index: int, left_out: set[str]
+    table: pa.Table, spaces: dict[str, Any], index: int, skipped: set[str]
 ) -> python_episodes.PythonEpisode:
-  """Returns the columns of an episode; adds other names to `left_out`."""
+  """Returns an episode; adds the names of unreadable infos to `skipped`."""
   required = (*columns_lib.NAMES.values(), _TERMINATIONS)
   columns_lib.check_has(f'Episode {index}', required, table.column_names)
   columns = {
@@ -208,7 +206,7 @@ def _episode(
         raise ValueError(
             f'{below} of episode {index} has the parts'
             f' {[part.name for part in column.type]}, but metadata.json has no'
-            f' {_SPACES.get(name)!r} that says what they are.'
+            f' {_SPACES.get(name)!r} that describes them.'
         )
       shape = spaces.get(below, {}).get('shape')
       steps[field + below[len(name) :]] = arrow.to_array(
@@ -219,7 +217,7 @@ def _episode(
     try:
       steps[name] = arrow.to_array(column, shape, name)
     except ValueError:
-      left_out.add(name)
+      skipped.add(name)
   terminations = columns[_TERMINATIONS].to_numpy(zero_copy_only=False)
   return python_episodes.make_episode(
       columns_lib.nest(steps), index, terminations[: len(table) - 1]
@@ -227,7 +225,7 @@ def _episode(
 
 
 def _infos(column: pa.StructArray, name: str) -> Iterator[tuple[str, Any, Any]]:
-  """Yields infos by their names, with the shapes of those that have one."""
+  """Yields the name of each info, its column, and its shape or None."""
   for field in column.type:
     below = f'{name}/{field.name}'
     if pa.types.is_struct(field.type):

@@ -1,7 +1,7 @@
-"""Arrays in NumPy's `.npz` files, read a part at a time.
+"""Arrays in NumPy's `.npz` files, read in chunks.
 
-`numpy.load` reads an array of such a file whole. Here rows are read, and
-decompressed, in the order in which they are in the file.
+`numpy.load` reads entire arrays. This module reads and decompresses rows as a
+stream.
 """
 
 from collections.abc import Iterator
@@ -21,22 +21,22 @@ from rlds2reverb.datasets import files
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns
 
-# NumPy parses no longer ones.
+# The limit of NumPy.
 _MAX_HEADER_BYTES = 10_000
 
 
 @contextlib.contextmanager
 def open_columns(path: str) -> Iterator[dict[str, columns.Column]]:
-  """Yields the arrays of a file by their names; scalars are left out.
+  """Yields the arrays of a file by name, except for scalars.
 
-  Reading a column forward is fast. Reading earlier rows starts again at the
-  first, if the file is compressed.
+  Sequential reads are fast. Reading earlier rows of a compressed file restarts
+  at the first row.
 
   Args:
     path: the path of a file, as `files.expand_local` returns it.
 
   Raises:
-    ValueError: if there is no such file, or if it is not a whole one.
+    ValueError: if the file does not exist or is incomplete.
   """
   if not os.path.isfile(path):
     raise ValueError(f'There is no npz file {path}.')
@@ -57,17 +57,17 @@ def open_columns(path: str) -> Iterator[dict[str, columns.Column]]:
 
 
 def _check_expansion(archive: zipfile.ZipFile, path: str) -> None:
-  """Raises a ValueError if an npz file expands to more than the limit."""
+  """Raises a ValueError if an npz file expands beyond the limit."""
   size = sum(member.file_size for member in archive.infolist())
   limits.check_expanded(path, size, os.path.getsize(path))
 
 
 def read_arrays(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-  """Reads arrays of an npz file; all of them if no names are given.
+  """Reads arrays of an npz file; all of them by default.
 
   Raises:
     EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error: if
-      the file is damaged, lacks an array, or expands to more than the limit.
+      the file is damaged, lacks an array, or expands beyond the limit.
   """
   with zipfile.ZipFile(path) as archive:
     _check_expansion(archive, path)
@@ -82,41 +82,43 @@ def read_arrays(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
 
 
 def read_array(file: Any, size: int) -> np.ndarray:
-  """Reads the array of a file in NumPy's `.npy` format.
+  """Reads an array in NumPy's `.npy` format.
 
-  Unlike `numpy.load`, it allocates no more memory than the file has bytes.
+  Unlike `numpy.load`, it does not allocate more memory than the file size.
 
   Args:
-    file: the file, which is open for reading.
-    size: its bytes.
+    file: a file that is open for reading.
+    size: the size of the file in bytes.
 
   Raises:
-    ValueError: if the shape does not fit the bytes, or the array has objects.
+    ValueError: if the shape does not match the size, or for arrays of objects.
   """
   shape, is_fortran, dtype = read_header(file)
   if dtype.hasobject:
     raise ValueError('Object arrays cannot be loaded.')
   num_bytes = math.prod(shape) * dtype.itemsize
   if size - file.tell() != num_bytes:
-    raise ValueError(f'its shape {shape} does not fit its {size} bytes')
+    raise ValueError(f'its shape {shape} does not match its {size} bytes')
   array = np.frombuffer(file.read(num_bytes), dtype, math.prod(shape))
   return array.reshape(shape, order='F' if is_fortran else 'C')
 
 
 def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-  """Returns the shape, whether it is in Fortran order, and the dtype.
+  """Returns the shape, whether the order is Fortran, and the dtype.
 
   Raises:
-    ValueError: if there is no whole header.
+    ValueError: if the header is incomplete.
   """
   is_first = np.lib.format.read_magic(file) == (1, 0)
   size_format = '<H' if is_first else '<I'
   packed = file.read(struct.calcsize(size_format))
   if len(packed) == struct.calcsize(size_format):
-    # NumPy reads a header of any length, up to 4 GiB, into memory.
+    # NumPy would allocate up to 4 GiB for a header.
     [size] = struct.unpack(size_format, packed)
     if size > _MAX_HEADER_BYTES:
-      raise ValueError(f'its header says that it is {size} bytes long')
+      raise ValueError(
+          f'its header has {size} bytes, more than {_MAX_HEADER_BYTES}'
+      )
     packed += file.read(size)
   header = io.BytesIO(packed)
   if is_first:
@@ -125,7 +127,7 @@ def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
-  """Returns the rows of an array."""
+  """Returns an array as a column."""
   file = archive.open(f'{array}.npy')
   failed: tuple[int, str] | None = None
   name = f'The array {array} of {archive.filename}'
@@ -140,8 +142,8 @@ def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
     )
   if is_fortran and len(shape) > 1:
     raise ValueError(
-        f'{name} is in the order of Fortran, which cannot be read by rows. Save'
-        ' it after numpy.ascontiguousarray.'
+        f'{name} has Fortran order, which cannot be read in rows. Save it after'
+        ' numpy.ascontiguousarray.'
     )
 
   def read(begin: int, end: int) -> np.ndarray:
@@ -151,11 +153,11 @@ def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
     rows = np.empty((end - begin, *shape[1:]), dtype)
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
     place = start + begin * row_bytes
-    # What a decompressor returns after an error may be anything.
+    # A decompressor may return anything after an error.
     if failed and place + rows.nbytes > failed[0]:
       raise ValueError(failed[1])
     try:
-      if place != file.tell():  # After a jump, checksums are not looked at.
+      if place != file.tell():  # Seeking disables the checksum.
         file.seek(place)
       content = file.read(rows.nbytes)
     except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as e:

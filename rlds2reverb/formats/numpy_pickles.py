@@ -1,10 +1,10 @@
-"""Reads pickles of NumPy arrays and plain values without trusting them.
+"""A safe reader of pickled NumPy arrays and plain values.
 
-A pickle is a program. It may call any function that the unpickler lets it name,
-and NumPy's own can be misused: the state of a dtype may say that bytes of the
-file are the addresses of objects, and using such an array reads any memory. So
-an unpickler here knows no class of NumPy. It builds placeholders, which become
-arrays of plain dtypes when all is read.
+A pickle is a program that calls any function the unpickler allows. Even NumPy's
+functions are unsafe: the state of a dtype can declare bytes of the file to be
+addresses of objects, and using such an array reads arbitrary memory. This
+unpickler therefore builds placeholders, which are converted to arrays of plain
+dtypes at the end.
 """
 
 import io
@@ -18,24 +18,22 @@ _DTYPE = re.compile(r'[biufcSU]\d{1,9}|O\d?')
 
 
 def loads(content: bytes) -> Any:
-  """Returns the value of a pickle: arrays, in a nest of dicts and lists.
-
-  Tuples are returned as tuples, scalars of NumPy as such.
+  """Returns a pickled nest of dicts, lists, tuples, arrays and scalars.
 
   Raises:
-    ValueError: if the pickle is damaged, names anything but NumPy's arrays, has
-      dtypes of several fields, or is a small text of a huge nest.
+    ValueError: if the pickle is damaged, refers to anything but NumPy arrays,
+      has structured dtypes, or expands to a huge nest.
   """
   try:
     return _Converter(len(content)).convert(
         _Unpickler(io.BytesIO(content)).load()
     )
-  except Exception as e:  # An unpickler raises errors of any class.
+  except Exception as e:  # Unpicklers raise errors of any class.
     raise ValueError(str(e) or type(e).__name__) from e
 
 
 class _Dtype:
-  """A dtype in a pickle."""
+  """A placeholder for a dtype."""
 
   def __init__(self, name: str, *unused_options: Any):
     self._name = name
@@ -55,7 +53,7 @@ class _Dtype:
 
 
 class _Array:
-  """An array in a pickle."""
+  """A placeholder for an array."""
 
   def __setstate__(self, state: Any) -> None:
     _, self.shape, self.dtype, is_fortran, self.data = state
@@ -71,19 +69,19 @@ def _scalar(dtype: _Dtype, data: Any) -> Any:
 
 
 def _from_buffer(data: Any, dtype: _Dtype, shape: Any, order: str) -> _Array:
-  """Makes an array of protocol 5."""
+  """Creates an array of pickle protocol 5."""
   array = _Array()
   array.data, array.dtype, array.shape, array.order = data, dtype, shape, order
   return array
 
 
 def _encode(text: str, unused_encoding: str) -> bytes:
-  """Encodes the bytes of a pickle that Python 2 can read."""
+  """Encodes bytes, as in pickle protocols up to 2."""
   return text.encode('latin1')
 
 
-def _make_no_bytes() -> bytes:
-  """Returns the empty bytes of a pickle that Python 2 can read."""
+def _make_empty_bytes() -> bytes:
+  """Returns empty bytes, as in pickle protocols up to 2."""
   return b''
 
 
@@ -95,15 +93,15 @@ _NAMES = {
     ('numpy', 'dtype'): _Dtype,
     ('collections', 'OrderedDict'): dict,
     ('_codecs', 'encode'): _encode,
-    ('__builtin__', 'bytes'): _make_no_bytes,
+    ('__builtin__', 'bytes'): _make_empty_bytes,
 }
 
 
 class _Unpickler(pickle.Unpickler):
-  """Builds placeholders in place of NumPy's objects, and refuses all others."""
+  """Replaces NumPy objects by placeholders, and rejects all other objects."""
 
   def find_class(self, module: str, name: str) -> Any:
-    # It is `numpy.core` before NumPy 2, and `numpy._core` since.
+    # `numpy.core` was renamed to `numpy._core` in NumPy 2.
     key = (re.sub(r'^numpy\._?core\.', '', module), name)
     if key not in _NAMES:
       raise pickle.UnpicklingError(
@@ -114,17 +112,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Converter:
-  """Replaces the placeholders in a value of a pickle."""
+  """Converts placeholders to arrays."""
 
   def __init__(self, max_values: int):
-    # Each value takes a byte, unless one list is in many places of others.
+    # A value takes at least a byte, unless a list is referenced repeatedly.
     self._num_left = max_values
 
   def convert(self, value: Any) -> Any:
-    """Returns a value with arrays in place of the placeholders."""
+    """Returns a nest with arrays instead of placeholders."""
     self._num_left -= 1
     if self._num_left < 0:
-      raise ValueError('its lists contain each other again and again')
+      raise ValueError('it expands to more values than it has bytes')
     if isinstance(value, _Array):
       return self._to_numpy(value)
     if isinstance(value, dict):

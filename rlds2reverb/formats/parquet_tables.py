@@ -1,8 +1,8 @@
-"""Tables of parquet, as Hugging Face `datasets` writes them.
+"""Parquet tables, as Hugging Face `datasets` writes them.
 
-a row a step        observations, actions, ..., which are flat transitions: a
-                    column has the episode of each row, or flags tell its end
-a row an episode    each of these is a list of the episode's steps
+A row is either a step, as in flat arrays, where an episode column or flags
+delimit episodes; or an episode, where observations, actions and so on are lists
+of the steps.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ _OBSERVATIONS = columns_lib.NAMES[rlds.OBSERVATION]
 _ACTIONS = columns_lib.NAMES[rlds.ACTION]
 _REQUIRED = (_ACTIONS, _OBSERVATIONS)
 _ADVICE = (
-    ' Say with column_names={"observations": ...} what its columns are called.'
+    ' Specify the names of the columns with column_names={"observations": ...}.'
 )
-# A row may be a whole episode.
+# The batch size if a row is an episode.
 _BATCH_SIZE = 16
 
 
@@ -45,56 +45,51 @@ def load_parquet(
 ) -> tf.data.Dataset:
   """Reads episodes in parquet files, as Hugging Face `datasets` writes them.
 
-  A row is a step or an episode. Rows that are steps are flat transitions, see
-  `from_flat_arrays`: an episode ends at a row of `terminals` or `timeouts`,
-  before a row of `episode_starts`, where the next row does not begin with the
-  `next_observations`, and where the episode column changes. Rows are steps if
-  `episode_column` is given, or if they have single rewards or actions and any
-  of these columns but `terminals`. Without `next_observations`, the last
-  observation of a truncated episode is its last step, whose action does not
-  count, and a terminal one gets a step of zeros.
+  A row is a step or an episode. Rows are steps if `episode_column` is set, or
+  if rewards or actions are not lists and there are `timeouts`,
+  `episode_starts`, `next_observations` or an episode column. They are converted
+  as by `from_flat_arrays`.
 
-  Where a row is an episode, `observations` may have one row more than
-  `actions`, or there may be `next_observations`; then nothing is lost or added.
+  If a row is an episode, `observations` may have one row more than `actions`,
+  or there may be `next_observations`. Without either, the last observation of a
+  truncated episode becomes its last step, whose action is ignored, and a step
+  of zeros is appended to a terminal episode.
 
   Args:
-    path: a file or a folder of files, read in the order of their names, on the
-      local disk.
-    episode_column: the column that has one value in all rows of an episode. By
-      default a row is an episode, unless its columns say otherwise.
-    step_column: the column that orders the rows of an episode; see
-      `from_flat_arrays`.
-    max_episode_steps: see `from_flat_arrays`; only where rows are steps.
-    column_names: the names that columns have in the files, by those that are
-      expected: `observations`, `actions`, `rewards`, `terminals`, `timeouts`,
+    path: a local file or folder of files, which are sorted by name.
+    episode_column: the column that identifies the episode of a row. By default
+      a row is an episode, unless its columns indicate a step.
+    step_column: see `from_flat_arrays`; only if rows are steps.
+    max_episode_steps: see `from_flat_arrays`; only if rows are steps.
+    column_names: the names of columns in the files, by expected name:
+      `observations`, `actions`, `rewards`, `terminals`, `timeouts`,
       `episode_starts` and `next_observations`; see `from_flat_arrays`. None
-      says that there is no such column, or leaves out another one: without
-      `rewards` the reward is float32 zeros, and without `terminals` all
-      episodes are truncated.
+      means that the column does not exist: without `rewards` the reward is
+      float32 zeros, and without `terminals` all episodes are truncated. None
+      skips any other column.
 
   Returns:
-    A data set of episodes in the order of the files, with stacked steps, and
-    `episode_id`, which counts them. Every other column with a row for each step
-    is a step field of its name, and one with a value for each episode is a
-    field of the episode. All have their dtypes; images stay encoded, and lists
-    of dicts are JSON text. Where a row is an episode, the last of `terminals`
-    says whether it is terminal.
+    A data set of episodes in the order of the files, with stacked steps.
+    `episode_id` counts from 0. Every other column with a row for each step is a
+    step field of the same name, and every column with a value for each episode
+    is an episode field. Dtypes are kept; images stay encoded, and lists of
+    dicts are JSON text. If a row is an episode, the last of `terminals` is the
+    terminal flag of the episode.
 
   Raises:
     ValueError: if there are no such files, columns or rows, if all files are
-      damaged, or if the rows of an episode are apart and no step column orders
-      them.
-    InvalidArgumentError: while iterating, if an episode does not have the
-      columns of the first, or as many rows of each; or in the place of a file
-      that is damaged. Where rows are steps, so is an episode next to that file,
-      if rows of it may be there: files are taken to have entire episodes if no
-      episode goes on from one file to the next. The other episodes can still be
-      read.
+      damaged, or if the rows of an episode are not contiguous and no step
+      column orders them.
+    InvalidArgumentError: while iterating, if the columns of an episode differ
+      from the first episode, or have different numbers of rows; or instead of a
+      damaged file. If rows are steps, also for an episode that may have rows in
+      the damaged file. Files are assumed to contain complete episodes if no
+      episode continues in the next file. The other episodes can still be read.
   """
-  path = files.expand_local(path, 'A table of parquet')
+  path = files.expand_local(path, 'A parquet table')
   paths = arrow.find_parquet(path)
   if not paths:
-    raise ValueError(f'There is no table of parquet at {path}.')
+    raise ValueError(f'There is no parquet file at {path}.')
   options = flat_layout.FlatOptions(
       max_episode_steps, column_names, episode_column, step_column
   )
@@ -117,7 +112,7 @@ def load_parquet(
 def _are_steps(
     types: Mapping[str, Any], options: flat_layout.FlatOptions
 ) -> bool:
-  """Returns whether the rows of columns with some types are steps."""
+  """Returns whether rows are steps rather than episodes."""
   single = [
       name
       for name in columns_lib.NAMES.values()
@@ -130,9 +125,9 @@ def _are_steps(
   if not flat_layout.has_truncations(types, options):
     raise ValueError(
         f'{" and ".join(single)} must be lists of steps, as each row is an'
-        ' episode. If a row is a step, say with episode_column which column'
-        ' tells the episodes apart, or with column_names which one is timeouts,'
-        ' episode_starts or next_observations.'
+        ' episode. If a row is a step, specify the column of episode ids with'
+        ' episode_column, or the column of timeouts, episode_starts or'
+        ' next_observations with column_names.'
     )
   return True
 
@@ -147,9 +142,9 @@ def _load_steps(
 
   Args:
     paths: the files.
-    footers: the footers of files, by their paths.
-    damaged: the errors of the other files. Files that cannot be read are moved
-      to them.
+    footers: the footers of readable files, by path.
+    damaged: the errors of the other files, by path. Files whose flags or ids
+      cannot be read are moved from `footers` to `damaged`.
     options: the options of the reader.
   """
   unused = [
@@ -158,7 +153,8 @@ def _load_steps(
       if column is None
   ]
 
-  names = {  # `arrow.open_columns` has removed the unused columns.
+  # `arrow.open_columns` removes the unused columns.
+  names = {
       name: column
       for name, column in (options.column_names or {}).items()
       if column is not None or name in flat_layout.USED
@@ -170,8 +166,8 @@ def _load_steps(
     with arrow.open_columns(footers, unused) as columns:
       yield flat_layout.named_columns(columns, options)
 
-  # The flags and ids of all rows tell where episodes end. A file in which they
-  # cannot be read is left out, and is a fault.
+  # The flags and ids of all rows determine where episodes end. If they cannot
+  # be read in a file, the file is skipped and becomes a fault.
   while True:
     try:
       missing, places = _find_places(paths, footers, damaged)
@@ -192,11 +188,11 @@ def _find_places(
     footers: Mapping[str, arrow.Footer],
     damaged: Mapping[str, arrow.FileError],
 ) -> tuple[list[tuple[int, errors.Fault]], flat_layout.Files]:
-  """Returns the places of damaged files among the rows of the others.
+  """Returns the positions of files in the rows of the readable files.
 
   Returns:
-    The row before which each damaged file is, with its fault; and where the
-    other files begin.
+    The row after each damaged file, with its fault; and the first row of each
+    readable file.
   """
   missing, starts, num_rows = [], [], 0
   for path in paths:
@@ -238,7 +234,7 @@ def _load_episodes(
                     )
                     index += 1
             except ValueError as e:
-              # None of the rows after a damaged place of a row group can be.
+              # The remaining rows of the row group cannot be read.
               fault = python_episodes.to_fault(e, file=table)
               yield from [fault] * (group_end - index)
               index = group_end
@@ -256,7 +252,7 @@ def _load_episodes(
 def _episode(
     columns: dict[str, Any], index: int
 ) -> python_episodes.PythonEpisode:
-  """Returns the episode with the given columns and values of its own."""
+  """Returns the episode of a row."""
   columns, terminals = flat_layout.with_last_observations(columns, index)
   fields = {
       name: value

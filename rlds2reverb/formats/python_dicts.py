@@ -1,4 +1,4 @@
-"""Makes RLDS episodes of dicts, as loops around environments collect them."""
+"""Converts episodes in Python dicts, as environment loops collect them."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
 _LAST_OBSERVATION = _REQUIRED, _MISSING = ('required', 'missing')
-_MADE_HERE = {rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT}
+_COMPUTED = {rlds.IS_FIRST, rlds.IS_LAST, rlds.DISCOUNT}
 
 
 def from_episodes(
@@ -27,10 +27,10 @@ def from_episodes(
     *,
     last_observation: str = 'required',
 ) -> tf.data.Dataset:
-  """Makes RLDS episodes of dicts with `T` actions and `T + 1` observations.
+  """Converts dicts of `T` actions and `T + 1` observations to RLDS episodes.
 
-  A loop around an environment collects such dicts, as most libraries do. The
-  steps of an episode are, where `e` says whether it is terminal:
+  Environment loops of most libraries collect such dicts. The steps of an
+  episode are as follows, where `e` is 1 if the episode is terminal:
 
       observation  | o0  o1  o2  o3  |
       action       | a0  a1  a2  0   |
@@ -48,51 +48,51 @@ def from_episodes(
 
   Args:
     episodes: an iterable of episodes, such as a list, or a function that
-      returns one, such as a generator function. It is iterated once for the
-      types of the first episode, and then whenever the data set is. An episode
-      is a dict of
+      returns an iterable, such as a generator function. It is iterated once for
+      the types of the first episode, and once for each iteration of the data
+      set. An episode is a dict of
 
-      - `observation`: `T + 1` rows, the last of which is what the last action
-        leads to.
+      - `observation`: `T + 1` rows, including the final observation.
       - `action`: `T` rows.
-      - `reward`: `T` rows; it is float32 zeros if there is none.
-      - `is_terminal`: whether the environment ended there, a bool. By default
+      - `reward`: `T` rows; float32 zeros by default.
+      - `is_terminal`: whether the environment terminated, a bool. By default
         the episode is truncated.
-      - any other name, such as `infos`: `T + 1` rows, or `T`, after which there
-        is a row of zeros. A value of None is left out.
+      - any other name, such as `infos`: `T + 1` rows, or `T` rows, to which a
+        row of zeros is appended. A value of None is skipped.
 
-      A field is an array of rows, a list of them, or a dict or tuple of such.
-      The elements of a list may be dicts and tuples too, as an environment
-      returns them. All episodes must have the fields of the first.
+      A field is an array of rows, a list of rows, or a dict or tuple of fields.
+      The rows of a list may also be dicts and tuples. All episodes must have
+      the fields of the first.
     last_observation: `"required"`, or `"missing"` if episodes have as many
-      observations as actions, as data for behavior cloning often has. The last
-      observation of a truncated episode is then its last step, whose action
-      does not count unless `StepMapping.last_action` says so, and a terminal
-      episode gets a step of zeros.
+      observations as actions, as is common in data for behavior cloning. The
+      last observation of a truncated episode then becomes its last step, whose
+      action is ignored unless `StepMapping.last_action` includes it, and a step
+      of zeros is appended to a terminal episode.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
-    order of `episodes`, their steps stacked `[T + 1, ...]`. `episode_id` counts
-    them from 0. Fields keep their dtypes; text and bytes become strings. Only
-    the episodes that are being read are in memory.
+    order of `episodes`, with stacked steps `[T + 1, ...]`. `episode_id` counts
+    from 0. Dtypes are kept; text and bytes become strings. Only the episodes
+    that are being read are in memory.
 
   Raises:
-    ValueError: if `episodes` is neither, if it can be iterated only once, as a
-      generator, if it has no episode, or if the first is not as said above.
-    InvalidArgumentError: while iterating, if another episode is not like it.
+    ValueError: if `episodes` is not such an iterable or function, if it can be
+      iterated only once, if it is empty, or if the first episode is invalid.
+    InvalidArgumentError: while iterating, if another episode differs from the
+      first in its fields or dtypes.
   """
   checks.check_choice('last_observation', last_observation, _LAST_OBSERVATION)
-  is_once = isinstance(episodes, Iterator)
+  is_iterator = isinstance(episodes, Iterator)
   if (
-      is_once
+      is_iterator
       or isinstance(episodes, (Mapping, str))
       or not (callable(episodes) or isinstance(episodes, Iterable))
   ):
-    once = ', which can be iterated only once' if is_once else ''
+    once = ', which can be iterated only once' if is_iterator else ''
     raise ValueError(
         'Episodes in Python must be an iterable of dicts, or a function that'
         f' returns one, but are a {type(episodes).__name__}{once}. Pass a list,'
-        ' or the function that makes it.'
+        ' or the function that creates it.'
     )
 
   def read():
@@ -106,8 +106,8 @@ def from_episodes(
   return python_episodes.to_dataset(
       read,
       len(episodes) if isinstance(episodes, Sized) else None,
-      is_last_left_out=last_observation == _MISSING,
-      # A function may run an environment for each episode.
+      is_last_dropped=last_observation == _MISSING,
+      # A function may run an environment to create an episode.
       **({} if is_sized else {'num_compared': 1}),
   )
 
@@ -115,18 +115,18 @@ def from_episodes(
 def _from_dict(
     episode: Mapping[str, Any], index: int, last_observation: str
 ) -> python_episodes.PythonEpisode:
-  """Returns the episode of a dict that was given to `from_episodes`."""
+  """Returns the episode of a dict; see `from_episodes`."""
   names = list(episode) if isinstance(episode, Mapping) else []
   columns_lib.check_has(
       f'Episode {index}, a {type(episode).__name__},',
       (rlds.OBSERVATION, rlds.ACTION),
       names,
   )
-  reserved = sorted(_MADE_HERE & set(names))
+  reserved = sorted(_COMPUTED & set(names))
   if reserved:
     raise ValueError(
-        f'Episode {index} has {", ".join(reserved)}, which is made from the'
-        ' length of the episode and is_terminal. Leave it out.'
+        f'Episode {index} has {", ".join(reserved)}, which is computed from the'
+        ' length of the episode and is_terminal. Remove it.'
     )
   steps = {
       name: stack(value)
@@ -136,8 +136,8 @@ def _from_dict(
   is_terminal = np.asarray(episode.get(rlds.IS_TERMINAL, False))
   if is_terminal.ndim or is_terminal not in (False, True):
     raise ValueError(
-        'is_terminal must be one bool, which says whether the environment ended'
-        f' the episode, but of episode {index} it is {is_terminal}.'
+        'is_terminal must be one bool, whether the environment terminated, but'
+        f' is {is_terminal} in episode {index}.'
     )
   num_observations, num_actions = (
       len(tf.nest.flatten(steps[name])[0])
@@ -148,9 +148,9 @@ def _from_dict(
   if last_observation == _REQUIRED and num_observations == num_actions > 0:
     raise ValueError(
         f'Episode {index} has {num_actions} rows of observation, but'
-        f' {num_actions} of actions: expected {num_actions + 1}, as the last'
-        ' action leads to an observation, too. If that was not recorded, as in'
-        " behavior cloning, pass last_observation='missing'."
+        f' {num_actions} of actions: expected {num_actions + 1}, including the'
+        ' final observation. If it was not recorded, as in behavior cloning,'
+        " pass last_observation='missing'."
     )
   return python_episodes.make_episode(
       steps, index, is_terminal, has_last=last_observation == _REQUIRED
@@ -158,7 +158,7 @@ def _from_dict(
 
 
 def stack(rows: Any) -> Any:
-  """Returns rows as columns: lists of dicts become dicts of arrays."""
+  """Stacks rows: lists of dicts become dicts of arrays."""
   if isinstance(rows, Mapping):
     return {key: stack(value) for key, value in rows.items()}
   if isinstance(rows, tuple):
@@ -170,5 +170,5 @@ def stack(rows: Any) -> Any:
     if isinstance(first, tuple):
       return tuple(stack(list(parts)) for parts in zip(*rows))
     return {key: stack([row[key] for row in rows]) for key in first}
-  # NumPy's own strings lose zeros at their ends.
+  # NumPy strings would drop trailing zeros.
   return np.asarray(rows, object if isinstance(first, bytes) else None)

@@ -1,13 +1,12 @@
-"""Makes RLDS data sets of episodes that only Python can read.
+"""Creates RLDS data sets from episodes that are read in Python.
 
-A reader is a generator. For each episode it yields either a `PythonEpisode`,
-which is a nest of columns, or the `Fault` of an episode that it cannot read;
-`attempt` returns one of the two. `to_dataset` makes the data set. An episode
-whose columns cannot be read, or differ from those of the other episodes,
-becomes a fault there. A batch with a fault has no steps, as in RLDS data.
+A reader is a generator that yields a `PythonEpisode`, a nest of columns, or the
+`Fault` of an unreadable episode; `attempt` returns either. `to_dataset` creates
+the data set. Episodes with unreadable or different columns become faults there.
+As in RLDS data, a batch with a fault has no steps.
 
-Passing short episodes from Python to TensorFlow one by one is slow, so the rows
-of several are passed together.
+Passing short episodes from Python to TensorFlow is slow, so several episodes
+are passed in a batch.
 """
 
 from collections.abc import Callable
@@ -41,18 +40,18 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 
 _EPISODE_ID = 'episode_id'
-# How much of the episodes is passed to TensorFlow at a time.
+# The maximum size of a batch that is passed to TensorFlow.
 BATCH_BYTES = 4 << 20
-# The number of episodes at the beginning whose fields are compared.
+# The number of first episodes whose fields are compared.
 NUM_COMPARED = 3
-# If none of so many episodes at the beginning can be read, none is expected.
+# If none of this many first episodes can be read, the data set is invalid.
 MAX_FAULTS_FIRST = 100
 
 _T = TypeVar('_T')
 _Reader = TypeVar('_Reader', bound=Callable[..., tf.data.Dataset])
-# The path that the reader that runs was called with, for errors of episodes.
+# The path argument of the current reader, for errors of episodes.
 _SOURCE = contextvars.ContextVar('source', default='')
-# What parsers raise where a file is damaged.
+# The errors that parsers raise for damaged files.
 _DAMAGES = (
     ArithmeticError,
     AttributeError,
@@ -71,20 +70,20 @@ _DAMAGES = (
 
 
 class PythonEpisode(NamedTuple):
-  """The steps of an episode, or of `E`, without flags and discounts.
+  """The steps of one or more episodes, `E`, without flags and discounts.
 
   Attributes:
-    steps: a dict of step fields. Every leaf is a column, see `columns`: a row
-      for each step; or for each but the last ones of episodes that `may_lack`
-      it, which are then zero.
+    steps: a dict of step fields. Every leaf is a column, see `columns`, with a
+      row for each step. Columns may lack the last row of episodes with
+      `may_lack`, which is then zero.
     num_steps: int64 `[E]`: the number of steps.
     is_terminal: bool `[E]`: whether the last step is terminal.
-    episode_id: int64 `[E]`: the number that identifies the episode.
-    fields: a nest of the other fields of the episodes, columns of `E` rows.
-    may_lack: bool `[E]`: whether a column may lack the row of the last step.
-    place: where the episodes are stored, for errors, such as `episode_1 of
-      FILE`; or empty.
-    file: the path of the file that holds them; or empty.
+    episode_id: int64 `[E]`: the ids of the episodes.
+    fields: a nest of other episode fields, columns of `E` rows.
+    may_lack: bool `[E]`: whether columns may lack the row of the last step.
+    place: the location of the episodes for errors, such as `episode_1 of FILE`;
+      or empty.
+    file: the path of the file of the episodes; or empty.
   """
 
   steps: dict[str, Any]
@@ -111,12 +110,12 @@ def attempt(
 
   Args:
     function: reads an episode.
-    *args: its arguments.
-    place: where the episode is stored, for errors; by default `file`.
-    file: the path of the file that holds it.
+    *args: the arguments of `function`.
+    place: the location of the episode for errors; by default `file`.
+    file: the path of the file of the episode.
 
   Raises:
-    ImportError, MemoryError, OSError: if it is not the data that is at fault;
+    ImportError, MemoryError, OSError: if the error is not caused by the data;
       see `to_fault`.
   """
   place = place or file
@@ -136,7 +135,7 @@ def attempt_each(
   Args:
     function: reads the episode of an item.
     items: the items.
-    place_of: returns the place and the file of the episode; see `attempt`.
+    place_of: returns the place and the file of an item; see `attempt`.
   """
   for item in items:
     place, file = place_of(item)
@@ -144,23 +143,23 @@ def attempt_each(
 
 
 def to_fault(error: Exception, place: str = '', file: str = '') -> errors.Fault:
-  """Returns the fault of an episode whose data raised an error.
+  """Returns the fault of an episode whose data caused an error.
 
-  Parsers of damaged files raise errors of many classes, so all are faults of
-  the episode, except errors that reading another episode would raise, too, or
-  that may be gone when it is read again: a package that is not installed, no
-  memory left, or a disk that cannot be reached. These are raised.
+  Parsers of damaged files raise errors of many classes, so all errors become
+  faults, except errors that other episodes would raise, too, or that a retry
+  may fix: missing packages, out of memory, and I/O errors. These are raised
+  again.
 
   Args:
     error: the error.
-    place: where the episode is stored.
-    file: the path of the file that holds it.
+    place: the location of the episode.
+    file: the path of the file of the episode.
   """
-  is_of_machine = isinstance(error, OSError) and error.errno not in (
+  is_io_error = isinstance(error, OSError) and error.errno not in (
       None,
       errno.ENOENT,
   )
-  if is_of_machine or isinstance(error, (ImportError, MemoryError)):
+  if is_io_error or isinstance(error, (ImportError, MemoryError)):
     raise error
   text = ' '.join(str(error).split()).rstrip('.')
   if not isinstance(error, (OSError, ValueError)):
@@ -171,10 +170,10 @@ def to_fault(error: Exception, place: str = '', file: str = '') -> errors.Fault:
 
 
 def naming_path(reader: _Reader) -> _Reader:
-  """Returns a reader of a path whose errors are ValueErrors that name it.
+  """Decorates a reader so that its errors are ValueErrors with the path.
 
-  Parsers of damaged files raise errors of many classes. An OSError that names
-  the file, and an error of the arguments' names, stay as they are.
+  Parsers of damaged files raise errors of many classes. An OSError with a file
+  name, and a TypeError of a wrong call, remain unchanged.
   """
 
   @functools.wraps(reader)
@@ -185,9 +184,9 @@ def naming_path(reader: _Reader) -> _Reader:
       return reader(path, *args, **kwargs)
     except _DAMAGES as e:
       text = str(e)
-      if not is_path or _is_clear(e, path):
+      if not is_path or _has_path(e, path):
         raise
-      if _is_of_call(e, reader, path, args, kwargs):
+      if _is_wrong_call(e, reader, path, args, kwargs):
         raise
       if not isinstance(e, ValueError):
         text = f'It is damaged: {type(e).__name__}: {text}.'
@@ -195,15 +194,15 @@ def naming_path(reader: _Reader) -> _Reader:
     finally:
       _SOURCE.reset(token)
 
-  # Callers unwrap what gin has wrapped, and no more.
+  # `inspect.unwrap` must only remove the wrapper of gin.
   wrapper: Any = load
   del wrapper.__wrapped__
   wrapper.__signature__ = inspect.signature(reader)
   return wrapper
 
 
-def _is_clear(error: Exception, path: Any) -> bool:
-  """Returns whether an error of reading a path names it."""
+def _has_path(error: Exception, path: Any) -> bool:
+  """Returns whether an error contains the path."""
   if isinstance(error, OSError) and error.filename:
     return True
   names = os.fspath(path), os.fspath(files.expand(path))
@@ -212,8 +211,8 @@ def _is_clear(error: Exception, path: Any) -> bool:
   )
 
 
-def _is_of_call(error, reader, path, args, kwargs) -> bool:
-  """Returns whether a call does not have the arguments of its function."""
+def _is_wrong_call(error, reader, path, args, kwargs) -> bool:
+  """Returns whether an error was caused by the arguments of a call."""
   if not isinstance(error, TypeError):
     return False
   try:
@@ -230,30 +229,30 @@ def make_episode(
     fields: Mapping[str, Any] | None = None,
     has_last: bool | None = None,
 ) -> PythonEpisode:
-  """Returns the episode of `T` actions with the given columns.
+  """Creates an episode of `T` actions from columns.
 
-  It has `T + 1` steps if there are as many observations, or if it is terminal:
-  then a step of zeros stands for the observation that is not there. Otherwise
-  the last observation is its last step, whose action does not count.
+  The episode has `T + 1` steps if it has `T + 1` observations, or if it is
+  terminal: then a step of zeros replaces the missing observation. Otherwise the
+  last observation becomes the last step, whose action is ignored.
 
   Args:
-    steps: a dict of step fields with `T` or `T + 1` rows; without a reward it
-      is float32 zeros.
-    episode_id: the number that identifies the episode.
-    is_terminal: whether it ends in a terminal state: a bool, or a column whose
-      last row says so.
-    fields: other fields of the episode.
-    has_last: whether there must be one observation more than actions, or just
-      as many; by default that is not known.
+    steps: a dict of step fields with `T` or `T + 1` rows. A missing reward is
+      float32 zeros.
+    episode_id: the id of the episode.
+    is_terminal: whether the episode is terminal: a bool, or a column whose last
+      row is the flag.
+    fields: other episode fields.
+    has_last: whether there must be one observation more than actions; None
+      accepts both.
 
   Raises:
-    ValueError: if there is no observation; or if there are not as many
-      observations, actions or rewards.
+    ValueError: if there is no observation; or if the numbers of observations,
+      actions and rewards do not match.
   """
   if not tf.nest.flatten(steps.get(rlds.OBSERVATION, ())):
     raise ValueError(
         f'Episode {episode_id} has no observation, but only {sorted(steps)}.'
-        ' Leave out fewer fields.'
+        ' Skip fewer fields.'
     )
   first = lambda name: tf.nest.flatten(steps[name])[0]
   num_observations = len(first(rlds.OBSERVATION))
@@ -283,12 +282,12 @@ def make_episode(
 
 
 class _Form(NamedTuple):
-  """The form that all episodes of a data set must have.
+  """The specs that all episodes of a data set must have.
 
   Attributes:
     steps: a nest of the specs of one row of each step field.
-    fields: a nest of the specs of the other fields of episodes.
-    episode: the name of an episode that has this form.
+    fields: a nest of the specs of other episode fields.
+    episode: the name of an episode with these specs.
   """
 
   steps: Any
@@ -300,28 +299,26 @@ def to_dataset(
     episodes: Callable[[], Episodes],
     num_episodes: int | None = None,
     *,
-    is_last_left_out: bool = False,
+    is_last_dropped: bool = False,
     num_compared: int = NUM_COMPARED,
 ) -> tf.data.Dataset:
-  """Makes an RLDS data set of episodes that Python reads.
+  """Creates an RLDS data set from episodes that are read in Python.
 
   Args:
-    episodes: a generator function of episodes. It is called once here, for the
-      first episodes, and each time the data set is iterated. The columns of an
-      episode are read before the next episode is asked for. An error that the
-      generator raises is an error of the data set, which ends there.
+    episodes: a generator function of episodes. It is called once immediately,
+      for the first episodes, and once for each iteration of the data set. The
+      columns of an episode are read before the next episode is requested. An
+      error of the generator ends the data set with this error.
     num_episodes: the number of episodes, if it is known.
-    is_last_left_out: whether the last step of a truncated episode has the
-      reward of a transition that is left out, because its next observation is
-      not in the data.
-    num_compared: the number of episodes that are looked at here. The form of
-      the data set is the form that most of them have.
+    is_last_dropped: whether the last step of a truncated episode has the reward
+      of a transition that is dropped, because its next observation is missing.
+    num_compared: the number of first episodes to inspect. The data set has the
+      specs that most of them have.
 
   Returns:
-    A data set of episodes with stacked `steps`, and with `episode_id` and the
-    fields of the episodes. It has batches; see
-    `episode_dataset.batches_of`. The steps have these fields, unless they
-    exist already:
+    A data set of episodes with stacked `steps`, `episode_id` and the episode
+    fields. It has batches; see `episode_dataset.batches_of`. These fields are
+    added to the steps, unless they exist:
 
       is_first    |  1     0    ...  0     0   |
       is_last     |  0     0         0     1   |
@@ -329,10 +326,10 @@ def to_dataset(
       discount    |  1     1        1-e   1-e  |
 
   Raises:
-    ValueError: if there is no episode, or if none of the first ones can be
+    ValueError: if there is no episode, or if none of the first episodes can be
       read.
-    InvalidArgumentError: while iterating, if an episode cannot be read, or is
-      not like the others. The episodes after it can still be read.
+    InvalidArgumentError: while iterating, if an episode cannot be read, or if
+      its specs differ. The episodes after it can still be read.
   """
   episodes = functools.partial(_with_source, episodes, _SOURCE.get())
   form = _find_form(episodes, num_compared)
@@ -354,13 +351,13 @@ def to_dataset(
           fault._replace(step=tf.TensorSpec([], tf.int64)),
       ),
   ).prefetch(1)
-  if is_last_left_out:
+  if is_last_dropped:
     episode_dataset.mark_last_transition_dropped(dataset)
   return episode_dataset.EpisodeDataset(dataset, num_episodes)
 
 
 def _with_source(episodes: Callable[[], Episodes], source: str) -> Episodes:
-  """Yields episodes; the place of one without a place is its data set."""
+  """Yields episodes; the default of their place is the data set."""
   with contextlib.closing(episodes()) as stream:
     for episode in stream:
       if source and not episode.place and not _names(episode, source):
@@ -369,12 +366,12 @@ def _with_source(episodes: Callable[[], Episodes], source: str) -> Episodes:
 
 
 def _names(episode: Episode, source: str) -> bool:
-  """Returns whether the fault of an episode names the data set."""
+  """Returns whether an episode is a fault that names the data set."""
   return isinstance(episode, errors.Fault) and source in episode.rule
 
 
 def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
-  """Returns the form of most of the first episodes that can be read."""
+  """Returns the most common form of the first readable episodes."""
   forms: list[_Form] = []
   first_fault, num_faults = None, 0
   with contextlib.closing(episodes()) as stream:
@@ -390,10 +387,8 @@ def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
       ):
         break
   if forms:
-    same = lambda form: [
-        other for other in forms if _have_one_form(form, other)
-    ]
-    return max(forms, key=lambda form: len(same(form)))
+    count_equal = lambda form: sum(_is_equal(form, other) for other in forms)
+    return max(forms, key=count_equal)
   if first_fault is None:
     raise ValueError('There is no episode.')
   index, fault = first_fault
@@ -404,7 +399,7 @@ def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:
 
 
 def _form_of(episode: Episode) -> _Form | errors.Fault:
-  """Returns the form of an episode, or the fault of one without a form."""
+  """Returns the form of an episode, or its fault."""
   if isinstance(episode, errors.Fault):
     return episode
   try:
@@ -417,7 +412,7 @@ def _form_of(episode: Episode) -> _Form | errors.Fault:
   return _Form(steps, fields, _name_of(episode))
 
 
-def _have_one_form(form: _Form, other: _Form) -> bool:
+def _is_equal(form: _Form, other: _Form) -> bool:
   try:
     tree.assert_same_structure(form[:2], other[:2])
   except (TypeError, ValueError):
@@ -428,9 +423,9 @@ def _have_one_form(form: _Form, other: _Form) -> bool:
 def _batches(
     episodes: Callable[[], Episodes], form: _Form
 ) -> Iterator[batch_lib.EpisodeBatch]:
-  """Reads the episodes, a batch at a time."""
+  """Reads the episodes in batches."""
   max_steps = max(BATCH_BYTES // steps_lib.estimate_step_bytes(form.steps), 1)
-  waiting: list[PythonEpisode] = []
+  pending: list[PythonEpisode] = []
   num_steps = 0
   error = None
   with contextlib.closing(_read_each(episodes, form)) as stream:
@@ -444,9 +439,9 @@ def _batches(
       if isinstance(episode, PythonEpisode):
         length = episode.num_steps.sum()
       is_full = length and num_steps + length > max_steps
-      if waiting and (episode is None or is_fault or is_full):
-        yield _join(waiting)
-        waiting, num_steps = [], 0
+      if pending and (episode is None or is_fault or is_full):
+        yield _join(pending)
+        pending, num_steps = [], 0
       if error is not None:
         raise error
       if episode is None:
@@ -454,19 +449,19 @@ def _batches(
       if isinstance(episode, errors.Fault):
         yield _without_steps(episode, form)
       else:
-        waiting.append(episode)
+        pending.append(episode)
         num_steps += length
 
 
 def _read_each(episodes: Callable[[], Episodes], form: _Form) -> Episodes:
-  """Yields episodes whose columns have been read, or faults."""
+  """Yields episodes in memory, or faults."""
   with contextlib.closing(episodes()) as stream:
     for episode in stream:
       read = _try_to_read(episode, form)
       if isinstance(read, errors.Fault) and isinstance(episode, PythonEpisode):
-        if len(episode.num_steps) > 1:  # Only some may be at fault.
-          for alone in _separate(episode):
-            yield _try_to_read(alone, form)
+        if len(episode.num_steps) > 1:  # Isolates the faults.
+          for single in _separate(episode):
+            yield _try_to_read(single, form)
           continue
       yield read
 
@@ -478,7 +473,7 @@ def _try_to_read(episode: Episode, form: _Form) -> Episode:
 
 
 def _separate(episodes: PythonEpisode) -> Iterator[PythonEpisode]:
-  """Yields several episodes one by one."""
+  """Yields the episodes of a `PythonEpisode` separately."""
   num_steps, may_lack = episodes.num_steps, episodes.may_lack
   ends = np.cumsum(num_steps)
   short_ends = np.cumsum(num_steps - may_lack)
@@ -486,12 +481,12 @@ def _separate(episodes: PythonEpisode) -> Iterator[PythonEpisode]:
     begin = end - num_steps[index]
     short_begin = short_end - num_steps[index] + may_lack[index]
 
-    def of_one(column, bounds=((begin, end), (short_begin, short_end))):
+    def slice_rows(column, bounds=((begin, end), (short_begin, short_end))):
       return columns_lib.part(column, *bounds[len(column) < ends[-1]])
 
     row = slice(index, index + 1)
     yield episodes._replace(
-        steps=tf.nest.map_structure(of_one, episodes.steps),
+        steps=tf.nest.map_structure(slice_rows, episodes.steps),
         num_steps=num_steps[row],
         is_terminal=episodes.is_terminal[row],
         episode_id=episodes.episode_id[row],
@@ -501,7 +496,7 @@ def _separate(episodes: PythonEpisode) -> Iterator[PythonEpisode]:
 
 
 def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
-  """Returns the batch of an episode that cannot be read."""
+  """Returns the batch of a fault."""
   empty = PythonEpisode(
       tf.nest.map_structure(
           lambda spec: columns_lib.zeros(0, spec), form.steps
@@ -520,14 +515,14 @@ def _without_steps(fault: errors.Fault, form: _Form) -> batch_lib.EpisodeBatch:
 def _join(
     episodes: list[PythonEpisode], fault: errors.Fault = errors.NO_FAULT
 ) -> batch_lib.EpisodeBatch:
-  """Returns the batch of episodes that have been read."""
+  """Returns the batch of episodes in memory."""
   join = lambda *rows: rows[0] if len(rows) == 1 else np.concatenate(rows)
   steps, lengths, is_terminal, ids, fields = tf.nest.map_structure(
       join, *(episode[:5] for episode in episodes)
   )
   splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
   row = np.arange(splits[-1])
-  # The number of steps that follow each step in its episode.
+  # The number of steps after each step in its episode.
   remaining = np.repeat(splits[1:], lengths) - 1 - row
   is_terminal = np.repeat(is_terminal, lengths)
   flags = {
@@ -542,7 +537,7 @@ def _join(
 
 
 def _read(episode: PythonEpisode, form: _Form) -> PythonEpisode:
-  """Returns an episode in arrays of its own, `[T, ...]` and `[1, ...]`."""
+  """Reads the columns of an episode into new arrays."""
   for kind, spec, nest in (
       ('fields', form.steps, episode.steps),
       ('fields of the episode', form.fields, episode.fields),
@@ -564,7 +559,7 @@ def _read(episode: PythonEpisode, form: _Form) -> PythonEpisode:
 
   def read(path, row_spec, column):
     _check(episode, path, column, row_spec, form.episode)
-    # TensorFlow may write into an array that it is given, so it gets a new one.
+    # TensorFlow may write into an array, so it receives a new one.
     rows = columns_lib.zeros(len(has_value), row_spec)
     if len(column):
       place = slice(None) if len(column) == len(has_value) else has_value
@@ -601,28 +596,28 @@ def _check(
     expected: tf.TensorSpec | None = None,
     like: str = '',
 ) -> tf.TensorSpec:
-  """Checks a column, and returns the spec of its rows.
+  """Validates a column, and returns the spec of its rows.
 
   Args:
     episode: the episode.
     path: the path of the column.
     column: the column.
-    expected: the spec that its rows must have, if it is known.
-    like: the name of an episode that has this spec.
+    expected: the required spec of the rows, if it is known.
+    like: the name of an episode with this spec.
   """
   name = paths.name_of(path)
   place = f'{name} of {_name_of(episode)}'
   spec = expected or columns_lib.checked_spec(name, column, place)
-  most = episode.num_steps.sum()
-  counts = most - episode.may_lack.sum(), most
+  num_steps = episode.num_steps.sum()
+  counts = num_steps - episode.may_lack.sum(), num_steps
   if len(column) not in counts:
     raise ValueError(
-        f'{place} has {len(column)} rows, but an episode of {most} steps has'
-        f' {counts[0]} or {most} of each field.'
+        f'{place} has {len(column)} rows, but an episode of {num_steps} steps'
+        f' must have {counts[0]} or {num_steps}.'
     )
   if len(column) and not columns_lib.has_spec(column, spec):
     raise ValueError(
-        f'The rows of {place} are {column.dtype} {column.shape[1:]}, but those'
-        f' of {like} are {spec.dtype.name} {spec.shape}.'
+        f'The rows of {place} are {column.dtype} {column.shape[1:]}, but in'
+        f' {like} they are {spec.dtype.name} {spec.shape}.'
     )
   return spec

@@ -1,4 +1,4 @@
-"""Reads data of any format, by the name of the format or by its files."""
+"""Loads data of any format, which is given or detected."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -24,15 +24,14 @@ def _import_loader(path: str) -> Callable[..., tf.data.Dataset]:
   return getattr(importlib.import_module(f'rlds2reverb.formats.{module}'), name)
 
 
-# The loaders of paths, by the names of their formats. The name of a loader in
-# gin is the name of its function.
+# The loaders of files, by format. Gin uses the names of the functions.
 READERS: dict[str, Callable[..., tf.data.Dataset]] = {
     name: _import_loader(spec.loader)
     for name, spec in sorted(format_registry.FORMATS.items())
     if spec.loader
 }
 
-# The loaders of data in memory; see `load`.
+# The loaders of data in memory, by format; see `load`.
 IN_MEMORY: dict[str, Callable[..., tf.data.Dataset]] = {
     'arrays': flat_arrays.from_flat_arrays,
     'episodes': python_dicts.from_episodes,
@@ -43,9 +42,9 @@ IN_MEMORY: dict[str, Callable[..., tf.data.Dataset]] = {
 def find_format(path: files.PathLike) -> str | None:
   """Returns the name of the format of the data at a path, or None.
 
-  A file whose content has no known names has the format of its extension; its
-  columns may be named by `column_names`. None is returned for RLDS, and if the
-  files do not identify the format.
+  If the content of a file is not recognized, its extension determines the
+  format, so that `column_names` can specify its columns. The result is None for
+  RLDS and for unknown formats.
   """
   path = files.expand(path)
   name = format_registry.detect(path)
@@ -64,25 +63,25 @@ def load(
     format: str | None = None,
     **options: Any,
 ) -> tf.data.Dataset:
-  """Reads a data set that is in any of the formats, on disk or in memory.
+  """Loads a data set of any format, from disk or from memory.
 
   Args:
-    data: a file or a folder on the local disk, or a name, as the reader of the
-      format takes it. Or data in memory, which must not change while the data
-      set is read: a dict of flat arrays or an open HDF5 file with these; an
-      iterable of episodes, or a function that returns one.
-    format: the name of a format of files, one of `READERS`; or of data in
+    data: a local file or folder, or the name of a data set, depending on the
+      format. Or data in memory, which must not change while the data set is
+      read: a dict of flat arrays or an open HDF5 file with flat arrays; an
+      iterable of episodes, or a function that returns an iterable.
+    format: the name of a file format, one of `READERS`; or of a format in
       memory: `"arrays"`, `"episodes"` or `"ted"`. By default it is detected. In
-      memory, a dict has the format `"arrays"`, and other data `"episodes"`.
+      memory, the default is `"arrays"` for a dict and `"episodes"` otherwise.
     **options: arguments of the reader, such as `leave_out` of `load_zarr`.
 
   Returns:
     A data set of episodes; see the reader of the format.
 
   Raises:
-    ValueError: if the format is not known or differs from the format of the
-      files, if its reader has no such option, or for the reasons of the reader.
-      If the files have another format, the error names it.
+    ValueError: if the format is unknown or differs from the format of the
+      files, or if the reader does not have an option; see also the reader. The
+      message contains the actual format of the files.
   """
   # pylint: disable=redefined-builtin
   if not isinstance(data, (str, os.PathLike)):
@@ -92,7 +91,7 @@ def load(
     return IN_MEMORY[format](data, **options)
   local = files.expand_local(data, 'A data set of another format')
   reader = READERS.get(format or '')
-  # The readers report missing files, but a wrong option would come first.
+  # The readers report missing files, but only after wrong options.
   if not files.exists(local) and (
       format is None
       or reader
@@ -102,7 +101,7 @@ def load(
     raise ValueError(_missing(os.fspath(data), local, format))
   if format is None:
     format = find_format(data)
-    # If there are names of columns, these are not the columns of RLlib.
+    # With options of the parquet reader, these are not tables of RLlib.
     if format == 'rllib' and not options.keys() <= {
         *option_names(READERS[format])
     }:
@@ -122,7 +121,7 @@ def load(
   reader = READERS[format]
   try:
     _check_options(reader, format, options)
-    # A call by gin would add lines to errors.
+    # A call through gin would append lines to errors.
     bound = gin.get_bindings(reader)
     return inspect.unwrap(reader)(data, **{**bound, **options})
   except ValueError as e:
@@ -134,12 +133,12 @@ def load(
 
 
 def _missing(data: str, local: str, format: str | None) -> str:
-  """Returns a sentence about a path that does not exist."""
+  """Returns an error message for a path that does not exist."""
   # pylint: disable=redefined-builtin
   message = f'There is no file or folder {local}.{files.hint(local)}'
   if format is None and not data.startswith(('/', '~', '.')):
     message += (
-        ' If it is the name of a data set, give its format:'
+        ' If it is the name of a data set, specify its format:'
         f" formats.load({data!r}, 'lerobot')."
     )
   return message

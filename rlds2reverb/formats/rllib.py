@@ -1,18 +1,18 @@
-"""Experience that RLlib has recorded: JSON lines, or tables of parquet.
+"""Experience that RLlib has recorded: JSON lines, or parquet tables.
 
     output-2026-01-31_12-00-00_worker-1_0.json
       {"type": "SampleBatch", "obs": "BCJNGG...", "actions": [0, 2], ...}
 
 A line of `JsonWriter` is a batch of transitions. Its columns are lists; some,
 `obs` and `new_obs` by default, are packed: a pickle, compressed with LZ4, in
-base64. A file of lines may be in a zip archive, or compressed with gzip.
+base64. Files of lines may be in a zip archive, or compressed with gzip.
 
 A row of a parquet table is a transition, a batch as in a line, or an episode:
 `output_write_episodes`, the default of RLlib's new API stack, writes the state
-of a `SingleAgentEpisode`, or of a part of one, as msgpack in one column, below
+of a complete or partial `SingleAgentEpisode` as msgpack in a single column, in
 a folder for each worker.
 
-The formats are those of RLlib 2.60.
+The formats are as of RLlib 2.60.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
 _TYPES = ('SampleBatch', 'MultiAgentBatch')
 _FIELDS = {'obs': rlds.OBSERVATION, 'actions': rlds.ACTION}
 _NEXT = 'new_obs'
-# Older versions write `dones` in the place of `terminateds`.
+# Older versions write `dones` instead of `terminateds`.
 _TERMINATED, _TRUNCATED = ('terminateds', 'dones'), 'truncateds'
 _EPISODE, _STEP, _AGENT = 'eps_id', 't', 'agent_index'
-# These are no fields of a step.
-_LEFT_OUT = (*_TERMINATED, _TRUNCATED, _NEXT, _EPISODE, 'unroll_id', 'infos')
+# These columns do not become step fields.
+_SKIPPED = (*_TERMINATED, _TRUNCATED, _NEXT, _EPISODE, 'unroll_id', 'infos')
 _TYPE = 'type'
 # The extensions of files of lines.
 _LINES = ('.json', '.json.gz', '.zip')
-# What a file may have that cannot be read.
+# The errors that parsers raise for damaged files.
 _DAMAGES = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
-# The keys of the state of an episode that are read, with their columns.
+# Keys of the state of an episode, and their columns.
 _STATE = {'observations': 'obs', 'actions': 'actions', 'rewards': 'rewards'}
 _BATCH_ROWS = 1024
-# If a row is an episode, or a batch.
+# If a row is an episode or a batch.
 _LARGE_ROWS = 16
 
 
@@ -78,56 +78,56 @@ def load_rllib(
 ) -> tf.data.Dataset:
   """Reads experience that RLlib has recorded.
 
-  Transitions of one `eps_id` (and `agent_index`) are one episode, also where it
-  goes on in a later line or file. It ends where `terminateds` or `truncateds`
-  says so, or where `t` does not go on; without `eps_id` and `t`, also where
-  `new_obs` is not the next `obs`. An episode without an end is truncated.
-  `new_obs` of the last transition is the observation of the last step; the
-  others must be the next `obs`. Without `new_obs`, the last observation of a
-  truncated episode is its last step, whose action does not count, and a
-  terminal episode gets a step of zeros.
+  Transitions with the same `eps_id` (and `agent_index`) are an episode, which
+  may continue in a later line or file. An episode ends at a row with
+  `terminateds` or `truncateds`, or if `t` is not consecutive; without `eps_id`
+  and `t`, also if `new_obs` is not the next `obs`. An episode without an end is
+  truncated. `new_obs` of the last transition is the observation of the last
+  step; every other `new_obs` must be the next `obs`. Without `new_obs`, the
+  last observation of a truncated episode becomes its last step, whose action is
+  ignored, and a step of zeros is appended to a terminal episode.
 
-  Episodes that have not ended are in memory, until a later line goes on with
-  them or the data ends.
+  Unfinished episodes remain in memory until they continue in a later line, or
+  until the end of the data.
 
   Args:
     path: a file that ends with `.json`, `.json.gz`, `.zip` or `.parquet`, or a
-      folder of such files and folders, read in the order of their names.
-    policy: the policy whose transitions are read from multi-agent batches. It
-      must be given if there are several.
+      folder of such files and folders, which are sorted by name.
+    policy: the policy whose transitions are read from multi-agent batches.
+      Required if there are several policies.
 
   Returns:
     A data set of episodes with stacked steps, in the order in which they end.
-    Columns are step fields of their names; `obs`, `actions` and `rewards`
-    become `observation`, `action` and `reward`. Packed columns have the dtypes
-    that were recorded; numbers in JSON are int64, float64 and bool.
+    Columns become step fields of the same names, except that `obs`, `actions`
+    and `rewards` become `observation`, `action` and `reward`. Packed columns
+    keep their dtypes; numbers in JSON are int64, float64 and bool.
 
   Raises:
-    ValueError: if there are no such files, or no episode can be read.
-    ImportError: if there are episodes in msgpack, but it is not installed.
-    InvalidArgumentError: while iterating, if a line or a table cannot be read,
-      which the error names; if columns differ in length; if a packed column has
-      anything but NumPy arrays, dicts, lists and numbers; or if `new_obs` is
-      not the next `obs`, as with n-step returns. An episode that may have had
-      transitions in such a line is invalid, and the others can still be read.
+    ValueError: if there are no such files, or if no episode can be read.
+    ImportError: if there are episodes in msgpack, but msgpack is not installed.
+    InvalidArgumentError: while iterating, if a line or table is damaged; if
+      columns differ in length; if a packed column contains anything but NumPy
+      arrays, dicts, lists and numbers; or if `new_obs` is not the next `obs`,
+      as for n-step returns. Episodes that may have transitions in a damaged
+      line are invalid. The other episodes can still be read.
   """
   path = files.expand_local(path, 'Experience of RLlib')
   paths = _find_files(path)
   if not paths:
     raise ValueError(
-        f'There is no experience of RLlib at {path}: no file that ends with'
-        f' {", ".join(_LINES)} or .parquet.'
+        f'There is no experience of RLlib at {path}: expected a file that ends'
+        f' with {", ".join(_LINES)} or .parquet.'
     )
 
   def read() -> python_episodes.Episodes:
     index = -1
-    for index, part in enumerate(_read_parts(paths, policy)):
-      if isinstance(part, errors.Fault):
-        yield part
+    for index, episode in enumerate(_read_episodes(paths, policy)):
+      if isinstance(episode, errors.Fault):
+        yield episode
         continue
-      place = f'{part.place}, which ends it' if part.place else ''
+      place = f'{episode.place}, where it ends' if episode.place else ''
       yield python_episodes.attempt(
-          _make_episode, part, index, place=place, file=part.file
+          _make_episode, episode, index, place=place, file=episode.file
       )
     if index < 0:
       raise ValueError(f'There are no episodes in {", ".join(paths[:3])}.')
@@ -152,71 +152,71 @@ def _find_files(path: str) -> list[str]:
   )
 
 
-# The place of a batch, for errors, and its columns; or why it cannot be read.
+# The place of a batch for errors, and its columns or its error.
 _Batches = Iterator[tuple[str, dict[str, Any] | Exception]]
 
 
 @dataclasses.dataclass(eq=False)
 class _Loss:
-  """A batch that cannot be read.
+  """A damaged batch.
 
   Attributes:
-    fault: says why.
-    is_told: whether it is the fault of an episode.
-    is_unclaimed: whether it was told without knowing of which episode it is.
-    num_open: how many episodes are open that may have transitions in it.
+    fault: the fault of the batch.
+    is_reported: whether the fault of an episode has been reported for it.
+    is_unassigned: whether it was reported without an episode.
+    num_open: the number of open episodes that may have transitions in it.
   """
 
   fault: errors.Fault
-  is_told: bool = False
-  is_unclaimed: bool = False
+  is_reported: bool = False
+  is_unassigned: bool = False
   num_open: int = 0
 
 
 @dataclasses.dataclass(eq=False)
-class _Parts:
-  """The parts of an episode that have been read.
+class _Episode:
+  """An episode of which some batches have been read.
 
   Attributes:
-    parts: the columns of each.
-    losses: batches that may have other parts of it.
-    is_lost: whether they have.
-    is_told: whether that was told before the episode ended.
+    parts: the columns in each batch.
+    losses: damaged batches that may contain other parts of the episode.
+    is_lost: whether they do.
+    is_reported: whether the fault was reported before the end of the episode.
     place: the place of the last part.
-    file: its file.
+    file: the file of the last part.
   """
 
   parts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   losses: list[_Loss] = dataclasses.field(default_factory=list)
   is_lost: bool = False
-  is_told: bool = False
+  is_reported: bool = False
   place: str = ''
   file: str = ''
 
   def settle(self, is_lost: bool) -> Iterator[errors.Fault]:
-    """Says whether parts are lost; yields faults that concern no episode."""
+    """Decides whether parts are lost; yields faults without an episode."""
     for loss in self.losses:
       loss.num_open -= 1
-      loss.is_told |= is_lost
-      if not loss.num_open and not loss.is_told:
+      loss.is_reported |= is_lost
+      if not loss.num_open and not loss.is_reported:
         yield loss.fault
     if not is_lost:
       self.losses = []
 
 
-def _read_parts(
+def _read_episodes(
     paths: list[str], policy: str | None
-) -> Iterator[_Parts | errors.Fault]:
-  """Yields all parts of each episode, or the fault of an episode."""
-  unfinished: dict[Any, _Parts] = {}
+) -> Iterator[_Episode | errors.Fault]:
+  """Yields complete episodes, or the faults of episodes."""
+  unfinished: dict[Any, _Episode] = {}
   last_loss: _Loss | None = None
 
-  def finished(key: Any) -> Iterator[_Parts | errors.Fault]:
-    parts = unfinished.pop(key)
-    if parts.losses and not parts.is_lost:
-      yield from parts.settle(True)
-    if not parts.is_told:
-      yield parts.losses[0].fault if parts.losses else parts
+  def finish(key: Any) -> Iterator[_Episode | errors.Fault]:
+    episode = unfinished.pop(key)
+    if episode.losses and not episode.is_lost:
+      yield from episode.settle(True)
+    if not episode.is_reported:
+      yield episode.losses[0].fault if episode.losses else episode
 
   for path in paths:
     batches = _read_parquet if path.endswith('.parquet') else _read_json
@@ -228,47 +228,45 @@ def _read_parts(
         except Exception as e:  # pylint: disable=broad-exception-caught
           cuts = e
       if isinstance(cuts, Exception):
-        open_parts = [
-            parts for parts in unfinished.values() if not parts.is_lost
-        ]
+        affected = [e for e in unfinished.values() if not e.is_lost]
         fault = python_episodes.to_fault(cuts, place, path)
         if not unfinished:
           yield fault
         last_loss = loss = _Loss(
-            fault, is_unclaimed=not unfinished, num_open=len(open_parts)
+            fault, is_unassigned=not unfinished, num_open=len(affected)
         )
-        for open_part in open_parts:
-          open_part.losses.append(loss)
+        for episode in affected:
+          episode.losses.append(loss)
         continue
       for key, part, is_end in cuts:
-        open_part = unfinished.setdefault(key, _Parts())
-        goes_on = not open_part.parts or _goes_on(open_part.parts[-1], part)
-        if not open_part.parts and last_loss and not _begins(part, True):
-          open_part.losses, open_part.is_lost = [last_loss], True
-          open_part.is_told = last_loss.is_unclaimed
-          last_loss.is_told, last_loss.is_unclaimed = True, False
-        if open_part.losses and not open_part.is_lost:
-          # Nothing is lost if the steps, or else the observations, go on.
-          last = open_part.parts[-1]
-          is_lost = not goes_on
+        episode = unfinished.setdefault(key, _Episode())
+        continues = not episode.parts or _continues(episode.parts[-1], part)
+        if not episode.parts and last_loss and not _begins(part, True):
+          episode.losses, episode.is_lost = [last_loss], True
+          episode.is_reported = last_loss.is_unassigned
+          last_loss.is_reported, last_loss.is_unassigned = True, False
+        if episode.losses and not episode.is_lost:
+          # Nothing is lost if steps, or else observations, are consecutive.
+          last = episode.parts[-1]
+          is_lost = not continues
           if _STEP not in part or _STEP not in last:
-            is_lost |= _NEXT not in last or not _leads_on(last, part)
-          yield from open_part.settle(is_lost)
-          open_part.is_lost = is_lost
-          # The rest of the episode follows, unless it begins again.
-          goes_on |= is_lost and not _begins(part, False)
-        if not goes_on:
-          yield from finished(key)
-          unfinished[key] = open_part = _Parts()
-        # Of an episode that lacks a part, the last one tells what goes on.
-        if open_part.is_lost:
-          open_part.parts.clear()
-        open_part.parts.append(part)
-        open_part.place, open_part.file = place, path
+            is_lost |= _NEXT not in last or not _is_next(last, part)
+          yield from episode.settle(is_lost)
+          episode.is_lost = is_lost
+          # The rest of the episode follows, unless a new episode begins.
+          continues |= is_lost and not _begins(part, False)
+        if not continues:
+          yield from finish(key)
+          unfinished[key] = episode = _Episode()
+        # An incomplete episode only needs its last part, for `_continues`.
+        if episode.is_lost:
+          episode.parts.clear()
+        episode.parts.append(part)
+        episode.place, episode.file = place, path
         if is_end:
-          yield from finished(key)
+          yield from finish(key)
   for key in list(unfinished):
-    yield from finished(key)
+    yield from finish(key)
 
 
 def _read_json(path: str, policy: str | None) -> _Batches:
@@ -284,11 +282,11 @@ def _read_json(path: str, policy: str | None) -> _Batches:
   except _DAMAGES as e:
     if isinstance(e, OSError) and e.errno is not None:
       raise
-    yield name, ValueError(f'{name} is not a whole file: {e}')
+    yield name, ValueError(f'{name} is not a complete file: {e}')
 
 
 def _open_lines(path: str) -> Iterator[tuple[str, Any]]:
-  """Yields the files of lines at a path, with their names for errors."""
+  """Yields the files of lines at a path, with their descriptions."""
   if path.endswith('.zip'):
     with zipfile.ZipFile(path) as archive:
       for name in sorted(archive.namelist()):
@@ -318,20 +316,20 @@ def _read_lines(name: str, file: IO[bytes], policy: str | None) -> _Batches:
       value = json.loads(line.decode(errors='replace'))
     except (ValueError, RecursionError) as e:
       yield place, ValueError(
-          f'{place} is not a whole line of JSON: {e}. If RLlib was stopped'
-          ' while it wrote, remove the line.'
+          f'{place} is not a complete line of JSON: {e}. If RLlib was stopped'
+          ' while writing, remove the line.'
       )
       continue
     yield from _batch_of(value, policy, place)
 
 
 def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
-  """Yields the columns of a value of JSON, if it has some of the policy."""
+  """Yields the columns of a JSON batch, if it contains the policy."""
   try:
     kind = content.get(_TYPE) if isinstance(content, dict) else None
     if kind not in _TYPES:
       raise ValueError(
-          f'{place} is no batch of RLlib: its type must be SampleBatch or'
+          f'{place} is not a batch of RLlib: its type must be SampleBatch or'
           f' MultiAgentBatch, but is {kind!r}.'
       )
     if kind == 'MultiAgentBatch':
@@ -350,19 +348,19 @@ def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
 
 
 def _of_policy(batches: Any, policy: str | None, place: str) -> Any:
-  """Returns the batch of a policy; None if it has none here."""
+  """Returns the batch of a policy, or None."""
   if not isinstance(batches, dict):
     raise ValueError(f'{place} has no policy_batches.')
   if policy is None and len(batches) > 1:
     raise ValueError(
-        f'{place} has transitions of the policies {sorted(batches)}. Say which'
-        f' are read: policy={min(batches)!r}.'
+        f'{place} has transitions of the policies {sorted(batches)}. Select'
+        f' a policy: policy={min(batches)!r}.'
     )
   return batches.get(policy) if policy else next(iter(batches.values()), None)
 
 
 def _read_parquet(path: str, policy: str | None) -> _Batches:
-  """Yields the place and the columns of some rows of a file at a time."""
+  """Yields the places and the columns of batches of rows."""
   begin = 0
   try:
     with arrow.open_parquet(path) as file, arrow.open_errors(path):
@@ -374,9 +372,9 @@ def _read_parquet(path: str, policy: str | None) -> _Batches:
       is_episodes = len(schema.names) == 1 and bool(episodes)
       if not is_episodes and not {'obs', 'actions'} <= {*names}:
         raise ValueError(
-            f'{path} has no columns obs and actions, but {schema.names}, and no'
-            ' column of episodes alone, as output_write_episodes=True writes'
-            f' it.{format_registry.hint(path)}'
+            f'{path} has the columns {schema.names}, but must have obs and'
+            ' actions, or a single column of episodes as with'
+            f' output_write_episodes=True.{format_registry.hint(path)}'
         )
       is_large = is_episodes or _TYPE in names
       size = _LARGE_ROWS if is_large else _BATCH_ROWS
@@ -408,8 +406,8 @@ def _batch_of_rows(
         continue
       if name in _FIELDS and pa.types.is_struct(column.type):
         raise ValueError(
-            f'{name} in {place} is a dict, of which RLlib does not say what its'
-            ' lists are. Record with output_write_episodes=True.'
+            f'{name} in {place} is a dict, whose lists RLlib stores without'
+            ' their types. Record with output_write_episodes=True.'
         )
       columns[name] = _to_array(
           column.to_pylist()
@@ -442,9 +440,9 @@ def _batch_of_state(packed: Any, place: str) -> _Batches:
 
 
 def _columns_of_state(state: Any) -> dict[str, Any] | None:
-  """Returns the columns of the state of an episode; None if it has no step.
+  """Returns the columns of the state of an episode; None without a step.
 
-  A buffer of the state has `lookback` rows of an earlier part first.
+  Buffers begin with `lookback` rows of the previous part.
   """
   if not isinstance(state, dict) or 'observations' not in state:
     raise ValueError(
@@ -471,8 +469,8 @@ def _columns_of_state(state: Any) -> dict[str, Any] | None:
   for path, leaf in tree.flatten_with_path(columns):
     if leaf is None or leaf.dtype.hasobject:
       raise ValueError(
-          f'{"/".join(map(str, path))} has objects, but only numbers are read,'
-          ' as other objects could run code'
+          f'{"/".join(map(str, path))} has objects, which could run code; only'
+          ' numbers are read'
       )
   if 'actions' not in columns:
     return None
@@ -496,7 +494,7 @@ def _columns_of_state(state: Any) -> dict[str, Any] | None:
 
 
 def _with_tuples(value: Any) -> Any:
-  """Returns a nest with tuples, which msgpack has made lists."""
+  """Returns a nest with tuples, which msgpack converts to lists."""
   if isinstance(value, dict):
     return {key: _with_tuples(item) for key, item in value.items()}
   if isinstance(value, (list, tuple)):
@@ -505,10 +503,10 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _array_of(value: dict[Any, Any]) -> Any:
-  """Returns the array that `msgpack_numpy` has encoded as a dict.
+  """Decodes an array that `msgpack_numpy` has encoded as a dict.
 
-  It is None in place of an array of objects, which is a pickle that could run
-  code. `infos` may be such an array.
+  Arrays of objects, such as `infos`, are pickles that could run code, so they
+  become None.
   """
   keys = {
       key.decode() if isinstance(key, bytes) else key: item
@@ -524,7 +522,7 @@ def _array_of(value: dict[Any, Any]) -> Any:
 
 
 def _to_array(column: Any, name: str, place: str) -> Any:
-  """Returns a column, or a nest of columns, of NumPy arrays."""
+  """Converts a column, or a nest of columns, to NumPy arrays."""
   try:
     if isinstance(column, str):
       column = _unpack(column)
@@ -551,27 +549,27 @@ def _to_array(column: Any, name: str, place: str) -> Any:
 
 
 def _unpack(text: str) -> Any:
-  """Returns a value that RLlib has packed."""
+  """Decodes a packed value."""
   try:
     packed = base64.b64decode(text, validate=True)
     stream = pa.CompressedInputStream(pa.BufferReader(packed), 'lz4')
     content = limits.read_expanded('its content', stream.read, len(packed))
   except (binascii.Error, OSError) as e:
-    raise ValueError(f'it is not packed as RLlib packs columns: {e}') from e
+    raise ValueError(f'it is not a packed column of RLlib: {e}') from e
   return numpy_pickles.loads(content)
 
 
 def _cut(
     batch: dict[str, Any], place: str
 ) -> Iterator[tuple[Any, dict[str, Any], bool]]:
-  """Yields parts of a batch that are each of one episode.
+  """Splits a batch by episodes.
 
   Args:
     batch: columns `[T]`.
-    place: where they are from, for errors.
+    place: the description of the batch for errors.
 
   Yields:
-    The id of the episode, the columns, and whether the episode ends there.
+    The id of an episode, its columns, and whether the episode ends there.
   """
   missing = [name for name in _FIELDS if name not in batch]
   if missing:
@@ -616,10 +614,8 @@ def _cut(
       yield tuple(values), part, bool(ends[end - 1])
 
 
-def _leads_on(
-    previous: Mapping[str, Any], following: Mapping[str, Any]
-) -> bool:
-  """Returns whether the first row of a part follows the last one of another."""
+def _is_next(previous: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
+  """Returns whether the observations of two parts are consecutive."""
   last = tree.flatten(previous[_NEXT])
   first = tree.flatten(following['obs'])
   return len(last) == len(first) and all(
@@ -630,29 +626,33 @@ def _leads_on(
 
 
 def _begins(part: Mapping[str, Any], default: bool) -> bool:
-  """Returns whether a part has the first step of an episode, if it tells."""
+  """Returns whether a part begins an episode; the default without steps."""
   return not part[_STEP].flat[0] if _STEP in part else default
 
 
-def _goes_on(previous: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
-  """Returns whether a part of an episode follows another one."""
+def _continues(
+    previous: Mapping[str, Any], following: Mapping[str, Any]
+) -> bool:
+  """Returns whether two parts of an episode are consecutive."""
   if _STEP in previous and _STEP in following:
     return following[_STEP].flat[0] == previous[_STEP].flat[-1] + 1
   if _EPISODE not in previous and _NEXT in previous and _NEXT in following:
-    return _leads_on(previous, following)
+    return _is_next(previous, following)
   return True
 
 
-def _make_episode(parts: _Parts, index: int) -> python_episodes.PythonEpisode:
-  names = parts.parts[0].keys()
-  for part in parts.parts:
+def _make_episode(
+    episode: _Episode, index: int
+) -> python_episodes.PythonEpisode:
+  names = episode.parts[0].keys()
+  for part in episode.parts:
     if part.keys() != names:
       raise ValueError(
-          f'The parts of the episode that ends before or in {parts.place} have'
-          f' different columns: {sorted(names)} and {sorted(part)}.'
+          f'The parts of the episode that ends before or in {episode.place}'
+          f' have different columns: {sorted(names)} and {sorted(part)}.'
       )
   columns = tree.map_structure(
-      lambda *pieces: np.concatenate(pieces), *parts.parts
+      lambda *pieces: np.concatenate(pieces), *episode.parts
   )
   terminated = next(
       (columns[name] for name in _TERMINATED if name in columns), False
@@ -660,7 +660,7 @@ def _make_episode(parts: _Parts, index: int) -> python_episodes.PythonEpisode:
   steps = {
       {**_FIELDS, 'rewards': rlds.REWARD}.get(name, name): column
       for name, column in columns.items()
-      if name not in _LEFT_OUT
+      if name not in _SKIPPED
   }
   if _NEXT in columns:
     following = dict(tree.flatten_with_path(columns[_NEXT]))
@@ -669,7 +669,7 @@ def _make_episode(parts: _Parts, index: int) -> python_episodes.PythonEpisode:
       if path not in following:
         raise ValueError(f'There is no {_NEXT} for each obs.')
       name = '/'.join(('', *map(str, path)))
-      columns_lib.check_leads_on(
+      columns_lib.check_next_rows(
           f'episode {index}', f'obs{name}', rows, _NEXT + name, following[path]
       )
       return np.concatenate([rows, following[path][-1:]])

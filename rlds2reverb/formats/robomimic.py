@@ -1,13 +1,13 @@
 """HDF5 files of demonstrations: robomimic, robosuite, LIBERO and RoboCasa.
 
     data/demo_0/obs/<name>       [T, ...]
-                next_obs/<name>  [T, ...], which LIBERO's files do not have
+                next_obs/<name>  [T, ...], missing in LIBERO
                 actions, rewards, dones, states  [T, ...]
     data.attrs                   env_args and others, JSON
     data/demo_0.attrs            ep_meta of RoboCasa, JSON with `lang`
-    mask/<filter key>            the names of some demonstrations
+    mask/<filter key>            a list of demonstrations
 
-The format is that of robomimic.github.io, as robomimic 0.3 reads it.
+robomimic.github.io documents the format, as of robomimic 0.3.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LAYOUT = hdf5.GroupLayout(
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',
     has_last=None,
-    help=' Make the observations of a file of simulator states with'
+    help=' Generate observations from simulator states with'
     " robomimic's dataset_states_to_obs.py.",
 )
 
@@ -52,40 +52,39 @@ def load_robomimic(
   """Reads the demonstrations in an HDF5 file of robomimic's layout.
 
   Args:
-    path: the path of the file, on the local disk.
-    filter_key: which demonstrations are read: the name of a list of them below
-      `mask`, such as `train`, `valid` or `20_percent`. By default it is all.
+    path: the path of a local file.
+    filter_key: the name of a list of demonstrations in `mask`, such as `train`,
+      `valid` or `20_percent`. By default all demonstrations are read.
 
   Returns:
-    A data set of episodes in the order of their numbers, `demo_2` before
-    `demo_10`. `episode_id` is that number. The texts in the attributes of
-    `data`, such as `env_args` and LIBERO's `problem_info`, are fields of the
-    episodes; so is RoboCasa's `ep_meta` of each demonstration. The steps are
-    stacked `[T + 1, ...]`: the last observation is the last of `next_obs`, the
-    others are `obs`, which the others of `next_obs` must repeat.
-    `observation`, `action` and `reward` have the dtypes in the file, `discount`
-    is float32, and everything else with a row for each transition, such as
-    `states` and `dones`, is a step field of its name. A reward is float32 zeros
-    if there is none.
+    A data set of episodes, sorted by number: `demo_2` comes before `demo_10`.
+    `episode_id` is the number. Text attributes of `data`, such as `env_args`
+    and LIBERO's `problem_info`, are episode fields, and so is the `ep_meta` of
+    each demonstration in RoboCasa. The steps are stacked `[T + 1, ...]`, with
+    the observations in `obs` and the last of `next_obs`. `observation`,
+    `action` and `reward` keep their dtypes, and `discount` is float32. All
+    other columns with a row for each transition, such as `states` and `dones`,
+    are step fields of the same name. A missing reward is float32 zeros.
 
-    An episode whose last `dones` is set is terminal; a collector may have set
-    others before it, which change nothing. Without `next_obs`, as in
-    `from_flat_arrays`, the last observation of a truncated episode is its last
-    step, and a terminal one gets a step of zeros.
+    An episode is terminal if the last of `dones` is set; earlier `dones` are
+    ignored. Without `next_obs`, as in `from_flat_arrays`, the last observation
+    of a truncated episode becomes its last step, and a step of zeros is
+    appended to a terminal episode.
 
   Raises:
-    ValueError: if there is no such file, if it is not of this layout, if it has
-      no such filter key, or if the first demonstration lacks a column.
-    InvalidArgumentError: while iterating, if a demonstration does not have the
-      columns of the first, or as many rows; or if `next_obs` of a step is not
-      `obs` of the next step. The demonstrations after it can still be read.
+    ValueError: if the file does not exist or has another layout, if the filter
+      key does not exist, or if the first demonstration lacks a column.
+    InvalidArgumentError: while iterating, if the columns of a demonstration
+      differ from the first, or have different numbers of rows; or if `next_obs`
+      of a step is not `obs` of the next step. The demonstrations after it can
+      still be read.
   """
   path = files.expand_local(path, 'A robomimic data set')
   names = hdf5.names_in(path)
   if _DATA not in names:
     raise ValueError(
-        f'{path} is not of the layout of robomimic: it has {names}, and no'
-        f' {_DATA} with demo_0, demo_1 and so on.'
+        f'{path} is not a file of robomimic: it must contain {_DATA} with'
+        f' demo_0, demo_1 and so on, but has {names}.'
     )
   with h5py.File(path, 'r') as file:
     groups = _find_groups(file, filter_key)
@@ -106,7 +105,7 @@ def load_robomimic(
 
 
 def _with_last(place: str, columns: dict[str, Any]) -> dict[str, Any]:
-  """Returns columns whose observations end with the last of `next_obs`."""
+  """Appends the last of `next_obs` to the observations."""
   following = {
       name.removeprefix('next_'): columns.pop(name)
       for name in columns_lib.below(_NEXT, columns)
@@ -116,22 +115,22 @@ def _with_last(place: str, columns: dict[str, Any]) -> dict[str, Any]:
     return columns
   if set(observed) != set(following):
     raise ValueError(
-        f'{place} has other fields below {_NEXT} than below obs:'
-        f' {sorted(following)}, but {observed}.'
+        f'{place} has different fields in {_NEXT} and obs:'
+        f' {sorted(following)} and {observed}.'
     )
   for name, column in following.items():
-    rows = columns[name][:]  # Read once: it may be images.
-    columns_lib.check_leads_on(place, name, rows, f'next_{name}', column)
-    columns[name] = np.concatenate([rows, column[-1:]])
+    rows, next_rows = columns[name][:], column[:]
+    columns_lib.check_next_rows(place, name, rows, f'next_{name}', next_rows)
+    columns[name] = np.concatenate([rows, next_rows[-1:]])
   return columns
 
 
 def _find_groups(file: h5py.File, filter_key: str | None) -> dict[str, int]:
-  """Returns the demonstrations that are read, with their numbers."""
+  """Returns the numbers of the selected demonstrations, by group."""
   numbers = _LAYOUT.numbers(file[_DATA])
   if not numbers:
     raise ValueError(
-        f'{file.filename} has no demonstration such as demo_0 below {_DATA},'
+        f'{file.filename} has no demonstration such as demo_0 in {_DATA},'
         f' but {list(file[_DATA])[:10]}.'
     )
   wanted = set(numbers)

@@ -1,7 +1,18 @@
-"""TED's columns, see `columns`, by the paths of their fields, in either form.
+"""TorchRL's episode data format (TED), from and to RLDS episodes.
 
-The drawing in `ted` shows them. In the flat form, fields of steps have one row
-more for each episode than fields of transitions.
+    RLDS steps           o0 a0 r0   o1 a1 r1   o2 a2 r2   o3  -  -
+    "transitions", root  o0 a0      o1 a1      o2 a2
+                   next  o1 r0      o2 r1      o3 r2
+                   done  F          F          T
+    "flat"               o0 o1 o2 o3, and a0 a1 a2, r0 r1 r2, done
+
+A transition is *terminated* if its next step is terminal, *truncated* if its
+next step is last but not terminal, and *done* if either. The last transition of
+an unfinished episode is not done.
+
+In memory, TED is a dict of columns, see `columns`, by the paths of their
+fields. In the flat form, step fields have one row more for each episode than
+transition fields.
 """
 
 from __future__ import annotations
@@ -22,34 +33,34 @@ from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import python_episodes
 
-# What TorchRL's `InitTracker` calls the first step of an episode.
+# The flag of the first step, as in TorchRL's `InitTracker`.
 IS_INIT = 'is_init'
 NEXT = 'next'
 DONE, TERMINATED, TRUNCATED = END_KEYS = ('done', 'terminated', 'truncated')
 ENDS = (rlds.IS_LAST, rlds.IS_TERMINAL)
 BELOW_NEXT = NEXT + '/'
-# How much of a column is compared at a time.
+# The number of bytes that are compared at a time.
 _CHUNK_BYTES = 8 << 20
 
 
-# The data for which TED has no place, by the paths of their fields.
-Rest = Mapping[str, np.ndarray]
-# In it, int64 `[E]`: how many steps each episode has.
+# Data that TED cannot represent, by the paths of their fields.
+Extra = Mapping[str, np.ndarray]
+# Extra data: the number of steps of each episode, int64 `[E]`.
 NUM_STEPS = 'num_steps'
-# Below these, the fields of the last step of each episode that has one,
-# `[L, ...]`, whose action and reward are in no transition; and the other fields
-# of the episodes, `[E, ...]`.
+# The prefixes of extra data: the fields of the last step of each episode that
+# has one, `[L, ...]`, whose action and reward are not part of a transition; and
+# other episode fields, `[E, ...]`.
 LAST_STEP = 'last_step/'
 METADATA = 'metadata/'
 
 
 def is_flat(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
-  """Returns whether columns are of the flat form."""
+  """Returns whether columns have the flat form."""
   return not any(name.startswith(BELOW_NEXT) for name in columns)
 
 
 def find_ends(columns: Mapping[str, columns_lib.AnyColumn]) -> Any:
-  """Returns which transitions are done, and which terminated, bool `[N]`."""
+  """Returns the flags of done and terminated transitions, bool `[N]`."""
   prefix = '' if is_flat(columns) else BELOW_NEXT
   sizes = {
       key: columns[prefix + key][:]
@@ -58,13 +69,14 @@ def find_ends(columns: Mapping[str, columns_lib.AnyColumn]) -> Any:
   }
   if DONE not in sizes and TERMINATED not in sizes:
     raise ValueError(
-        f'TED must have {prefix}{DONE}, or whether a transition is terminated'
-        f' or truncated, to say where episodes end, but has {sorted(columns)}.'
+        f'TED must have {prefix}{DONE}, {prefix}{TERMINATED} or'
+        f' {prefix}{TRUNCATED}, which mark the ends of episodes, but has'
+        f' {sorted(columns)}.'
     )
   for column in sizes.values():
     if column.size != len(column):
       raise ValueError(
-          'TED must say of each transition whether it is done, but says it in'
+          'TED must have one done flag for each transition, but the flags have'
           f' the shape {column.shape}.'
       )
   flags = {key: column.ravel().astype(bool) for key, column in sizes.items()}
@@ -73,7 +85,7 @@ def find_ends(columns: Mapping[str, columns_lib.AnyColumn]) -> Any:
 
 
 def lengths_of(is_end: np.ndarray) -> np.ndarray:
-  """Returns each episode's number of transitions; the last need not end."""
+  """Returns the number of transitions of each episode, int64 `[E]`."""
   ends = 1 + np.flatnonzero(is_end[:-1])
   return np.diff([0, *ends, len(is_end)])
 
@@ -96,16 +108,17 @@ def find_jumps(
     done: np.ndarray,
     first: int = 0,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the fields whose transitions do not follow one another.
+  """Yields the fields with discontinuous transitions.
 
   Args:
-    columns: the columns, of either form.
-    done: bool `[N]`: which transitions end an episode, oldest first.
-    first: the row of the oldest one; row 0 follows the last row.
+    columns: the columns, in either form.
+    done: bool `[N]`: the transitions that end an episode, oldest first.
+    first: the row of the oldest transition in a ring buffer.
 
   Yields:
-    The name of a field, and bool `[N - 1]`: which transitions do not lead to
-    what the next one begins with, though they are not done. NaN equals NaN.
+    The name of a field, and bool `[N - 1]`: the transitions that are not done,
+    and whose next value differs from the value of the next transition. NaN
+    equals NaN.
   """
   for name in sorted(columns):
     current, following = columns[name], columns.get(BELOW_NEXT + name)
@@ -126,17 +139,18 @@ def find_jumps(
 def read_episodes(
     columns: Mapping[str, columns_lib.AnyColumn],
     lengths: np.ndarray,
-    extra: Rest = types.MappingProxyType({}),
+    extra: Extra = types.MappingProxyType({}),
     first: int = 0,
     file: str = '',
 ) -> python_episodes.Episodes:
   """Yields the episodes of columns, oldest first.
 
   Args:
-    columns: the columns, of either form.
-    lengths: int64 `[E]`: how many transitions each episode has, if it has any.
-    extra: the data beside the columns, if there is any.
-    first: the row of the oldest transition; rows before it follow the last.
+    columns: the columns, in either form.
+    lengths: int64 `[E]`: the number of transitions of each episode that has
+      any.
+    extra: data that TED cannot represent.
+    first: the row of the oldest transition in a ring buffer.
     file: the path of the file or folder of the columns, for errors.
   """
   done, terminated = find_ends(columns)
@@ -146,11 +160,11 @@ def read_episodes(
   def read_one(index: int, count: int) -> python_episodes.PythonEpisode:
     length = max(count - 1, 0)
     last = slice(num_last, num_last + (count > 0))
-    known_last = _rows_below(extra, LAST_STEP, last)
-    # The last transition, if there is one.
+    last_step = _rows_below(extra, LAST_STEP, last)
+    # The last transition, if it exists.
     end_row, num_ends = first + begin + length - 1, min(length, 1)
-    ends = known_last.get(rlds.IS_LAST, _ring_rows(done, end_row, num_ends))
-    terminal = known_last.get(
+    ends = last_step.get(rlds.IS_LAST, _ring_rows(done, end_row, num_ends))
+    terminal = last_step.get(
         rlds.IS_TERMINAL, _ring_rows(terminated, end_row, num_ends)
     )
     is_last = np.zeros(count, bool)
@@ -165,7 +179,7 @@ def read_episodes(
         end = np.zeros((min(count, 1), *column.shape[1:]), column.dtype)
         if following is not None and length:
           end = _ring_rows(following, end_row, 1)
-      steps[name] = _joined(name, current, end, known_last.get(name))
+      steps[name] = _append_last(name, current, end, last_step.get(name))
     metadata = _rows_below(extra, METADATA, slice(index, index + 1))
     return python_episodes.PythonEpisode(
         columns_lib.nest(steps),
@@ -178,7 +192,7 @@ def read_episodes(
 
   for index, count in enumerate(extra.get(NUM_STEPS, lengths + 1).tolist()):
     yield python_episodes.attempt(read_one, index, count, file=file)
-    # A field of steps has a row more for each episode.
+    # Step fields have an additional row for each episode.
     begin, start = begin + max(count - 1, 0), start + count * (count > 1)
     num_last += count > 0
 
@@ -186,7 +200,7 @@ def read_episodes(
 def _ring_rows(
     column: columns_lib.AnyColumn, begin: int, count: int
 ) -> np.ndarray:
-  """Returns `count` rows from `begin` on; row 0 follows the last row."""
+  """Returns `count` rows of a ring buffer, starting at `begin`."""
   begin %= max(len(column), 1)
   rows = column[begin : begin + count]
   if len(rows) == count:
@@ -194,8 +208,8 @@ def _ring_rows(
   return np.concatenate([rows, column[: count - len(rows)]])
 
 
-def without_episodes(extra: Rest, episodes: np.ndarray) -> Rest:
-  """Returns the data beside the columns without that of some episodes."""
+def without_episodes(extra: Extra, episodes: np.ndarray) -> Extra:
+  """Removes episodes from extra data."""
   num_steps = extra[NUM_STEPS]
   last_steps = np.cumsum(num_steps > 0) - 1
   return {
@@ -208,7 +222,7 @@ def without_episodes(extra: Rest, episodes: np.ndarray) -> Rest:
   }
 
 
-def _rows_below(extra: Rest, place: str, rows: Any) -> dict[str, Any]:
+def _rows_below(extra: Extra, place: str, rows: Any) -> dict[str, Any]:
   return {
       name.removeprefix(place): column[rows]
       for name, column in extra.items()
@@ -219,9 +233,9 @@ def _rows_below(extra: Rest, place: str, rows: Any) -> dict[str, Any]:
 def _places(
     columns: Mapping[str, columns_lib.AnyColumn], capacity: int
 ) -> dict[str, tuple[columns_lib.AnyColumn, columns_lib.AnyColumn | None]]:
-  """Returns the rows of each field, by the names of RLDS, and of those after.
+  """Returns the columns of current and next values, by RLDS field.
 
-  They are the same column if it has a row for each step, and not for each of
+  Both are the same column if it has a row for each step rather than for each of
   the `capacity` transitions.
   """
   flat = is_flat(columns)
@@ -240,19 +254,19 @@ def _places(
   return places
 
 
-def _joined(
+def _append_last(
     name: str,
     current: np.ndarray,
     end: np.ndarray,
-    known_last: np.ndarray | None,
+    last: np.ndarray | None,
 ) -> np.ndarray:
-  """Returns the steps of a field; its last one may be known."""
-  # A field of one number has the shape `[1]` in TorchRL.
-  shape = (current if known_last is None else known_last).shape[1:]
-  is_one = name == rlds.REWARD and known_last is None and shape == (1,)
-  if is_one or name == rlds.IS_FIRST:
+  """Returns the rows of a field, with the last row in `last` if given."""
+  # Scalars have the shape `[1]` in TorchRL.
+  shape = (current if last is None else last).shape[1:]
+  is_column = name == rlds.REWARD and last is None and shape == (1,)
+  if is_column or name == rlds.IS_FIRST:
     shape = ()
-  parts = current, end if known_last is None else known_last
+  parts = current, end if last is None else last
   return np.concatenate([part.reshape(len(part), *shape) for part in parts])
 
 
@@ -267,27 +281,27 @@ def to_ted(
     flat: bool = False,
     transition_fields: Sequence[str] = TRANSITION_FIELDS,
 ) -> dict[str, Any]:
-  """Returns all episodes of an RLDS data set in TorchRL's format, in memory.
+  """Converts an RLDS data set to TorchRL's format, in memory.
 
   Args:
     rlds_data: an RLDS data set with `is_last` and `is_terminal`.
-    flat: whether every observation is there once, as TorchRL's `TED2Flat` gives
-      it. Else the root has the values before each transition, and `next` those
-      after it.
+    flat: whether to store every observation once, as in TorchRL's `TED2Flat`.
+      By default, the root has the values before each transition, and `next` has
+      the values after it.
     transition_fields: the step fields that belong to transitions rather than
       steps, and have no row for the last step.
 
   Returns:
     A nest of arrays. A leaf is `[N, ...]` for `N` transitions, or, in the flat
     form, `[N + E, ...]` for all steps of `E` episodes. The flags are bool,
-    `is_first` is named `is_init`, and all dtypes are kept. Fields of episodes,
-    and episodes without a transition, are left out.
+    `is_first` is renamed to `is_init`, and dtypes are kept. Episode fields, and
+    episodes without a transition, are dropped.
 
   Raises:
-    ValueError: if there is no transition, a step has no flags, a field has a
-      name that TED uses.
-    InvalidArgumentError: if a step that is last or terminal is not the end of
-      its episode, or stacked fields differ in length.
+    ValueError: if there is no transition, if the steps have no flags, or if a
+      field has a reserved name of TED.
+    InvalidArgumentError: if a last or terminal step is not the end of its
+      episode, or if stacked fields differ in length.
   """
   parts = []
   for episode in stacked(rlds_data).as_numpy_iterator():
@@ -301,20 +315,19 @@ def to_ted(
 
 
 def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
-  """Returns the RLDS episodes of data in TorchRL's format.
+  """Converts data in TorchRL's format to RLDS episodes.
 
   Args:
-    data: a nest of arrays, of either form of `to_ted`. An episode ends with
-      each transition that is done, and with the last one.
+    data: a nest of arrays, in either form of `to_ted`. An episode ends with
+      each transition that is done, and with the last transition.
 
   Returns:
     A data set of episodes with stacked steps `[T + 1, ...]`, as
-    `formats.load` returns it. A field that only transitions have is zero in
-    the last step.
+    `formats.load` returns it. Transition fields are zero in the last step.
 
   Raises:
-    ValueError: if no flag says where episodes end, if a transition does not
-      lead to the step after it, or if fields differ in length.
+    ValueError: if there are no done flags, if transitions are discontinuous, or
+      if fields differ in length.
   """
   if not isinstance(data, Mapping):
     raise ValueError(
@@ -327,8 +340,8 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
   for name, jumps in find_jumps(columns, done):
     if name != rlds.REWARD:
       raise ValueError(
-          f'The {name} of a transition must be what the transition before it'
-          ' leads to, or one of the two would be lost. They differ in the rows'
+          f'The {name} of a transition must equal next/{name} of the previous'
+          ' transition, or one would be lost. They differ in the rows'
           f' {(1 + np.flatnonzero(jumps)).tolist()[:10]}.'
       )
   lengths = lengths_of(done)
@@ -341,11 +354,11 @@ def from_ted(data: Mapping[str, Any]) -> tf.data.Dataset:
 
 
 def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-  """Returns episodes whose steps are stacked, and checked.
+  """Stacks and validates the steps of episodes.
 
   Raises:
-    ValueError: if these are no RLDS episodes, they have no flags, or a field
-      has a name that TED uses.
+    ValueError: if the elements are not RLDS episodes, if they have no flags, or
+      if a field has a reserved name of TED.
   """
 
   def stack(episode):
@@ -356,7 +369,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
     reserved = sorted(set(_RESERVED) & set(steps))
     if reserved:
       raise ValueError(
-          f'TED uses the fields {reserved}. Rename those of the steps first:'
+          f'TED reserves the fields {reserved}. Rename the step fields first:'
           f' RenameFields({{{reserved[0]!r}: ...}}).'
       )
     return {**episode, rlds.STEPS: steps_lib.check_equal_lengths(steps)}
@@ -371,7 +384,7 @@ def to_columns(
   """Returns the columns of an episode in the flat form.
 
   Raises:
-    InvalidArgumentError: if a step that is last or terminal is not the end.
+    InvalidArgumentError: if a last or terminal step is not the end.
   """
   columns = paths.leaves(steps)
   flags = {
@@ -403,7 +416,7 @@ def to_columns(
 
 
 def _as_transitions(columns) -> dict[str, np.ndarray]:
-  """Returns the columns of an episode before and after each transition."""
+  """Converts columns of an episode from the flat form to transitions."""
   count = len(columns[DONE])
   only_after = _tops((*END_KEYS, rlds.REWARD), columns)
   never = dict.fromkeys(END_KEYS, np.zeros(count, bool))
@@ -417,5 +430,5 @@ def _as_transitions(columns) -> dict[str, np.ndarray]:
 
 
 def _tops(tops: Sequence[str], names: Iterable[str]) -> list[str]:
-  """Returns the names that are, or are below, some at the top."""
+  """Returns the names whose first key is in `tops`."""
   return [name for name in names if name.split('/')[0] in tops]

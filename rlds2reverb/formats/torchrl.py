@@ -1,12 +1,12 @@
-"""TorchRL's replay buffers on disk become RLDS episodes, and come back.
+"""TorchRL replay buffers on disk, from and to RLDS episodes.
 
-A buffer of 8 that has written episodes of 5, 3 and 2 transitions, and is full:
+A buffer of capacity 8 after episodes of 5, 3 and 2 transitions:
 
     rows            0   1   2   3   4   5   6   7
     transitions    C0  C1  A2  A3  A4  B0  B1  B2      the cursor is 2
 
-The oldest row is at the cursor. A dump of the whole buffer has the cursor; a
-dump of the storage alone does not.
+The oldest row is at the cursor. A dump of the entire buffer contains the
+cursor; a dump of the storage alone does not.
 """
 
 from collections.abc import Iterator
@@ -36,40 +36,38 @@ _TRAJECTORY_IDS = 'collector/traj_ids'
 @gin.configurable(module='rlds2reverb')
 @python_episodes.naming_path
 def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
-  """Reads the episodes that a TorchRL storage has saved, without torch.
+  """Reads the episodes of a saved TorchRL storage, without torch.
 
-  An episode ends with each transition that is done, and with the last one,
-  which may be unfinished. A buffer that was full and written over may begin in
-  the middle of an episode; TorchRL does not say so, and nor can this.
+  An episode ends with each transition that is done, and with the last
+  transition, which may be unfinished. A full buffer may begin in the middle of
+  an episode, which cannot be detected.
 
-  The default checkpointer saves the rows in the order of the memory. In a full
-  ring, the oldest row is at the writer's cursor, which is saved with the whole
-  buffer. Without the cursor, or if environments take turns, an episode also
-  breaks off where the next transition has another observation or other
+  The default checkpointer saves the rows in memory order. The oldest row of a
+  full ring buffer is at the cursor of the writer, which is saved with the
+  entire buffer. Without the cursor, or if environments are interleaved, an
+  episode is also cut where the next transition has another observation or other
   `traj_ids` of TorchRL's collectors. All transitions are kept, and a warning
-  says where.
+  lists the cuts.
 
   Args:
-    path: on the local disk, the folder of the whole replay buffer; or the
-      folder in which a `TensorStorage` was saved, by a
-      `FlatStorageCheckpointer`, a `NestedStorageCheckpointer` or by its own
-      checkpointer; an HDF5 file of an `H5StorageCheckpointer`; or what
-      `save_torchrl` wrote.
+    path: the local folder of an entire replay buffer; the folder of a
+      `TensorStorage`, saved by a `FlatStorageCheckpointer`, a
+      `NestedStorageCheckpointer` or the default checkpointer; an HDF5 file of
+      an `H5StorageCheckpointer`; or the output of `save_torchrl`.
 
   Returns:
-    A data set of episodes with stacked steps, oldest first. An episode that
-    breaks off has no step that is last. The fields keep their names, dtypes and
-    nesting. A reward `[T, 1]` becomes `[T]`. A field of transitions is zero in
-    the last step. A `discount` is added if there is none: 1, and 0 at a
-    terminal end. `episode_id` counts the episodes. Episodes that `save_torchrl`
-    wrote come back unchanged otherwise.
+    A data set of episodes with stacked steps, oldest first. An episode that is
+    cut has no last step. The fields keep their names, dtypes and nesting. A
+    reward `[T, 1]` becomes `[T]`. Transition fields are zero in the last step.
+    A missing `discount` is added: 1, and 0 at a terminal end. `episode_id`
+    counts from 0. Episodes of `save_torchrl` are otherwise restored unchanged.
 
   Raises:
-    ValueError: if there is no such storage, or it is damaged, has not just the
-      dimension of time, or transitions of more than one step.
+    ValueError: if the storage does not exist or is damaged, has dimensions
+      other than time, or contains multi-step transitions.
     InvalidArgumentError: while iterating, if the group of an episode in an HDF5
-      file is damaged, or does not have the fields and shapes of most others.
-      The episodes after it can still be read.
+      file is damaged, or differs from most others in its fields or shapes. The
+      episodes after it can still be read.
   """
   path = files.expand_local(path, 'A storage of TorchRL')
   storages = torchrl_files.find(path)
@@ -96,7 +94,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
         ted.lengths_of(done | breaks) if groups is None else groups.lengths
     )
     ted.check_rows(path, columns, capacity, len(lengths) + len(done) - capacity)
-  extra = torchrl_files.read_rest(folder)
+  extra = torchrl_files.read_extra(folder)
   faults = {} if groups is None else groups.faults
   if faults and extra:
     has_transition = extra[ted.NUM_STEPS] > 1
@@ -107,13 +105,13 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
   num_steps = extra.get(ted.NUM_STEPS, lengths + 1)
   if not np.array_equal(num_steps[num_steps > 1] - 1, lengths):
     raise ValueError(
-        f'{os.path.join(folder, torchrl_files.REST_FILE)} is of other episodes'
-        f' than the rest of {path}. Remove it, or write the storage again.'
+        f'{os.path.join(folder, torchrl_files.EXTRA_FILE)} does not match the'
+        f' episodes of {path}. Remove it, or write the storage again.'
     )
 
   def read() -> python_episodes.Episodes:
-    # TensorFlow keeps this function as long as the process lives, and what it
-    # refers to: files are opened anew for each pass, and closed after it.
+    # TensorFlow keeps this function and its closure until the process exits, so
+    # files are opened and closed in each iteration.
     with torchrl_files.open_storage(storages, groups) as storage:
       episodes = ted.read_episodes(
           storage.columns, lengths, extra, first, storages
@@ -121,7 +119,7 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
       for index in range(len(num_steps) + len(faults)):
         episode = faults[index] if index in faults else next(episodes)
         if isinstance(episode, python_episodes.PythonEpisode):
-          # Those that cannot be read count, too.
+          # Faults count, too.
           episode = episode._replace(episode_id=columns_lib.row(index))
         yield episode
 
@@ -131,9 +129,9 @@ def load_torchrl(path: files.PathLike) -> tf.data.Dataset:
 
 
 def _find_oldest(storage_folder: str, capacity: int) -> int | None:
-  """Returns the oldest row of a full storage, or None if it is not known.
+  """Returns the oldest row of a full storage, or None if it is unknown.
 
-  The folder of a storage lies beside `writer` if the whole buffer was saved.
+  If the entire buffer was saved, the parent folder contains `writer`.
   """
   above, name = os.path.split(storage_folder)
   path = os.path.join(above, 'writer', 'metadata.json')
@@ -151,21 +149,21 @@ def _find_breaks(
     done: np.ndarray,
     first: int | None,
 ) -> np.ndarray:
-  """Returns the transitions after which an episode stops without being done.
+  """Returns the transitions at which an episode is cut without being done.
 
   Args:
     path: the path of the storage, for messages.
-    columns: arrays by the names of their fields, some below `next/`.
-    done: bool `[N]`: which transitions end an episode, oldest first.
-    first: the oldest row; None if it is not known and rows are in file order.
+    columns: columns by field, some of them in `next/`.
+    done: bool `[N]`: the transitions that end an episode, oldest first.
+    first: the oldest row; None if it is unknown.
 
   Returns:
-    bool `[N]`. An episode stops if the next transition begins with another
-    observation, or has another trajectory number of TorchRL's collector.
+    bool `[N]`. An episode is cut if the next transition has another observation
+    or another trajectory id of TorchRL's collector.
 
   Raises:
-    ValueError: if this is true of more than half of them, as it is of
-      transitions over several steps, which do not make episodes.
+    ValueError: if more than half of the transitions are cuts, as for multi-step
+      transitions.
   """
   if _TRAJECTORY_IDS in columns:
     ids = columns[_TRAJECTORY_IDS]
@@ -176,16 +174,16 @@ def _find_breaks(
   count, num_followed = np.count_nonzero(breaks), np.count_nonzero(~done[:-1])
   if count > max(1, num_followed // 2):
     raise ValueError(
-        f'{count} of {num_followed} transitions of {path} lead to another'
-        f' {names} than the next one begins with. These are no steps of'
-        ' episodes: a transition must be of one step.'
+        f'{count} of {num_followed} transitions of {path} are discontinuous:'
+        f' their next {names} differs from {names} of the next transition. Each'
+        ' transition must be a single step.'
     )
   if count:
     rows = ' '.join(str(row + 1) for row in np.flatnonzero(breaks)[:10])
     logging.warning(
-        '%d episodes of %s break off before the row %s of their transitions,'
-        ' oldest first: the one after begins with another %s. No transition is'
-        ' left out, and these episodes have no last step.',
+        '%d episodes of %s are cut before the rows %s of their transitions,'
+        ' oldest first, because the next transition has another %s. All'
+        ' transitions are kept, and these episodes have no last step.',
         count,
         path,
         rows + ' ...' * (count > 10),
@@ -193,10 +191,10 @@ def _find_breaks(
     )
   elif first is None:
     logging.warning(
-        '%s is full, and its oldest row is not known, as only the storage was'
-        ' saved. If an episode was written over in its middle, the rest of it'
-        ' may be joined with the newest one. Load the folder of the whole'
-        ' replay buffer, whose writer knows.',
+        '%s is full, and its oldest row is unknown, because only the storage'
+        ' was saved. The rest of a partly overwritten episode may be joined'
+        ' with the newest episode. Load the folder of the entire replay buffer,'
+        ' whose writer has the cursor.',
         path,
     )
   return np.append(breaks, False)
@@ -209,29 +207,29 @@ def save_torchrl(
     *,
     overwrite: bool = False,
 ) -> int:
-  """Writes episodes as a storage that TorchRL loads.
+  """Writes episodes as a storage that TorchRL can load.
 
       storage = LazyTensorStorage(num_transitions)
       storage.checkpointer = FlatStorageCheckpointer()
       storage.loads(pathlib.Path(directory))
 
-  TorchRL has no place for the action and reward of a last step, for episodes
-  without a transition, and for fields of episodes. They are kept in the file
-  `rlds.tfrecord` beside its own, and `load_torchrl` gives all of it back.
+  TorchRL cannot represent the action and reward of a last step, episodes
+  without a transition, and episode fields. These are stored in an additional
+  file, `rlds.tfrecord`, from which `load_torchrl` restores them.
 
   Args:
     rlds_data: an RLDS data set whose step fields are numbers of a known shape.
-    directory: a folder on the local disk, which appears whole or not at all.
+    directory: a local folder, which is written atomically.
     format: `"flat"`, `"nested"` or `"hdf5"`, for the checkpointer of that name.
-    overwrite: whether a folder that is not empty is replaced.
+    overwrite: whether to replace a non-empty folder.
 
   Returns:
     The number of transitions.
 
   Raises:
-    ValueError: if a field is of strings, of unknown shape or in a tuple; if
-      there is no transition; or if an episode other than the last one is
-      unfinished, which TorchRL would take for one with the next.
+    ValueError: if a field is a string, in a tuple, or has an unknown shape; if
+      there is no transition; or if an episode other than the last is
+      unfinished, which TorchRL would join with the next episode.
     FileExistsError: if the directory is not empty.
   """
   checks.check_choice('format', format, torchrl_files.FORMATS)
@@ -239,27 +237,27 @@ def save_torchrl(
   data = ted.stacked(rlds_data)
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
-  rests: list[ted.Rest] = []
+  extras: list[ted.Extra] = []
   with atomic.new_folder(
       directory, [torchrl_files.marker_of(format)], replace=overwrite
   ) as folder:
-    length = torchrl_files.write(folder, _columns(data, rests), format)
-    torchrl_files.write_rest(folder, rests)
-  lone = sum(int(extra[ted.NUM_STEPS][0]) < 2 for extra in rests)
-  if lone:
+    length = torchrl_files.write(folder, _columns(data, extras), format)
+    torchrl_files.write_extra(folder, extras)
+  num_empty = sum(int(extra[ted.NUM_STEPS][0]) < 2 for extra in extras)
+  if num_empty:
     logging.warning(
-        '%d episodes without a transition are in %s only, which TorchRL does'
+        '%d episodes without a transition are only in %s, which TorchRL does'
         ' not read.',
-        lone,
-        torchrl_files.REST_FILE,
+        num_empty,
+        torchrl_files.EXTRA_FILE,
     )
   return length
 
 
 def _columns(
-    data: tf.data.Dataset, rests: list[ted.Rest]
+    data: tf.data.Dataset, extras: list[ted.Extra]
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields an episode's transitions; adds its other data to `rests`."""
+  """Yields the transitions of each episode; appends other data to `extras`."""
   unfinished, num_written = None, 0
   for index, episode in enumerate(data.as_numpy_iterator()):
     steps = episode.pop(rlds.STEPS)
@@ -270,18 +268,18 @@ def _columns(
       extra[ted.LAST_STEP + name] = leaf[-1:]
     for name, leaf in paths.leaves(episode).items():
       extra[ted.METADATA + name] = columns_lib.row(leaf)
-    rests.append(extra)
+    extras.append(extra)
     if not len(done):
       continue
     if unfinished is not None:
       raise ValueError(
-          f'Episode {unfinished} has no last step, and episodes follow it:'
-          ' TorchRL would read it as one with the next. Mark its end first,'
-          ' with the ends of a StepMapping for example.'
+          f'Episode {unfinished} has no last step, so TorchRL would join it'
+          ' with the next episode. Mark its end first, for example with the'
+          ' ends of a StepMapping.'
       )
     unfinished = None if done[-1] else index
     num_written += 1
-    # A field of one number has the shape `[1]` in TorchRL.
+    # Scalars have the shape `[1]` in TorchRL.
     for name in (rlds.REWARD, *ted.END_KEYS, ted.IS_INIT):
       if name in columns and columns[name].ndim == 1:
         columns[name] = columns[name][:, np.newaxis]
@@ -291,7 +289,7 @@ def _columns(
 
 
 def _check_field(keys: paths.KeyPath, spec: Any) -> None:
-  """Checks that a field of steps or episodes can be written, by its spec."""
+  """Raises a ValueError if a step field or episode field cannot be written."""
   is_of_steps = keys[0] == rlds.STEPS
   names = keys[1:] if is_of_steps else keys
   odd = [key for key in names if not isinstance(key, str) or set(key) & {*'/.'}]
@@ -300,7 +298,7 @@ def _check_field(keys: paths.KeyPath, spec: Any) -> None:
   if odd or not is_fixed or (spec.dtype == tf.string and is_of_steps):
     problem = f'has the key {odd[0]!r}' if odd else f'is {spec}'
     raise ValueError(
-        f'{paths.name_of(names)} {problem}, but TorchRL holds numbers of'
-        ' one known shape, in dicts whose keys are names of files. Rename,'
-        ' decode or leave it out first.'
+        f'{paths.name_of(names)} {problem}, but TorchRL stores numbers of'
+        ' a known shape, in dicts whose keys are file names. Rename, decode or'
+        ' drop it first.'
     )

@@ -1,18 +1,18 @@
-"""The files of TorchRL's storages, read and written without torch.
+"""The files of TorchRL storages, read and written without torch.
 
-A storage that `FlatStorageCheckpointer` or `NestedStorageCheckpointer` saves is
-a folder of tensordict's memory-mapped tensors, as versions 0.14 write them:
+`FlatStorageCheckpointer` and `NestedStorageCheckpointer` write a folder of
+memory-mapped tensors of tensordict, as of version 0.14:
 
     meta.json                the dtype and shape of each field, and the folders
-    observation.memmap       the bytes of a field, row after row
+    observation.memmap       the rows of a field
     observation.shape.memmap int64 [E, rank], only in the nested form: the shape
                              of each episode
-    info/meta.json, ...      fields that are nested, in a folder
-    is_full, shift, _storage_shape    a folder each, with one value in meta.json
-    storage_metadata.json    `len`, the number of transitions that are there
+    info/meta.json, ...      nested fields, in a folder
+    is_full, shift, _storage_shape    a folder each, with a value in meta.json
+    storage_metadata.json    `len`, the number of transitions
 
-`H5StorageCheckpointer` writes an HDF5 file that has a group for each episode,
-`traj_0`, `traj_1`, ..., and the same values beside them.
+`H5StorageCheckpointer` writes an HDF5 file with a group for each episode,
+`traj_0`, `traj_1`, ..., and with the same values.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
   import h5py
 
 FORMATS = FLAT, NESTED, HDF5 = 'flat', 'nested', 'hdf5'
-# Beside TorchRL's files, which do not name it: TorchRL ignores it.
-REST_FILE = 'rlds.tfrecord'
+# An additional file, which TorchRL ignores.
+EXTRA_FILE = 'rlds.tfrecord'
 
 _HDF5_FILE = 'checkpoint.h5'
 _META_FILE = 'meta.json'
@@ -60,11 +60,11 @@ _VALUE = "<class 'tensordict.tensorclass.NonTensorData'>"
 
 
 class Storage(NamedTuple):
-  """A storage that is open.
+  """An open storage.
 
   Attributes:
-    columns: the fields by their names, such as `info/speed`: columns `[N, ...]`
-      of transitions or `[N + E, ...]` of steps.
+    columns: the fields by name, such as `info/speed`: columns `[N, ...]` of
+      transitions or `[N + E, ...]` of steps.
     length: the number of transitions, at most `N`.
   """
 
@@ -76,12 +76,11 @@ class Groups(NamedTuple):
   """The groups of an HDF5 file, each an episode with transitions.
 
   Attributes:
-    names: the names of the `G` groups that can be read.
-    lengths: int64 `[G]`: the number of transitions in each of them.
-    ends: the columns that say which transitions end an episode, `[N, ...]`.
-    form: the rows of each column.
-    faults: the fault of each group that cannot be read, by its index among all
-      groups of the file.
+    names: the names of the `G` readable groups.
+    lengths: int64 `[G]`: the number of transitions of each group.
+    ends: the flags of transitions that end an episode, columns `[N, ...]`.
+    form: the shapes and dtypes of the columns.
+    faults: the faults of unreadable groups, by index in the file.
   """
 
   names: list[str]
@@ -92,7 +91,7 @@ class Groups(NamedTuple):
 
 
 def marker_of(format: str) -> str:  # pylint: disable=redefined-builtin
-  """Returns the name of a file that a whole storage has."""
+  """Returns the name of a file that every complete storage has."""
   return _HDF5_FILE if format == HDF5 else _LENGTH_FILE
 
 
@@ -100,7 +99,7 @@ def find(path: str) -> str:
   """Returns the folder of a storage, or the path of its HDF5 file.
 
   Raises:
-    ValueError: if there is none at a path.
+    ValueError: if there is no storage at the path.
   """
   if not os.path.exists(path):
     raise ValueError(f'There is no storage of TorchRL at {path}.')
@@ -113,8 +112,8 @@ def find(path: str) -> str:
     if os.path.isfile(file):
       return file
   raise ValueError(
-      f'{path} is not a storage of TorchRL: it has neither {_LENGTH_FILE} nor'
-      f' {_HDF5_FILE}, but {sorted(os.listdir(path))}.'
+      f'{path} is not a storage of TorchRL: it must contain {_LENGTH_FILE} or'
+      f' {_HDF5_FILE}, but has {sorted(os.listdir(path))}.'
   )
 
 
@@ -123,19 +122,18 @@ def open_storage(path: str, groups: Groups | None) -> Iterator[Storage]:
   """Opens a folder of memory-mapped tensors, or an HDF5 file.
 
   Args:
-    path: what `find` returns.
-    groups: the groups of an HDF5 file, as `find_groups` returns them; None of a
-      folder.
+    path: the result of `find`.
+    groups: the groups of an HDF5 file, as `find_groups` returns them; None for
+      a folder.
 
   Raises:
-    ValueError: if a folder is not a storage, of a kind that is not read, or
-      damaged.
+    ValueError: if a folder is not a storage, is not supported, or is damaged.
   """
   if groups is None:
     yield _read_folder(path)
     return
   with h5py.File(path, 'r') as file:
-    # Only the last group, as all columns of an episode are read in turn.
+    # One group is enough, because episodes are read one after the other.
     open_group = functools.lru_cache(1)(
         functools.partial(hdf5.open_group, file)
     )
@@ -157,36 +155,34 @@ def _read_folder(folder: str) -> Storage:
     value = _read_json(folder, '_storage_shape', _META_FILE)
     place = os.path.join(folder, '_storage_shape', _META_FILE)
     shape = files.get_json_value(value, 'data', (list, int), place)
-  # An int stands for a shape of one dimension.
+  # An int is a shape of one dimension.
   place = os.path.join(folder, _LENGTH_FILE)
   length = files.get_json_value(metadata, 'len', int, place)
   if files.get_json_value(metadata, 'is_pytree', bool, place) or (
       not isinstance(shape, int) and len(shape) != 1
   ):
     raise ValueError(
-        f'{folder} holds a storage of the shape {shape}, or a pytree, by'
-        f' _storage_shape or shape of {_META_FILE}. Only storages of a'
-        ' TensorDict of one dimension, that of time, are read: save each part'
-        ' as one.'
+        f'{folder} is a storage of shape {shape}, or of a pytree, according to'
+        f' _storage_shape or shape of {_META_FILE}. Only TensorDicts with one'
+        ' dimension, time, are supported. Save each part separately.'
     )
   return Storage(dict(_read_columns(folder, '')), length)
 
 
 def find_groups(path: str) -> Groups:
-  """Returns the groups of an HDF5 file that are alike, and faults of others.
+  """Returns the groups of an HDF5 file, with faults of different groups.
 
-  Only the flags that end episodes are read; the rows of other columns are read
-  an episode at a time, see `open_storage`.
+  Only the flags are read here. `open_storage` reads other columns lazily.
 
   Raises:
-    ValueError: if it is not a file of TorchRL, or no group can be read.
+    ValueError: if the file is not from TorchRL, or if no group can be read.
   """
   names = hdf5.names_in(path)
   groups = [name for name in names if name.startswith('traj_')]
   groups.sort(key=lambda name: int(name.removeprefix('traj_')))
   if not groups or '_len' not in names:
     raise ValueError(
-        f'{path} is not a file of TorchRL: it must have _len and episodes'
+        f'{path} is not a file of TorchRL: it must contain _len and episodes'
         f' such as traj_0, but has {sorted(names)}.'
     )
   forms: dict[str, _Form] = {}
@@ -202,7 +198,7 @@ def find_groups(path: str) -> Groups:
     length = int(file['_len'][()])
   if not forms:
     raise ValueError(faults[0].rule)
-  # The form of most of them; of equally many, the first one.
+  # The most common form; the first one of several.
   candidates = [*forms.values()]
   form = max(candidates, key=candidates.count)
   like = next(group for group in forms if forms[group] == form)
@@ -228,17 +224,17 @@ def find_groups(path: str) -> Groups:
   )
 
 
-# Of each field: how many rows it has more than `done`, and what a row is.
+# The number of additional rows of each field, its row shape and its dtype.
 _Form = dict[str, tuple[int, tuple[int, ...], np.dtype]]
 
 
 def _read_form(
     file: h5py.File, group: str, place: str
 ) -> tuple[_Form, dict[str, np.ndarray]]:
-  """Returns the form of the columns of a group, and the flags that end it.
+  """Returns the form of the columns of a group, and its flags.
 
   Raises:
-    ValueError: if the group is not one episode with transitions.
+    ValueError: if the group is not an episode with transitions.
   """
   columns = columns_lib.leaves(hdf5.open_group(file, group))
   ends = {
@@ -251,7 +247,7 @@ def _read_form(
     raise ValueError(
         f'{place} must be one episode with transitions, but '
         + (
-            'a transition before its last one is done.'
+            'a transition before the last one is done.'
             if len(done)
             else 'it has none.'
         )
@@ -282,7 +278,7 @@ def _group_column(
     groups: Groups,
     name: str,
 ) -> columns_lib.Column:
-  """Returns the rows of a column in one group after the other."""
+  """Returns the concatenated rows of a column of all groups."""
   num_more, shape, dtype = groups.form[name]
   ends = np.cumsum(groups.lengths + num_more)
 
@@ -293,7 +289,7 @@ def _group_column(
       first = int(ends[index] - groups.lengths[index] - num_more)
       stop = min(end, int(ends[index]))
       group = groups.names[index]
-      # h5py reads all rows faster than a slice of all rows.
+      # h5py reads a data set faster than a slice of all rows.
       is_all = stop - begin == groups.lengths[index] + num_more
       rows = () if is_all else slice(begin - first, stop - first)
       place = f'{group} of {path}'
@@ -305,7 +301,7 @@ def _group_column(
 
 
 def _difference(form: _Form, expected: _Form, like: str) -> str:
-  """Returns how a group differs from another one."""
+  """Describes the difference between the forms of two groups."""
   if form.keys() != expected.keys():
     return f'has the fields {sorted(form)}, but {like} has {sorted(expected)}.'
   name = next(name for name in form if form[name] != expected[name])
@@ -320,8 +316,8 @@ def _read_json(*parts: str) -> dict[str, Any]:
   path = os.path.join(*parts)
   if not os.path.isfile(path):
     raise ValueError(
-        f'There is no {path}, which a storage of TorchRL has. Is this one that'
-        ' FlatStorageCheckpointer or NestedStorageCheckpointer has saved?'
+        f'There is no {path}, which a storage of TorchRL must contain. Save it'
+        ' with FlatStorageCheckpointer or NestedStorageCheckpointer.'
     )
   return files.read_json_object(path)
 
@@ -333,7 +329,7 @@ def _read_columns(
   place = os.path.join(folder, _META_FILE)
   kind = files.get_json_value(meta, '_type', str, place)
   if kind != _TENSOR_DICT:
-    raise ValueError(f'{folder} holds a {kind}. Only a TensorDict is read.')
+    raise ValueError(f'{folder} is a {kind}. Only TensorDicts are supported.')
   for name, entry in meta.items():
     path = os.path.join(folder, name)
     limits.check_place(f'The field {name!r} of {place}', path, folder)
@@ -348,14 +344,14 @@ def _read_columns(
 def _read_column(
     path: str, entry: dict[str, Any], place: str
 ) -> columns_lib.AnyColumn:
-  """Returns the rows of a field, which are read when they are needed."""
+  """Returns a field, whose rows are read lazily."""
   name = files.get_json_value(entry, 'dtype', str, place).removeprefix('torch.')
   try:
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
     raise ValueError(
-        f'{path} is {name}, which TensorFlow does not have. Cast it before it'
-        ' is saved.'
+        f'{path} has dtype {name}, which TensorFlow does not support. Cast it'
+        ' before saving.'
     ) from e
   shape = tuple(files.get_json_value(entry, 'shape', list, place))
   if not all(type(size) is int and size >= 0 for size in shape):
@@ -367,30 +363,31 @@ def _read_column(
       shapes = np.fromfile(shapes_file, np.int64).reshape(shape)
     except (FileNotFoundError, ValueError) as e:
       raise ValueError(
-          f'{shapes_file} is not there, or has not the shape {shape}: {e}.'
+          f'{shapes_file} does not exist or does not have the shape {shape}:'
+          f' {e}.'
       ) from e
     if len(np.unique(shapes[:, 1:], axis=0)) > 1:
       raise ValueError(
-          f'The rows of {path} differ in shape from episode to episode:'
+          f'The rows of {path} must have the same shape in all episodes:'
           f' {shapes.tolist()}.'
       )
     shape = (int(shapes[:, 0].sum()), *shapes[:1, 1:].ravel().tolist())
   file = f'{path}.memmap'
   expected = int(np.prod(shape)) * dtype.itemsize
   num_bytes = os.path.getsize(file) if os.path.isfile(file) else -1
-  # The files of the nested form may be longer than the rows that count.
-  # A pointer may have as many bytes as the rows.
+  # Files of the nested form may be longer than their rows. A Git LFS pointer
+  # may have the size of the rows.
   files.check_not_pointer(file)
   if num_bytes < expected:
     raise ValueError(
         f'{file} must have {expected} bytes, for {dtype} {list(shape)}, but'
-        + (' is not there.' if num_bytes < 0 else f' has {num_bytes}.')
+        + (' does not exist.' if num_bytes < 0 else f' has {num_bytes}.')
     )
   if not expected:
     return np.zeros(shape, dtype)
 
   def read(begin: int, end: int) -> np.ndarray:
-    # Pages of a mapped file would stay in the memory of the process.
+    # Pages of a mapped file would remain in the memory of the process.
     size = math.prod(shape[1:])
     rows = np.fromfile(
         file, dtype, (end - begin) * size, offset=begin * size * dtype.itemsize
@@ -409,7 +406,7 @@ def write(
 
   Args:
     folder: an empty folder.
-    episodes: the rows of each episode, by the names of the fields.
+    episodes: the rows of each episode, by field.
     format: one of `FORMATS`.
 
   Returns:
@@ -430,7 +427,7 @@ def write(
       dtypes[name] = rows.dtype
   num_episodes = len(shapes[ted.DONE])
   length = sum(shape[0] for shape in shapes[ted.DONE])
-  # By the paths of folders, what their meta files say of what is in them.
+  # The contents of the metadata files, by folder.
   metas: dict[str, dict[str, Any]] = {'': {}}
   metadata = {'shape': [num_episodes] if nested else [], '_type': _TENSOR_DICT}
   for name, leaf_shapes in shapes.items():
@@ -451,7 +448,7 @@ def write(
       name, _, leaf = name.rpartition('/')
       metas.setdefault(name, {}).setdefault(leaf, entry)
       entry = {'type': 'TensorDict'}
-  for name, value in _own_values(length):
+  for name, value in _constant_values(length):
     metas[''][name] = {'type': 'NonTensorData'}
     value = {'data': value, '_type': _VALUE, '_is_non_tensor': True}
     _write_json({**value, '_metadata': None}, folder, name, _META_FILE)
@@ -476,26 +473,26 @@ def _write_hdf5(path: str, episodes: Iterable[dict[str, np.ndarray]]) -> int:
     for number, columns in enumerate(episodes):
       file.create_group(f'traj_{number}').update(columns)
       length += len(columns[ted.DONE])
-    file.update({**dict(_own_values(length)), '_len': length})
+    file.update({**dict(_constant_values(length)), '_len': length})
   return length
 
 
-def _own_values(length: int) -> Iterator[tuple[str, Any]]:
+def _constant_values(length: int) -> Iterator[tuple[str, Any]]:
   return zip(_VALUES, (True, length, [length]))
 
 
-def write_rest(folder: str, rests: list[ted.Rest]) -> None:
-  """Writes data for which TorchRL has no place: names and tensors in turn."""
-  with tf.io.TFRecordWriter(os.path.join(folder, REST_FILE)) as writer:
-    for name in sorted(rests[0]):
-      column = np.concatenate([extra[name] for extra in rests])
+def write_extra(folder: str, extras: list[ted.Extra]) -> None:
+  """Writes data that TorchRL cannot represent, as pairs of name and tensor."""
+  with tf.io.TFRecordWriter(os.path.join(folder, EXTRA_FILE)) as writer:
+    for name in sorted(extras[0]):
+      column = np.concatenate([extra[name] for extra in extras])
       writer.write(name)
       writer.write(tf.make_tensor_proto(column).SerializeToString())
 
 
-def read_rest(folder: str) -> ted.Rest:
-  """Reads what `write_rest` wrote, if it did."""
-  path = os.path.join(folder, REST_FILE)
+def read_extra(folder: str) -> ted.Extra:
+  """Reads the file of `write_extra`, if it exists."""
+  path = os.path.join(folder, EXTRA_FILE)
   if not os.path.isfile(path):
     return {}
   try:

@@ -1,7 +1,6 @@
-"""Frames of video files, by their times, through PyAV.
+"""Reads frames of video files by time, with PyAV.
 
-It needs the extra: `pip install '.[video]'` in a clone. PyAV is imported when
-the first frame is read.
+Requires the extra `video`: `pip install '.[video]'` in a clone.
 """
 
 from collections.abc import Iterator
@@ -23,13 +22,17 @@ from rlds2reverb.formats import depth_maps
 with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
   import av
 
-# How a frame is found; see `lerobot.load_lerobot`.
-WAYS = EXACT_TIME, NEAREST_TIME, INDEX = 'exact_time', 'nearest_time', 'index'
+# The methods to find a frame; see `lerobot.load_lerobot`.
+METHODS = EXACT_TIME, NEAREST_TIME, INDEX = (
+    'exact_time',
+    'nearest_time',
+    'index',
+)
 _TIME = '#t='
 _DEPTH = '&depth='
-_WAYS_HINT = (
-    ' If its timestamps are not those of the video, as in data of GR00T, read'
-    " it with frames_by='index' or 'nearest_time'."
+_METHODS_HINT = (
+    ' If the timestamps differ from the video, as in data of GR00T, pass'
+    " frames_by='index' or 'nearest_time'."
 )
 _Depths: TypeAlias = np.ndarray | None
 
@@ -41,7 +44,7 @@ def column(
     depths: _Depths = None,
     frames_by: str = EXACT_TIME,
 ) -> columns.Column:
-  """Returns a column of frames; their size is in the head of the file.
+  """Returns frames as a column, which are decoded lazily.
 
   Args:
     path: see `read_frames`.
@@ -67,27 +70,26 @@ def read_frames(
     depths: _Depths = None,
     frames_by: str = EXACT_TIME,
 ) -> np.ndarray:
-  """Decodes the frames that are nearest to given times.
+  """Decodes the frames that are nearest to the given times.
 
   Args:
-    path: the path of a video file, on the local disk.
-    times: seconds from the beginning of the video, `[N]`, in any order.
-    fps: frames a second; by default what the file says. A frame must be within
-      half a frame of its time.
+    path: the path of a local video file.
+    times: seconds since the start of the video, `[N]`, in any order.
+    fps: the frame rate; by default the frame rate of the file. A frame must be
+      within half a frame of its time.
     depths: the depth of each code, if the frames are depth maps; see
       `depth_maps.Codes.depths`.
-    frames_by: one of `WAYS`. By index, frame `n` of the video is the frame at
-      the time `n / fps`, whatever the file says.
+    frames_by: one of `METHODS`. With `"index"`, frame `n` of the video has the
+      time `n / fps`, regardless of its timestamp.
 
   Returns:
-    uint8 `[N, height, width, 3]`, RGB, just as PyAV decodes them. Depths are
-    `[N, height, width, 1]`, uint16 millimetres or float32 metres.
+    uint8 RGB `[N, height, width, 3]`, equal to PyAV. Depth maps are
+    `[N, height, width, 1]`, uint16 millimeters or float32 meters.
 
   Raises:
-    ImportError: if there is no PyAV.
-    ValueError: if it is not a video file, if its pixel format is not one of
-      images or not that of depth, if the frames are larger than the limit, or
-      if there is no frame at a time.
+    ImportError: if PyAV is not installed.
+    ValueError: if the file is not a video, if its pixel format does not match,
+      if the frames exceed the size limit, or if there is no frame at a time.
   """
   times = np.asarray(times, np.float64)
   order = np.argsort(times, kind='stable')
@@ -115,9 +117,9 @@ def read_frames(
       if timed is None or distance(timed) > tolerance:
         raise ValueError(
             f'{path} has no frame within half a frame of {times[index]:.4f} s,'
-            f' at {fps:g} frames a second.'
+            f' at {fps:g} frames per second.'
             + (f' The nearest is at {timed[0]:.4f} s.' if timed else '')
-            + _WAYS_HINT * (frames_by == EXACT_TIME)
+            + _METHODS_HINT * (frames_by == EXACT_TIME)
         )
       frame = timed[1]
       if depths is None:
@@ -141,9 +143,9 @@ def to_references(
     times: Sequence[float],
     codes: depth_maps.Codes | None = None,
 ) -> np.ndarray:
-  """Returns a string for each frame, such as `/data/a.mp4#t=1.5`.
+  """Returns a reference to each frame, such as `/data/a.mp4#t=1.5`.
 
-  The reference of a depth map also has the depths of its codes:
+  The reference of a depth map includes the quantization:
   `/data/a.mp4#t=1.5&depth=0.01,10.0,3.5,1.0`.
   """
   end = '' if codes is None else _DEPTH + ','.join(map(repr, map(float, codes)))
@@ -158,12 +160,12 @@ def read_references(
   """Yields the index and the frame of each reference that is not empty.
 
   Args:
-    references: what `to_references` returns, of any files.
+    references: references to frames of any files; see `to_references`.
     depth_unit: the unit of depth maps; None if the frames are images.
 
   Raises:
-    ValueError: if a reference is not one, is to a depth map without a unit or
-      the other way round, or as `read_frames` does.
+    ValueError: if a reference is invalid, or if `depth_unit` does not match the
+      kind of the frame; see also `read_frames`.
   """
   by_video = {}
   for index, reference in enumerate(references):
@@ -174,14 +176,14 @@ def read_references(
     time, _, codes = time.partition(_DEPTH)
     if not path:
       raise ValueError(
-          f'{text!r} is not a reference to the frame of a video, such as'
+          f'{text!r} is not a reference to a video frame, such as'
           f' /data/a.mp4{_TIME}1.5.'
       )
     if bool(codes) != (depth_unit is not None):
       kind = 'depth' if codes else 'images'
       raise ValueError(
-          f'{text!r} is a frame of {kind}, but depth_unit is {depth_unit!r}. It'
-          ' must be mm or m for depth, and None for images.'
+          f'{text!r} is a frame of {kind}, but depth_unit is {depth_unit!r}.'
+          ' It must be mm or m for depth, and None for images.'
       )
     by_video.setdefault((path, codes), []).append((index, float(time)))
   for (path, codes), wanted in by_video.items():
@@ -196,18 +198,18 @@ def read_references(
 
 @contextlib.contextmanager
 def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
-  """Yields an open video file, its stream, and an array for some frames."""
+  """Yields an open video file, its stream, and an array for `count` frames."""
   if not os.path.isfile(path):
     raise ValueError(f'There is no video file {path}.')
   try:
-    # FFmpeg would open URLs, too, which an untrusted data set may name.
-    opened = av.open(path, options={'protocol_whitelist': 'file'})
+    # FFmpeg would also open URLs from an untrusted data set.
+    file = av.open(path, options={'protocol_whitelist': 'file'})
   except av.FFmpegError as e:
     files.check_not_pointer(path)
-    raise ValueError(f'{path} is not a whole video file: {e}') from e
-  with opened as container:
+    raise ValueError(f'{path} is not a complete video file: {e}') from e
+  with file as container:
     if not container.streams.video:
-      raise ValueError(f'{path} is a file without video.')
+      raise ValueError(f'{path} has no video stream.')
     stream = container.streams.video[0]
     stream.thread_type = 'AUTO'
     pixels = stream.format
@@ -215,9 +217,9 @@ def _open(path: str, depths: _Depths, count: int = 0) -> Iterator[Any]:
     if is_gray if depths is None else pixels.name != depth_maps.PIXEL_FORMAT:
       raise ValueError(
           f'{path} has {len(pixels.components)} channels of'
-          f' {pixels.components[0].bits} bits ({pixels.name}). Depth must be'
-          f' {depth_maps.PIXEL_FORMAT}, and its feature in meta/info.json must'
-          ' have {"info": {"is_depth_map": true}}; images must not be.'
+          f' {pixels.components[0].bits} bits ({pixels.name}). Depth maps must'
+          f' have the format {depth_maps.PIXEL_FORMAT}, and {{"info":'
+          ' {"is_depth_map": true}} in meta/info.json; images must not.'
       )
     channels, dtype = (3, np.uint8) if depths is None else (1, depths.dtype)
     size = count, stream.height, stream.width, channels

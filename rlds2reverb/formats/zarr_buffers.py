@@ -1,11 +1,11 @@
-"""Zarr replay buffers, as diffusion_policy and UMI write them.
+"""Zarr replay buffers of diffusion_policy and UMI.
 
-    data/action        [N, ...], the frames of all episodes one after the other
-    data/<name>        [N, ...], what was observed at each frame
-    meta/episode_ends  int64 [E], the frame after the last one of each episode
+    data/action        [N, ...], the frames of all episodes in sequence
+    data/<name>        [N, ...], an observation at each frame
+    meta/episode_ends  int64 [E], the end of each episode, exclusive
 
-It is a folder, or a file `.zarr.zip`. It needs the extra, `pip install
-'.[zarr]'` in a clone, and imagecodecs for images in JPEG XL, as UMI's are.
+A buffer is a folder or a `.zarr.zip` file. Requires the extra `zarr`, `pip
+install '.[zarr]'` in a clone, and imagecodecs for the JPEG XL images of UMI.
 """
 
 from collections.abc import Iterator
@@ -51,33 +51,33 @@ _METADATA_FILES = {_ARRAY_FILE, '.zgroup', '.zattrs', 'zarr.json'}
 def load_zarr(
     path: files.PathLike, *, leave_out: Sequence[str] = ()
 ) -> tf.data.Dataset:
-  """Reads the episodes of a Zarr replay buffer, as of diffusion_policy or UMI.
+  """Reads the episodes of a Zarr replay buffer of diffusion_policy or UMI.
 
-  A frame has an observation and the action taken there. As with `load_lerobot`,
-  no observation is stored after the last action, so an episode of `T` frames
-  has `T` steps, and the action of the last one does not count. All episodes
-  are truncated, as nothing says otherwise.
+  A frame has an observation and an action. As with `load_lerobot`, no
+  observation is stored after the last action, so an episode of `T` frames has
+  `T` steps, and the action of the last step is ignored. All episodes are
+  truncated, because the format has no terminal flags.
 
   Args:
-    path: the folder, or the zip file of one, on the local disk.
-    leave_out: names of arrays that are not read, such as `img`.
+    path: a local folder or zip file.
+    leave_out: names of arrays to skip, such as `img`.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
-    order of the buffer, with stacked steps of the dtypes of the arrays.
-    `data/action` is `action` and `data/reward` is `reward`, which is float32
-    zeros if there is none; any other array is `observation/<its name>`. UMI's
-    buffers have no action: `map_fields` makes it of the poses.
+    order of the buffer, with stacked steps. Dtypes are kept. `data/action`
+    becomes `action`, and `data/reward` becomes `reward`, which is float32 zeros
+    if it is missing. Any other array becomes `observation/<name>`. Buffers of
+    UMI have no actions; `map_fields` can compute them from poses.
 
   Raises:
-    ValueError: if there is no such buffer, if it has no such array, if an array
-      has not as many rows as there are frames, is larger than the limit, or
-      runs code when it is read.
-    ImportError: if Zarr, or what decodes an array, is not installed.
+    ValueError: if the buffer or an array does not exist, if an array does not
+      have a row for each frame, exceeds the size limit, or would run code when
+      it is read.
+    ImportError: if Zarr, or the codec of an array, is not installed.
   """
   path = files.expand_local(path, 'A Zarr replay buffer')
   ends, arrays = _open(path)
-  columns_lib.check_left_out(f'{path}/{_DATA}', arrays, leave_out)
+  columns_lib.check_leave_out(f'{path}/{_DATA}', arrays, leave_out)
   names = [name for name in arrays if name not in leave_out]
 
   def read() -> python_episodes.Episodes:
@@ -112,7 +112,7 @@ def load_zarr(
 
 
 def _column(path: str, array: Any) -> columns_lib.Column:
-  """Returns the rows of an array, whose last chunks are decoded only once."""
+  """Returns an array as a column, with a cache of the last chunks."""
   cached, values = range(0), np.zeros(0)
 
   def read(begin: int, end: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def _column(path: str, array: Any) -> columns_lib.Column:
 
 
 def _open(path: str) -> tuple[list[int], dict[str, Any]]:
-  """Returns the ends of the episodes, and the arrays of the frames."""
+  """Returns the ends of the episodes, and the arrays."""
   if not os.path.exists(path):
     raise ValueError(f'There is no Zarr replay buffer at {path}.')
   # An ImportError is not an error of the data.
@@ -152,11 +152,11 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
     data, ends = root[_DATA], root[_META][_ENDS]
     arrays = dict(sorted(data.arrays()))
     groups = sorted(name for name, _ in data.groups())
-  except Exception as e:  # Those of Zarr 2 and 3 are of many classes.
+  except Exception as e:  # Zarr 2 and 3 raise errors of many classes.
     files.check_not_pointer(path)
     _check_metadata(path, is_zip)
     raise ValueError(
-        f'{path} is not a Zarr replay buffer, which has {_DATA} and'
+        f'{path} is not a Zarr replay buffer with {_DATA} and'
         f' {_META}/{_ENDS}: {e or type(e).__name__}.'
     ) from e
   for name, array in (*arrays.items(), (_ENDS, ends)):
@@ -169,7 +169,7 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
     _check_size(f'{name} of {path}', array, path)
     if array.dtype.kind == 'O' or _UNSAFE_CODEC in ids:
       raise ValueError(f'{name} of {path} {columns_lib.RUNS_CODE}')
-  columns_lib.log_left_out(f'groups below {_DATA} of {path}', groups)
+  columns_lib.warn_skipped(f'groups below {_DATA} of {path}', groups)
   try:
     _check_chunks(path, ends, range(*ends.shape))
     ends = ends[:].tolist()
@@ -180,15 +180,15 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
     ) from e
   if not ends or min(np.diff([0, *ends])) < 0:
     raise ValueError(
-        f'{_META}/{_ENDS} of {path} must have the increasing ends of episodes,'
+        f'{_META}/{_ENDS} of {path} must be the increasing ends of episodes,'
         f' but is {ends[:10]}.'
     )
   for name, array in arrays.items():
     missing = array.nchunks - array.nchunks_initialized
     if missing:
       logging.warning(
-          '%d of the %d chunks of %s/%s in %s are not there, so they are read'
-          ' as %s, as Zarr defines. If they were lost, copy them again.',
+          '%d of the %d chunks of %s/%s in %s do not exist, so their rows are'
+          ' the fill value %s. If the chunks were lost, copy them again.',
           missing,
           array.nchunks,
           _DATA,
@@ -199,7 +199,7 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
     if array.shape[:1] != (ends[-1],):
       raise ValueError(
           f'{_DATA}/{name} of {path} has the shape {array.shape}, but there are'
-          f' {ends[-1]} frames by {_META}/{_ENDS}.'
+          f' {ends[-1]} frames according to {_META}/{_ENDS}.'
       )
   return ends, arrays
 
@@ -207,11 +207,11 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
 def _check_chunks(path: str, array: Any, rows: range) -> None:
   """Raises a ValueError if Blosc would read past the end of a chunk.
 
-  Blosc takes the size of a chunk from its header, so it would decode whatever
-  is in memory after a chunk that was cut. In a zip file, a checksum tells.
+  Blosc trusts the size in the header of a chunk, so it would decode arbitrary
+  memory after a truncated chunk. Zip files have checksums instead.
 
   Args:
-    path: the folder of the buffer, or the path of its zip file.
+    path: the folder or the zip file of the buffer.
     array: the array.
     rows: the rows whose chunks are checked.
   """
@@ -244,20 +244,18 @@ def _check_chunks(path: str, array: Any, rows: range) -> None:
 
 
 def _check_metadata(path: str, is_zip: bool) -> None:
-  """Raises an error that names the damaged file of metadata, if there is one.
-
-  Zarr's own errors do not say which file they are about.
+  """Validates the metadata files; the errors of Zarr lack the file name.
 
   Raises:
     ImportError: if a codec of imagecodecs is missing.
-    ValueError: if a file is damaged, or names another codec that Zarr lacks.
+    ValueError: if a file is damaged or has an unknown codec.
   """
   for name, content in _read_metadata(path, is_zip):
     file = os.path.join(path, name)
     try:
       metadata = files.parse_json_object(content.decode('utf-8'), file)
     except UnicodeDecodeError as e:
-      raise ValueError(f'{file} is not a text file in UTF-8: {e}.') from e
+      raise ValueError(f'{file} is not UTF-8 text: {e}.') from e
     if os.path.basename(name) != _ARRAY_FILE:
       continue
     filters = metadata.get('filters') or ()
@@ -265,12 +263,12 @@ def _check_metadata(path: str, is_zip: bool) -> None:
     for codec in (*filters, *([compressor] if compressor else ())):
       try:
         numcodecs.get_codec(codec)
-      except Exception as e:  # Of wrong types and settings, too.
-        message = f'{file} has the codec {codec!r}, which Zarr does not know.'
+      except Exception as e:  # Types and settings may be wrong, too.
+        message = f'{file} has the unknown codec {codec!r}.'
         if 'imagecodecs' in str(codec):
           raise ImportError(
-              f'{message} For JPEG XL, as UMI has it, install it with `pip'
-              ' install imagecodecs`.'
+              f'{message} For the JPEG XL images of UMI, run `pip install'
+              ' imagecodecs`.'
           ) from e
         raise ValueError(message) from e
     try:
@@ -278,17 +276,17 @@ def _check_metadata(path: str, is_zip: bool) -> None:
         sizes = metadata[key]
         if not all(type(size) is int and size >= 0 for size in sizes):
           raise ValueError(f'its {key} is {sizes}')
-      if isinstance(metadata['dtype'], str):  # Or it has fields.
+      if isinstance(metadata['dtype'], str):  # Not a structured dtype.
         np.dtype(metadata['dtype'])
       if metadata['zarr_format'] != 2:
         raise ValueError(f'its zarr_format is {metadata["zarr_format"]!r}')
-    except Exception as e:  # Of missing keys and of wrong types.
+    except Exception as e:  # Keys may be missing, and types wrong.
       text = f'it has no key {e}' if isinstance(e, KeyError) else str(e)
       raise ValueError(f'{file} is damaged: {text}.') from e
 
 
 def _read_metadata(path: str, is_zip: bool) -> Iterator[tuple[str, bytes]]:
-  """Yields the names and the contents of the files of metadata."""
+  """Yields the names and contents of the metadata files."""
   if not is_zip:
     for folder, _, names in sorted(os.walk(path)):
       for name in sorted(_METADATA_FILES.intersection(names)):
@@ -302,13 +300,13 @@ def _read_metadata(path: str, is_zip: bool) -> Iterator[tuple[str, bytes]]:
         if os.path.basename(name) in _METADATA_FILES:
           yield name, archive.read(name)
   except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as e:
-    raise ValueError(f'{path} is not a whole zip file of Zarr: {e}.') from e
+    raise ValueError(f'{path} is not a complete zip file of Zarr: {e}.') from e
 
 
 def _check_size(place: str, array: Any, path: str) -> None:
-  """Raises a ValueError if an array, or a chunk of it, is too large.
+  """Raises a ValueError if an array or its chunks are too large.
 
-  Zarr decodes chunks as a whole, and chunks that are not there take no space.
+  Zarr decodes entire chunks, and missing chunks do not take space on disk.
   """
   item_bytes = array.dtype.itemsize
   chunk_bytes = math.prod(array.chunks) * item_bytes

@@ -259,7 +259,7 @@ def decode_video_frames(
   dtype, channels = tf.uint8, 3
   if depth_unit is not None:
     checks.check_choice('depth_unit', depth_unit, depth_maps.UNITS)
-    is_uint16 = depth_unit == depth_maps.MILLIMETRES
+    is_uint16 = depth_unit == depth_maps.MILLIMETERS
     dtype, channels = tf.uint16 if is_uint16 else tf.float32, 1
 
   def read(references):

@@ -208,12 +208,12 @@ _OTHERS = (
     ('lerobot', 'lerobot', 'no LeRobot data set .*info.json'),
     ('lerobot', 'gs://b/a', 'local disk, but is at gs://b/a'),
     ('minari', '/nowhere/a', r'no Minari data set /nowhere/a\.'),
-    ('minari', 'minari', 'no HDF5 file in .*: .*data/main_data.hdf5'),
+    ('minari', 'minari', 'must contain one of .*data/main_data.hdf5'),
     ('npz', '/nowhere.npz', 'There is no npz file /nowhere'),
-    ('parquet', '/nowhere', 'There is no table of parquet'),
+    ('parquet', '/nowhere', 'There is no parquet file'),
     ('robomimic', '/nowhere/a.hdf5', 'There is no HDF5 file /nowhere'),
     ('torchrl', '/nowhere', 'There is no storage'),
-    ('torchrl', 'torchrl', 'neither'),
+    ('torchrl', 'torchrl', 'must contain storage_metadata.json or'),
     ('zarr', '/nowhere', 'There is no Zarr'),
     ('zarr', 'lerobot/v3.0', 'not of the format zarr'),
 )
@@ -223,23 +223,26 @@ _CASES = {
     ('calvin', 'calvin'): [
         ('ep_start_end_ids', _gone('ep_start_end_ids.npy')),
         ('no frame .*009.npz', _gone('episode_0000009.npz')),
-        ('a whole frame', _cut('episode_0000003.npz', 100)),
+        ('complete CALVIN frame', _cut('episode_0000003.npz', 100)),
         (
             'no frame .*episode_1099511627776.npz',
             _array('ep_start_end_ids.npy', [[3, 1 << 40]]),
         ),
         (r'has \[\(4, 3\)\]', _array('ep_start_end_ids.npy', [[4, 3]])),
         (
-            'integers of the shape .episodes, 2.',
+            'integers of shape .episodes, 2.',
             _array('ep_start_end_ids.npy', [4, 3]),
         ),
-        ('has objects of Py', _array('ep_start_end_ids.npy', [[4, None]])),
         (
-            'ids.npy has no .*does not fit its',
+            'has pickled Python objects',
+            _array('ep_start_end_ids.npy', [[4, None]]),
+        ),
+        (
+            'ids.npy must contain .*does not match its',
             _header('ep_start_end_ids.npy', b'(2, 2)', b'(%d, 2)' % 10**12),
         ),
         (
-            '003.npz is not a whole frame.*does not fit its',
+            '003.npz is not a complete CALVIN frame.*does not match its',
             lambda path: _zip_shape(path, 'episode_0000003.npz'),
         ),
         _of("no field 'rgb'", leave_out=['rgb']),
@@ -248,16 +251,16 @@ _CASES = {
             leave_out=['robot_obs', 'rgb_static'],
         ),
         ('mkdir, but only .* could run code', _dead_end, {'language': True}),
-        ('no .*, which has the texts', _gone(_TEXTS), {'language': True}),
+        ('no file .* with the instructions', _gone(_TEXTS), {'language': True}),
         (
-            'has no texts of CALVIN',
+            'has no CALVIN instructions',
             _array(_TEXTS, {'x': 1}),
             {'language': True},
         ),
     ],
     ('d3rlpy', 'd3rlpy/arrays.h5'): [
-        ('has num_ep.* version', _h5(version=None)),
-        ('2.0, but 2.1', _h5(version='2.0')),
+        ('must contain num_ep.* version', _h5(version=None)),
+        ('version 2.0 .*Only 2.1', _h5(version='2.0')),
         ('no observ.*_0', _h5(observations_0=None)),
     ],
     ('imitation', 'imitation/trajectories.npz'): [
@@ -266,7 +269,7 @@ _CASES = {
     ],
     ('imitation', 'imitation/folder'): [
         (
-            'not a whole file',
+            'not a complete file',
             _cut('data-00000-of-00001.arrow', 9),
         ),
         ('state.json .*(JSON|nested)', _nested('state.json')),
@@ -275,27 +278,31 @@ _CASES = {
         _of("'next.suces'. Did", is_terminal='next.suces'),
         _of("no video 'top'", cameras=['top']),
         _of("no field 'time'.* timestamp", leave_out=['time']),
-        ('not a whole', _cut('meta/tasks.parquet', 7)),
+        ('not a complete', _cut('meta/tasks.parquet', 7)),
         ('info.json .*(JSON|nested)', _nested('meta/info.json')),
     ],
     ('lerobot', 'lerobot/v2.1'): [
-        ('no .*modality.json', None, _PARTS),
+        ('requires .*modality.json', None, _PARTS),
         ('dality.json .*(JSON|nested)', _nested('meta/modality.json'), _PARTS),
         ('episodes.jsonl .*(JSON|nested)', _nested('meta/episodes.jsonl')),
         ('no feature action', _info(lambda j: j['features'].pop('action'))),
         (
-            'version v1, but v2.0',
+            'version v1. Supported are v2.0',
             _info(lambda j: j.update(codebase_version='v1')),
         ),
         ('There is no file .*_000000.parqu', _gone(_V2_FILE.format(0))),
         ('There is no video file', _gone(_VIDEO)),
-        ('not a whole video file', _cut(_VIDEO, 9)),
+        ('not a complete video file', _cut(_VIDEO, 9)),
         (
             'from 0 to 4.*shape .3.',
             _modality(state={'arm': {'start': 0, 'end': 4}}),
             _PARTS,
         ),
-        ("'video.ego', which is no", _modality(video={'ego': {}}), _PARTS),
+        (
+            "'video.ego', which is not a feature",
+            _modality(video={'ego': {}}),
+            _PARTS,
+        ),
         ("has the modality 'sound'", _modality(sound={}), _PARTS),
         (
             'Frame 1 of episode 1 .*frame_index 3, but .* has 4',
@@ -320,22 +327,25 @@ _CASES = {
             {'cameras': []},
         ),
         (
-            r'no task 0, but .*9',
+            r'no task 0. The tasks .*9',
             _text('meta/tasks.jsonl', '"task_index": 0', '"task_index": 9'),
             {'cameras': []},
         ),
     ],
     ('lerobot', 'lerobot/depth_log'): [
         ('1 channels of 12 bits', _feature('depth')),
-        ('yuv.*Depth must be gray12le', _feature('top', is_depth_map=True)),
+        (
+            'yuv.*must have the format gray12le',
+            _feature('top', is_depth_map=True),
+        ),
         ('must be positive', _feature('depth', **{'video.shift': -0.01})),
     ],
     ('maniskill', 'maniskill.h5'): [
         ('has no obs.*replay_trajectory', _h5(**{'traj_0/obs': None})),
-        ('must have traj_0 and so', _h5(traj_0=None)),
+        ('must contain groups traj_0 and so', _h5(traj_0=None)),
     ],
     ('minari', 'flat.hdf5'): [
-        ("has .'x'., and not only", _h5(**_OTHER)),
+        ("must contain only .*has .'x'.", _h5(**_OTHER)),
     ],
     ('minari', _HDF5): [
         ('has no actions, but .*rewards', _h5(**{'episode_1/actions': None})),
@@ -344,7 +354,7 @@ _CASES = {
             _h5(**{'episode_0/actions': np.zeros(3, np.int64)}),
         ),
         (
-            'in row 4, but 14 rows',
+            'in row 4 of 14',
             _h5(**{'episode_1/terminations': np.arange(14) == 4}),
         ),
     ],
@@ -358,7 +368,7 @@ _CASES = {
             'rewards must have a value',
             _table(_PART, lambda t: _with(t, 'rewards', [1.0, None] * 3)),
         ),
-        ('part-0.parquet is not a whole', _cut(_PART, 7)),
+        ('part-0.parquet is not a complete', _cut(_PART, 7)),
         ('There is no file ..parquet in', _gone(_PART)),
         (
             'There is no episode in',
@@ -366,12 +376,12 @@ _CASES = {
         ),
     ],
     ('hdf5', 'flat.hdf5'): [
-        ('with nothing in it', lambda path: h5py.File(path, 'w').close()),
+        ('is an empty HDF5 file', lambda path: h5py.File(path, 'w').close()),
         ('not a complete HDF5 file', lambda path: os.truncate(path, 100)),
     ],
     ('npz', 'flat.npz'): [
         ('complete npz file', lambda path: os.truncate(path, 9)),
-        ('may run any code', _npz(rewards=np.array([{}, 1, 2], object))),
+        ('can run any code', _npz(rewards=np.array([{}, 1, 2], object))),
         ('x .*ascontiguous', _npz(x=np.asfortranarray(np.zeros((3, 4))))),
     ],
     ('parquet', 'parquet/steps'): [
@@ -382,10 +392,13 @@ _CASES = {
         ),
     ],
     ('parquet', 'parquet/episodes.parquet'): [
-        ('not a whole file', lambda path: os.truncate(path, 9)),
+        ('not a complete file', lambda path: os.truncate(path, 9)),
     ],
     ('rllib', 'rllib/plain'): [
-        ('line 3 of .*output-0.json .*whole line', _cut('output-0.json', 600)),
+        (
+            'line 3 of .*output-0.json .*complete line',
+            _cut('output-0.json', 600),
+        ),
         ('output-0.json', _cut('output-0.json', 0)),
         ('no experience of RLlib', _gone('output-0.json')),
         ('no column actions in line 1', _text('output-0.json', 'actions', 'x')),
@@ -403,7 +416,7 @@ _CASES = {
         ),
         ('dataset_states_to_obs.py', _h5(**{'data/demo_0/obs': None})),
         (
-            'other fields below next_obs than',
+            'different fields in next_obs and obs',
             _h5(**{'data/demo_2/next_obs/image': None}),
         ),
     ],
@@ -411,7 +424,10 @@ _CASES = {
         ('40 bytes.*has 36', _cut('observation.memmap', 36)),
         ('no .*meta.json', _gone('meta.json')),
         ('meta.json .*(JSON|nested)', _nested('meta.json')),
-        ('Only storages', _text('_storage_shape/meta.json', '[8]', '[4,2]')),
+        (
+            'Only TensorDicts with one',
+            _text('_storage_shape/meta.json', '[8]', '[4,2]'),
+        ),
         ('pytree', _text('storage_metadata.json', 'false', 'true')),
         (
             'no transition',
@@ -419,7 +435,7 @@ _CASES = {
         ),
         ('float8', _text('meta.json', 'torch.float32', 'torch.float8')),
         (
-            'Only a TensorDict',
+            'Only TensorDicts are supported',
             _text('meta.json', '_td.TensorDict', '_lazy.Stacked'),
         ),
         ('has 9 rows', _text('meta.json', '"shape":[10,1]', '"shape":[9,1]')),
@@ -453,19 +469,19 @@ _CASES = {
             'increasing ends of ep',
             lambda path: _write(path, 'meta/episode_ends/0', [5, 3, 14]),
         ),
-        ('may run any', _array_of_zarr('state', filters=_PICKLE)),
-        ('may run any', _array_of_zarr('state', dtype='|O', filters=_JSON)),
+        ('can run any', _array_of_zarr('state', filters=_PICKLE)),
+        ('can run any', _array_of_zarr('state', dtype='|O', filters=_JSON)),
         ('state/.zarray is .*recursion', _nested('data/state/.zarray')),
         ('.zgroup is .*recursion', _nested('.zgroup')),
         (
-            'action/.zarray is not a text file in UTF-8',
+            'action/.zarray is not UTF-8 text',
             _bytes('data/action/.zarray', b'{"chunks": "\xff"}'),
         ),
         (
             'ends/.zarray is not complete JSON',
             _bytes('meta/episode_ends/.zarray', b'{"chunks": ['),
         ),
-        ('data/.zgroup is not a text', _bytes('data/.zgroup', b'\xe6')),
+        ('data/.zgroup is not UTF-8 text', _bytes('data/.zgroup', b'\xe6')),
         ("img/.zarray .* no key 'dtype'", _array_of_zarr('img', dtype=...)),
         (
             'img/.zarray is damaged: its zarr_format is 7',
@@ -474,7 +490,7 @@ _CASES = {
         ('img/.zarray is damaged: ', _array_of_zarr('img', dtype='<q9')),
         ("not a Zarr .*'data'", _linked('data', 'data')),
         (
-            "img/.zarray has the codec .*'none'}, which Zarr does not know.$",
+            "img/.zarray has the unknown codec .*'none'}.$",
             _array_of_zarr('img', compressor={'id': 'none'}),
         ),
         (

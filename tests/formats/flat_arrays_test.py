@@ -348,8 +348,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     for options in {}, {'column_names': lacking}:
       with self.assertRaisesRegex(
           ValueError,
-          'Nothing says where .* timeouts or episode_starts.*column_names='
-          '.*episode_column=.*max_episode_steps=',
+          'ends of episodes are unknown.* timeouts or episode_starts'
+          '.*column_names=.*episode_column=.*max_episode_steps=',
       ):
         _steps(arrays, **options)
     steps = _steps(arrays, column_names=lacking, max_episode_steps=3)
@@ -357,7 +357,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     # All follow one another, so not even these say it.
     arrays['observations'] = np.arange(5)
     arrays['next_observations'] = np.arange(1, 6)
-    with self.assertRaisesRegex(ValueError, 'Nothing says where episodes end'):
+    with self.assertRaisesRegex(ValueError, 'ends of episodes are unknown'):
       _steps(arrays, column_names=lacking)
     with self.assertLogs(level='WARNING') as logs:
       _steps({**arrays, 'terminals': np.zeros(5)})
@@ -466,7 +466,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         ),
         (
             _with('terminals', 'timeouts', 'next_observations'),
-            'no column terminals.*Nothing says where episodes end',
+            'no column terminals.*ends of episodes are unknown',
         ),
         (_with('terminals'), "no column terminals.*: ....*'terminals': None"),
         (_with(actions=np.zeros(4)), 'actions has 4 rows, but term.* 5'),
@@ -482,11 +482,20 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
             _with(terminals=np.array([0, 0, 1, 2, 0])),
             'terminals must be 0 or 1, but is 2 in row 3',
         ),
-        (_with(timeouts=np.zeros((5, 2))), 'timeouts must be one bool or num'),
+        (
+            _with(timeouts=np.zeros((5, 2))),
+            'timeouts must have one bool or num',
+        ),
         (_with(rewards=np.array(1.0)), 'rewards must have a row'),
         (_with(discount=np.ones(5)), 'discount has the name'),
-        (_with(rewards=ragged), 'rewards is an .* a ndarray, in row 0'),
-        (_with(infos={'x': texts}), 'infos/x is .* None, a NoneType, in row 1'),
+        (
+            _with(rewards=ragged),
+            'rewards has dtype object.* row 0 is .* a ndarray',
+        ),
+        (
+            _with(infos={'x': texts}),
+            'infos/x has dtype object.* row 1 is None, a NoneType',
+        ),
         (_with(actions=np.zeros(5, 'M8[s]')), 'of numbers .* is datetime64'),
     ):
       with self.assertRaisesRegex(ValueError, message):

@@ -401,7 +401,7 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
     # Half of a line is a line that is damaged, after one that is whole.
     half = len(content) // 2 if name != 'rllib' else 20
     for damage, sentence in (
-        (content[:half], 'not a whole'),
+        (content[:half], 'not a complete'),
         (_POINTER, 'git lfs pull'),
     ):
       with self.subTest(sentence):

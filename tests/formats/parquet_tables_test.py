@@ -275,7 +275,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     folder, paths = self._write([4, 8], run=_RUN)
     os.truncate(paths[index], os.path.getsize(paths[index]) - 9)
     found, faults = self._read(
-        folder, paths[index], 'not a whole file', episode_column='run'
+        folder, paths[index], 'not a complete file', episode_column='run'
     )
     expected = [[50, 51, 52, 53], [20, 21, 22, 23], [90, 91, 92, 93, 0]]
     del expected[index]
@@ -300,7 +300,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
         (lacks_a_column, 'has no column rewards'),
         (has_other_ids, 'rows of run.* are object'),
         (is_a_pointer, 'git lfs pull'),
-        (lambda path: os.truncate(path, 0), 'not a whole file'),
+        (lambda path: os.truncate(path, 0), 'not a complete file'),
     ):
       with self.subTest(sentence):
         folder, paths = self._write([4, 8], run=_RUN)
@@ -315,7 +315,9 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     folder, paths = self._write([4, 8], run=_RUN)
     for path in paths:
       os.truncate(path, 20)
-    with self.assertRaisesRegex(ValueError, f'{paths[0]} is not a whole file'):
+    with self.assertRaisesRegex(
+        ValueError, f'{paths[0]} is not a complete file'
+    ):
       formats.load(folder, 'parquet', episode_column='run')
 
   def test_episodes_that_go_on_in_other_files(self):
@@ -353,7 +355,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
         folder, paths = self._write(cuts, **options)
         os.truncate(paths[index], 30)
         options = {'episode_column': 'run'} if 'run' in options else {}
-        sentence = f'{paths[index]} is not a whole file'
+        sentence = f'{paths[index]} is not a complete file'
         found, faults = self._read(folder, paths[index], sentence, **options)
         self.assertEqual(found, expected)
         self.assertEqual(faults, expected_faults)
@@ -363,7 +365,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     folder, paths = self._write([4, 8], **columns)
     os.truncate(paths[0], 30)
     found, faults = self._read(
-        folder, paths[0], 'not a whole', max_episode_steps=4
+        folder, paths[0], 'not a complete', max_episode_steps=4
     )
     self.assertEqual(found, [[20, 21, 22, 23], [90, 91, 92, 93]])
     self.assertEqual(faults, [0])
@@ -374,7 +376,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     folder, paths = self._write([4, 8], order=order, run=_RUN, step=_STEP)
     os.truncate(paths[1], 30)
     found, faults = self._read(
-        folder, paths[1], 'not a whole', episode_column='run'
+        folder, paths[1], 'not a complete', episode_column='run'
     )
     self.assertEqual(found, [[90, 91, 92, 93, 0]])
     self.assertEqual(faults, [0, 1, 2])

@@ -119,23 +119,23 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     for episodes, message in (
         (_A, 'iterable of dicts, or a function .*are a dict'),
         ('/data/a.hdf5', 'iterable of dicts, .*are a str'),
-        (iter([_A]), 'only once. Pass a list, or the function that makes it'),
+        (iter([_A]), 'only once. Pass a list, or the function that creates it'),
         (3, 'iterable of dicts, or a function .*are a int'),
         ([], 'There is no episode'),
         ([3], 'Episode 0, a int, has no observation'),
         ([{'obs': 1}], r"no observation and no action, but \['obs"),
         ([longer], '0 has 6 rows of observation, but 6 of actions: expected 7'),
         ([{**_A, 'infos': np.zeros(3)}], 'infos of episode 0 has 3 row'),
-        ([{**_A, 'is_last': 1}], 'is_last, which is made from'),
+        ([{**_A, 'is_last': 1}], 'is_last, which is computed from'),
         ([{**_A, 'is_terminal': np.zeros(5)}], 'is_terminal must be one'),
-        ([{**_A, 'x': [object()] * 5}], 'x is an array of Python obj'),
+        ([{**_A, 'x': [object()] * 5}], 'x has dtype object, so its values'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         python_dicts.from_episodes(episodes)
 
   @parameterized.parameters(
       ({'action': np.zeros(5, int)}, 'action of episode 1 are int64'),
-      ({'observation': np.zeros((6, 2))}, r'float64 \(2,\), but those'),
+      ({'observation': np.zeros((6, 2))}, r'float64 \(2,\), but in episode 0'),
       ({'more': np.zeros(5)}, "'more'.*, but episode 0 has"),
       ({'reward': np.zeros(4)}, 'Episode 1 has 4 rows of reward'),
   )

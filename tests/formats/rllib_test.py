@@ -160,7 +160,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
       found = list(formats.load(place, 'rllib'))
       self.assertEqual([len(e['steps']['action']) for e in found], [5, 4, 6])
     os.truncate(path, 100)
-    with self.assertRaisesRegex(ValueError, f'{path} is not a whole file'):
+    with self.assertRaisesRegex(ValueError, f'{path} is not a complete file'):
       formats.load(path, 'rllib')
 
   def _lines(self, *sizes):
@@ -208,7 +208,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(found, good)
     self.assertEqual([index for index, _ in problems], faults)
     for _, text in problems:
-      self.assertRegex(text, f'line {bad + 1} of .*not a whole line of JSON')
+      self.assertRegex(text, f'line {bad + 1} of .*not a complete line of JSON')
 
   def test_a_bad_line_that_no_episode_lacks(self):
     first, *rest = self._lines(2, 2, 3, 5)
@@ -230,7 +230,10 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(
-      ('{"type": "SampleBatch", "obs": [[1.0]', 'line 2 .* not a whole line'),
+      (
+          '{"type": "SampleBatch", "obs": [[1.0]',
+          'line 2 .* not a complete line',
+      ),
       ({'type': 'Other'}, "line 2 .*type must be .* is 'Other'"),
       ({'type': 'SampleBatch', 'obs': [1.0]}, 'no column actions in line 2'),
       (

@@ -97,10 +97,10 @@ class FromTedTest(tf.test.TestCase):
         ted.from_ted,
         (
             {'observation': [1], 'next': {'observation': [2]}},
-            'where episodes end',
+            'which mark the ends of episodes',
         ),
         ([1], 'must be a dict'),
-        ({'observation': [1, 2], 'done': [done]}, 'in the shape'),
+        ({'observation': [1, 2], 'done': [done]}, 'flags have the shape'),
         (
             {'observation': [1] * 4, 'extra': [1], 'done': done},
             'extra .* 1 rows, .* 2 or 4',

@@ -138,7 +138,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_ring_without_its_cursor(self):
     # What is beside the storage is not there: the rows come as they lie.
     for name, message, wanted in (
-        ('ring', 'the row 2 of', [(3, False), (4, True), (4, True)]),
+        ('ring', 'the rows 2 of', [(3, False), (4, True), (4, True)]),
         ('ring_alike', 'may be joined', [(6, True), (4, True)]),
     ):
       with self.assertLogs('absl', 'WARNING') as logs:
@@ -252,7 +252,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         ([{**contract.A, 'a/b': contract.A['reward']}], "the key 'a/b'"),
         ([unfinished, contract.B], 'Episode 0 has no last step'),
         ([golden.SINGLE_TERMINAL], 'no transition'),
-        ([{**contract.A, 'nothing': nothing}], 'nothing is .*one known shape'),
+        ([{**contract.A, 'nothing': nothing}], 'nothing is .*a known shape'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         torchrl.save_torchrl(golden.stacked(episodes), folder)
@@ -296,7 +296,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         (other_fields, 'has the fields'),
         (other_shape, 'has rows of action that are .* in traj_0'),
         (other_length, 'has the shape .*, but there are'),
-        (done_early, 'a transition before its last one is done'),
+        (done_early, 'a transition before the last one is done'),
         (no_transition, 'one episode with transitions, but it has none'),
         (no_group, 'must be a group'),
     ):
@@ -369,7 +369,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       folders.append(os.path.join(self.create_tempdir().full_path, 'saved'))
       torchrl.save_torchrl(golden.stacked([steps]), folders[-1])
     shutil.copy(os.path.join(folders[0], 'rlds.tfrecord'), folders[1])
-    with self.assertRaisesRegex(ValueError, 'of other episodes'):
+    with self.assertRaisesRegex(ValueError, 'does not match the episodes'):
       torchrl.load_torchrl(folders[1])
     with self.assertRaises(FileExistsError):
       torchrl.save_torchrl(golden.stacked([contract.A]), folders[0])

@@ -180,9 +180,9 @@ class StorageTest(tf.test.TestCase):
       whole = f.read()
     for change, error in (
         # A header of 4 GiB, which NumPy would make room for.
-        (b'\x93NUMPY\2\0\xff\xff\xff\xff' + whole[10:], 'header says'),
-        (whole.replace(b'(16,)', b'(%d,)' % 10**12), 'does not fit'),
-        (whole.replace(b'(16,)', b'(-16,)'), 'does not fit'),
+        (b'\x93NUMPY\2\0\xff\xff\xff\xff' + whole[10:], 'its header has'),
+        (whole.replace(b'(16,)', b'(%d,)' % 10**12), 'does not match'),
+        (whole.replace(b'(16,)', b'(-16,)'), 'does not match'),
         (whole[:9], 'EOF'),
     ):
       with open(path, 'wb') as f:

@@ -90,9 +90,9 @@ class FlagsTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (
-          "give that: column_names={'actions': ...}. If there is none:"
+          "pass column_names={'actions': ...}. If there is none, pass"
           " column_names={'rewards': None}.",
-          'give that: --column_names=actions=.... If there is none:'
+          'pass --column_names=actions=.... If there is none, pass'
           ' --column_names=rewards=None.',
       ),
       (

@@ -105,7 +105,7 @@ FAILED
 DATA --html=/proc/no/page.html => cannot be written
 DATA --tensorboard_dir=/proc/no => cannot be written
 --checkpoint_dir=dota => does not exist. Did you mean data?
---dataset=odd.npz => give that: --column_names=observations=....
+--dataset=odd.npz => pass --column_names=observations=....
 --dataset=none.h5 => There is no file or folder
 --dataset=file => but a file. Read a file of another format by --format=hdf5.
 --dataset=a/b => name it: --format=lerobot.
