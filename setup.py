@@ -1,4 +1,4 @@
-"""Installs rlds2reverb, and what it needs in versions that work together."""
+"""Package definition, with dependency versions that are tested together."""
 
 import pathlib
 import runpy
@@ -14,7 +14,7 @@ _WITHOUT_REVERB = 'python_version >= "3.12"'
 
 _FOLDER = pathlib.Path(__file__).parent
 
-# Modules that this version has no more would be installed from there, too.
+# setuptools would also install modules that older versions left there.
 shutil.rmtree(_FOLDER / 'build' / 'lib', ignore_errors=True)
 
 setuptools.setup(
@@ -23,7 +23,8 @@ setuptools.setup(
         '__version__'
     ],
     description=(
-        'Offline reinforcement-learning data into training: RLDS to Reverb'
+        'Recorded reinforcement-learning data into training batches for'
+        ' TF-Agents, PyTorch and JAX'
     ),
     long_description=(_FOLDER / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',

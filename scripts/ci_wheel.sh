@@ -12,6 +12,12 @@ trap 'rm -rf "$work"' EXIT
 rm -rf dist
 "$work/build/bin/python" -m build --outdir dist .
 wheel=$(echo "$PWD"/dist/rlds2reverb-*.whl)
+if [ "${GITHUB_REF_TYPE-}" = tag ]; then
+  [ "${wheel##*/}" = "rlds2reverb-${GITHUB_REF_NAME#v}-py3-none-any.whl" ] || {
+    echo "The tag $GITHUB_REF_NAME is not the version of $wheel." >&2
+    exit 1
+  }
+fi
 
 "${PYTHON:-python3.11}" -m venv "$work/user"
 # Installs the tested versions instead of the newest in setup.py's ranges.

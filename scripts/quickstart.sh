@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 python -m scripts.quickstart "$@"
-say "The environment is $venv. Run \". $venv/bin/activate\" to activate it."
+say "Activate the environment by: . $venv/bin/activate"

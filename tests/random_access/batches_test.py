@@ -407,7 +407,9 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, problem):
         self.batches(size, **kwargs)
-    with self.assertRaisesRegex(ValueError, 'shape \[3\], one weight per episode'):
+    with self.assertRaisesRegex(
+        ValueError, r'shape \[3\], one weight per episode'
+    ):
       self.items['a'].episode_weights([1.0])
     with self.assertRaisesRegex(IndexError, 'no batch -1'):
       self.batches(4)[-1]  # pylint: disable=pointless-statement
