@@ -312,7 +312,9 @@ def map_episodes(
     is_fault = errors.is_fault(batch.fault)
     is_error = is_missing[bounds[0]] & ~is_fault
     if has_length:  # A placeholder has as many steps as any episode.
-      num_steps = tf.where(is_fault | is_error, 0, part.row_splits[-1])
+      num_steps = tf.where(
+          is_fault | is_error, tf.constant(0, tf.int64), part.row_splits[-1]
+      )
       part = part._replace(
           steps=tf.nest.map_structure(
               lambda leaf: leaf[:num_steps], part.steps
@@ -412,14 +414,19 @@ def _describe_error(function: Callable[..., Any], episode: Any) -> tf.Tensor:
         episode, list(map(tf.constant, leaves)), expand_composites=True
     )
     data = tf.data.Dataset.from_tensors(copied)
-    text = 'It failed once, but not when it was tried again.'
+    text = 'It failed, but succeeded when it was called again (is it random?).'
     try:
-      for _ in function(tf.constant(0, tf.int64), data):
-        pass
-    except tf.errors.OpError as e:
-      text = errors.message_of(e)
+      # AutoGraph converts nothing in a function that `numpy_function` calls.
+      with tf_private.autograph_enabled():
+        for _ in function(tf.constant(0, tf.int64), data):
+          pass
     except Exception as e:  # pylint: disable=broad-exception-caught
-      text = f'{type(e).__name__}: {e}'
+      name = f'{type(e).__name__}: '
+      cause = tf_private.autograph_cause(e)
+      if not isinstance(e, tf.errors.OpError):
+        text = cause or f'{name}{e}'
+      else:
+        text = cause.removeprefix(name) or errors.message_of(e)
     return f'Changing the episode failed: {text.rstrip(".")}.'.encode()
 
   text = tf.numpy_function(

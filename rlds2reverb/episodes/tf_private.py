@@ -45,6 +45,22 @@ autograph_config.CONVERSION_RULES = (
     *autograph_config.CONVERSION_RULES,
 )
 
+
+def autograph_enabled() -> contextlib.AbstractContextManager[None]:
+  """Returns a context in which AutoGraph converts functions, as by default."""
+  return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
+
+
+def autograph_cause(error: Exception) -> str:
+  """Returns the message of an error in code that AutoGraph converted.
+
+  Returns:
+    The message without the code's location, or '' for another error.
+  """
+  metadata = getattr(error, 'ag_error_metadata', None)
+  return '' if metadata is None else metadata.cause_message
+
+
 # `iter(dataset)` returns this type. AutoGraph accepts no other as an iterator.
 OwnedIterator: Any = iterator_ops.OwnedIterator
 
