@@ -9,7 +9,6 @@ strings.bin    all strings, one after the other
 
 import contextlib
 import json
-import mmap
 import os
 from typing import Any
 import zlib
@@ -17,6 +16,7 @@ import zlib
 import numpy as np
 
 from rlds2reverb.store import json_files
+from rlds2reverb.store import memory
 
 # This file is written last: if it exists, the other files are complete.
 MARKER = 'store.json'
@@ -70,6 +70,7 @@ class ChecksummedFile:
       return map_file(self._path, row_bytes)
     if not self.size:
       return np.zeros([0, row_bytes], np.uint8)
+    memory.collapse(self._memory)
     content = np.frombuffer(self._memory, np.uint8, self.size)
     return content.reshape([-1, row_bytes])
 
@@ -82,12 +83,7 @@ class ChecksummedFile:
   def _reserve(self, size: int) -> None:
     """Makes the memory large enough, without copying its content."""
     if self._memory is None:
-      self._memory = mmap.mmap(
-          -1, BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-      )
-      # Large pages make random reads faster, where the kernel has them.
-      with contextlib.suppress(OSError):
-        self._memory.madvise(mmap.MADV_HUGEPAGE)
+      self._memory = memory.allocate(BLOCK_BYTES)
     if size > len(self._memory):
       self._memory.resize(max(size, len(self._memory) * 3 // 2))
 

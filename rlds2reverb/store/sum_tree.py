@@ -12,6 +12,7 @@ import numpy as np
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.store import items as items_lib
+from rlds2reverb.store import memory
 from rlds2reverb.store import samplers
 
 with epy.lazy_imports():
@@ -192,10 +193,8 @@ class SumTree:
     """Builds the tree; see the attributes."""
     self.scale, self._alpha = scale, alpha
     num_leaves = 1 << max(len(priorities) - 1, 1).bit_length()
-    # Aligned to a cache line of 8 floats, so that two children share one line.
-    nodes = np.zeros(4 * num_leaves + 8)
-    first = -(nodes.ctypes.data // nodes.itemsize) % 8
-    self._nodes = nodes[first : first + 4 * num_leaves].reshape([-1, 2])
+    # It begins with a page, so two children share a cache line.
+    self._nodes = memory.zeros([2 * num_leaves, 2], np.float64)
     self.priorities = self._nodes[num_leaves:, 1][: len(priorities)]
     self.priorities[:] = priorities
     self._draw, self._update = kernels.draw_from_tree, kernels.update_tree

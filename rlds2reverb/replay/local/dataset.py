@@ -16,6 +16,8 @@ and counts their batches as they are requested:
 """
 
 import collections
+from concurrent import futures
+import functools
 import itertools
 import json
 import threading
@@ -45,17 +47,31 @@ class Reader:
     self.stream, self.position = stream, position
     self._streams = streams
     self._ready: collections.deque[Any] = collections.deque()
+    self._ahead: futures.Future[Any] | None = None
 
-  def next_leaves(self) -> Sequence[np.ndarray] | None:
-    """Returns the leaves of the next batch, or None after the last one."""
+  def next_leaves(self, in_advance: bool) -> Sequence[np.ndarray] | None:
+    """Returns the leaves of the next batch, or None after the last one.
+
+    Args:
+      in_advance: whether a thread may read the next group of batches meanwhile.
+    """
     if not self._ready:
-      group = self.batches.read_leaves(self.position, self.batches.group_size)
+      ahead, self._ahead = self._ahead, None
+      group = self._read(self.position) if ahead is None else ahead.result()
       if group is None:
         return None
       self._ready.extend(zip(*group))
+      if in_advance and self.batches.in_advance:
+        self._ahead = self._streams.executor.submit(
+            self._read, self.position + len(self._ready)
+        )
     self.position += 1
     self._streams.set_position(self.stream, self.position)
     return self._ready.popleft()
+
+  def _read(self, first: int) -> list[np.ndarray] | None:
+    """Reads the group of batches that begins with a batch."""
+    return self.batches.read_leaves(first, self.batches.group_size)
 
 
 class Streams:
@@ -65,6 +81,7 @@ class Streams:
     batches: the batches of any stream.
     index: the index of the data set.
     readers: the readers of iterators, by the ids of the iterators.
+    executor: the thread that reads batches in advance.
   """
 
   def __init__(self, batches: batches_lib.FrameBatches, resumes: bool = True):
@@ -80,6 +97,7 @@ class Streams:
     self._is_taken: List[bool] = []
     self.readers: Dict[int, Reader] = {}
     self._new_ids = itertools.count()
+    self.executor = futures.ThreadPoolExecutor(1)
     # The position of each stream. A `tf.data` pipeline counts here, because it
     # reads groups of batches in advance.
     with tf.init_scope(), tf.device('cpu'):
@@ -270,12 +288,12 @@ class _NumpyIterator:
   def __next__(self) -> Any:
     return self._streams.batches.pack(self.next_leaves())
 
-  def next_leaves(self) -> Sequence[np.ndarray]:
-    """Returns the leaves of the next batch."""
+  def next_leaves(self, in_advance: bool = False) -> Sequence[np.ndarray]:
+    """Returns the leaves of the next batch; see `Reader`."""
     with self._lock:
       if self._reader is None:
         self._reader = self._streams.readers[next(self._ids)]
-      leaves = self._reader.next_leaves()
+      leaves = self._reader.next_leaves(in_advance)
       if leaves is None:
         # The iterator returns its stream.
         self._ids.close()
@@ -313,7 +331,10 @@ class _BatchIterator(tf_private.PlainIterator):
     self._flat_output_shapes = [spec.shape for spec in self._specs]
     self._streams = dataset._streams  # pylint: disable=protected-access
     self._batches = _NumpyIterator(self._streams)
-    self._read = pipelines.weak_method(self._batches, 'next_leaves')
+    # A graph takes longer to call Python than Python to read a batch.
+    self._read = functools.partial(
+        pipelines.weak_method(self._batches, 'next_leaves'), in_advance=True
+    )
     with tf.device('cpu'):
       self._device = tf.convert_to_tensor(0).device
 

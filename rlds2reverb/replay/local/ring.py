@@ -24,6 +24,7 @@ from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
+from rlds2reverb.store import memory
 from rlds2reverb.store import rows as rows_lib
 from rlds2reverb.store import sum_tree
 
@@ -109,7 +110,7 @@ class FrameRing(tf.train.experimental.PythonState):
     # is contiguous.
     self._segment = capacity + windows.length - 1
     self._groups = [
-        np.zeros([batch_size * self._segment, size], np.uint8)
+        memory.zeros([batch_size * self._segment, size], np.uint8)
         for size in layout.row_bytes
     ]
     self.rows = rows_lib.RowStore(layout, self._groups)

@@ -352,7 +352,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     found = list(restored.as_dataset(6).take(4).as_numpy_iterator())
     golden.assert_frames_equal(self, found, expected)
     with self.assertRaisesRegex(
-        ValueError, 'batch_size=1, .* this one has 2 environments'
+        ValueError, 'batch_size=1, .* has 2 environments'
     ):
       other = self.make(sampler=sum_tree.Prioritized(), batch_size=2, **kwargs)
       tf.train.Checkpoint(buffer=other).read(path)
