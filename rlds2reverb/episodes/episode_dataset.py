@@ -19,8 +19,8 @@ from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_private
 
-# The maximum number of episodes that are collected in memory for a batch. It is
-# less if that many episodes of this many steps exceed the size of a batch.
+# The maximum number of episodes per batch. There are fewer if that many
+# episodes of `_TYPICAL_NUM_STEPS` steps exceed the size of a batch.
 _MAX_EPISODES = 8
 _TYPICAL_NUM_STEPS = 64
 
@@ -272,9 +272,10 @@ def map_episodes(
   """Maps a function over the episodes of each batch, and batches the results.
 
   An episode that could not be read keeps its fault. If the function raises an
-  error, the episode becomes one with a fault, whose sentence is the error; the
-  function is then called a second time. If the new episodes have ragged or
-  unknown shapes, both are raised as errors instead.
+  error for an episode, the episode becomes a fault with the message of the
+  error; to obtain the message, the function is called again for this episode.
+  If the new episodes have ragged or unknown shapes, faults and errors are
+  raised instead.
 
   Args:
     batches: the data set of batches.
@@ -356,11 +357,11 @@ def _map_batch(function, batch: batch_lib.EpisodeBatch) -> tf.data.Dataset:
     with tf.control_dependencies(_check_no_fault(batch)):
       all_elements = tf.constant(-1, tf.int64)
     return pairs.map(batch_lib.make_batch).take(all_elements)
-  # An error drops an element of both, so each episode keeps its index.
+  # `ignore_errors` drops the index together with its failed episode.
   mapped = tf.data.Dataset.zip((indices, pairs)).ignore_errors()
   placeholder = count, steps_lib.zeros(pairs.element_spec)
   mapped = mapped.concatenate(tf.data.Dataset.from_tensors(placeholder))
-  # TensorFlow allocates the maximum size of a batch.
+  # `ragged_batch` allocates its maximum size, so it is no larger than needed.
   return pipelines.pair_each(_ragged_batch(mapped, count + 1), batch)
 
 

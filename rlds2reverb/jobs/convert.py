@@ -281,7 +281,7 @@ class _Run:
                 ' tasks are done. Start the same command again to do the rest.'
             )
           elif should_retry(number, outcome):
-            display.say(f'Task {number} is retried: {outcome}')
+            display.say(f'Retrying task {number}: {outcome}')
             retries.append(number)
             time.sleep(_RETRY_SECONDS)
           else:
@@ -297,8 +297,9 @@ class _Run:
       quarantine = self.job.write_quarantine(self.receipts)
       raise tasks_lib.InvalidEpisodesError(
           f'{checks.counted(skipped, "episode is", "episodes are")} invalid,'
-          f' but at most {self.max_skipped} of {self.plan.num_episodes} may be.'
-          f' {quarantine} lists the invalid episodes of finished tasks.'
+          f' but at most {self.max_skipped} of {self.plan.num_episodes} may be'
+          f' (max_invalid_fraction). {quarantine} lists the invalid episodes of'
+          ' finished tasks.'
       )
 
   def _find_changed(self) -> list[int]:

@@ -43,8 +43,8 @@ _OUTPUTS: dict[str, Callable[[job_lib.Job], outputs.JobOutput]] = {
 _MAX_CONCURRENT_QUERIES = 16
 _SECONDS_PER_REPORT = 0.5
 _MORE_MEMORY = (
-    'A worker holds the longest episode in memory, regardless of task_mb. Allow'
-    ' more memory, or use fewer workers.'
+    'Each worker holds its longest episode in memory, regardless of task_mb.'
+    ' Use fewer workers, or allow more memory.'
 )
 # Errors after which a task is retried: a server may be restarted, and a worker
 # of a killed job may still be running on another machine.
@@ -89,11 +89,11 @@ class InvalidEpisodesError(TaskError):
 
 
 class CommonError(TaskError):
-  """An error that every other task of the job would raise, too."""
+  """An error that affects every task of the job, so that the job stops."""
 
 
 class Attempt(NamedTuple):
-  """Runs the tasks of a job: a function of the task number for engines.
+  """Runs one task of a job: a function of the task's index, for engines.
 
   Attributes:
     job: the job.
@@ -212,8 +212,8 @@ def run_task(
       if len(invalid) > 5:
         lines.append(f'  and {len(invalid) - 5} more')
       raise TaskError(
-          f'Invalid episodes: {skipped} so far, and 0 are allowed'
-          ' (--invalid_episodes=skip, or max_invalid_fraction, skips them):\n'
+          f'Invalid episodes: {skipped} so far. To skip them, pass'
+          ' --invalid_episodes=skip, or max_invalid_fraction:\n'
           + '\n'.join(lines)
       )
     report(make_progress(episodes.counts, skipped))

@@ -147,7 +147,9 @@ def rows_of_element(element: Any) -> TransitionRows:
   """Returns the rows of an element of a data set: an RLDS episode, or rows."""
   if isinstance(element, TransitionRows):
     return as_rows(element)
-  steps_lib.check_has_steps('An element that is no TransitionRows', element)
+  steps_lib.check_has_steps(
+      'A data set element that is not TransitionRows', element
+  )
   return as_rows(element[rlds.STEPS])
 
 
@@ -185,10 +187,10 @@ def check_steps(steps: Any) -> None:
 
 def _refuse_next_observation():
   raise ValueError(
-      f'There is a field {NEXT_OBSERVATION!r} already, which transition rows'
-      ' have, and steps do not. If these are transition rows, pass the'
-      ' TransitionRows, not their columns. If they are steps, rename the field'
-      f' first: RenameFields({{{NEXT_OBSERVATION!r}: ...}}).'
+      f'There is a field {NEXT_OBSERVATION!r} already, which steps must not'
+      ' have. Pass transition rows as TransitionRows, not as their columns. If'
+      ' these are steps, rename the field:'
+      f' RenameFields({{{NEXT_OBSERVATION!r}: ...}}).'
   )
 
 
@@ -234,9 +236,9 @@ def add_columns(
     new_name = names.get(name, name)
     if new_name in columns:
       raise ValueError(
-          f'There is a field {new_name!r} already, and a column of that name is'
-          f' to be added. Choose another name, with names={{{name!r}: ...}}, or'
-          f' rename the field first: RenameFields({{{new_name!r}: ...}}).'
+          f'There is a field {new_name!r} already. Choose another name for the'
+          f' new column, with names={{{name!r}: ...}}, or rename the field:'
+          f' RenameFields({{{new_name!r}: ...}}).'
       )
     columns[new_name] = column
   return columns

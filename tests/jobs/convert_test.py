@@ -374,7 +374,7 @@ class ConvertTest(_ConvertTestCase):
     )
     no_bad = {'max_invalid_fraction': 0.0}
     self.assert_fails(convert.JobError, message, plan, **no_bad)
-    message = '2 episodes are invalid, and 1 of 8'
+    message = '2 episodes are invalid, but at most 1 of 8 may be'
     few_bad = {'max_invalid_fraction': 0.2}
     self.assert_fails(tasks.InvalidEpisodesError, message, plan, **few_bad)
     self.assertFalse(os.path.exists(plan.output.place))
