@@ -5,7 +5,8 @@ r"""Sampling from a replay buffer, with a server and without one.
 The limits in a graph are a plain `tf.gather` of every column in memory, and the
 call of a Python function that returns a constant batch. The limit in NumPy is
 indexing one packed row, which copies each window by `memcpy`, in one or several
-threads. cpprb and
+threads. A batch has a contiguous array for each column, into which NumPy can
+split the copy. cpprb and
 flashbax are measured on the same data if they are installed. They require
 versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
 
@@ -39,6 +40,7 @@ _BATCHES = flags.DEFINE_integer('batches', 2000, 'Batches of a run.')
 # The size of a batch, and the number of frames of an item.
 _PAIRS, _SEQUENCES = (256, 2), (32, 80)
 _GATHER, _PACKED = 'plain tf.gather', 'NumPy, one packed row'
+_SPLIT = f'{_PACKED}, split into columns'
 _CALL = "TensorFlow's call alone"
 _CPPRB, _FLASHBAX = 'cpprb, a call a batch', 'flashbax, compiled'
 
@@ -157,7 +159,8 @@ def _learning(buffer, frame, size, batches, num_learners):
   return run
 
 
-def _indexing(columns, num_items, size, length, batches):
+def _indexing(columns, num_items, size, length, batches, is_split=False):
+  """Returns a run that copies windows, and then may split them into columns."""
   parts = [
       np.ascontiguousarray(leaf).reshape([len(leaf), -1]).view(np.uint8)
       for leaf in tf.nest.flatten(columns)
@@ -170,10 +173,16 @@ def _indexing(columns, num_items, size, length, batches):
       strides=[rows.shape[1]],
   )
   rng = np.random.default_rng(0)
+  leaves = enumerate(tf.nest.flatten(columns))
+  dtype = np.dtype([(str(k), x.dtype, x.shape[1:]) for k, x in leaves])
 
   def run():
     for _ in range(batches):
-      runs[rng.integers(0, num_items, size)]  # pylint: disable=pointless-statement
+      windows = runs[rng.integers(0, num_items, size)]
+      if is_split:
+        windows = windows.view(dtype).reshape([size, length])
+        for name in dtype.names:
+          np.ascontiguousarray(windows[name])
 
   return run
 
@@ -283,6 +292,7 @@ def _compare(episodes, size, length, folder) -> None:
       _GATHER: _in_graph(plain, batches),
       _CALL: _calling(buffer.as_dataset(size).element_spec, size, batches),
       _PACKED: _indexing(columns, buffer.num_items, size, length, batches),
+      _SPLIT: _indexing(columns, buffer.num_items, size, length, batches, True),
       'uniform': taking(buffer),
       'without replacement': taking(
           make(sampler=local.WithoutReplacement(drop_last=True))
