@@ -120,8 +120,8 @@ def save_episodes(
       )
       if pipeline is None:
         reason = (
-            f'of which it cannot be known whether they are these: {problem}.'
-            ' Read them with load_episodes.'
+            f'that cannot be compared with these: {problem}. Read them with'
+            ' load_episodes.'
         )
       raise FileExistsError(
           f'{directory} holds episodes {reason} Replace them with'

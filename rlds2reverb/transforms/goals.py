@@ -70,7 +70,9 @@ class RelabelGoals(base.EpisodeTransform):
   The transition from step t to t + 1 is relabeled with the goal of step t. Its
   reward is `compute_reward(achieved goal of t + 1, goal of t)`. Each transition
   has its own goal. A learner that reads the next observation must replace the
-  goal in it by the goal of step t, as `HerReplayBuffer` does.
+  goal in it by the goal of step t, as `HerReplayBuffer` does. Sums over several
+  transitions, such as n-step returns, and longer sequences would mix goals,
+  unless `"final"` with `probability=1.0` gives an episode a single goal.
 
   A goal depends on the seed, the index of the episode in the data set, and the
   step. In `rlds_data.repeat()` the index continues, so every pass has other

@@ -131,7 +131,7 @@ class SaveEpisodesTest(tf.test.TestCase):
     # It is not known what a generator gives.
     changed = golden.stacked([{**ways.FIVE, 'reward': np.ones(6)}])
     with self.assertRaisesRegex(
-        FileExistsError, 'cannot be known.*PyFunc.*overwrite=True'
+        FileExistsError, 'cannot be compared.*PyFunc.*overwrite=True'
     ):
       saving.save_episodes(changed, directory)
     saving.save_episodes(changed, directory, overwrite=True)

@@ -212,7 +212,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       raise ValueError(
           f'num_steps is {num_steps}, but the items have'
           f' {"all frames of an episode" if length is None else length}. Make'
-          f' the replay buffer with Windows({num_steps}).'
+          f' the replay buffer with Windows({num_steps}), such as'
+          f' open_replay_buffer(data, rlds2reverb.Windows({num_steps})).'
       )
     return batches_lib.FrameBatches(
         self.store,
