@@ -56,14 +56,12 @@ def train_eval(
     layers: the units of each fully connected layer.
     learning_rate: the learning rate of the actor and of the critics (Adam).
     alpha_learning_rate: the learning rate of the entropy weight (Adam).
-    cql_alpha: the weight of the conservative loss. The better the data covers
-      the actions, the smaller it can be.
+    cql_alpha: the weight of the conservative loss.
     num_cql_samples: the number of actions of the policy, and of random actions,
       that are drawn for the conservative loss of each transition.
     gamma: the discount factor, which multiplies the discounts of the data.
     reward_scale: the factor by which rewards are multiplied.
-    target_update_tau: the weight of the critics in each soft update of the
-      target critics.
+    target_update_tau: the Polyak coefficient of the target critics.
     batch_size: the number of transitions of a batch.
     checkpoint_interval: the number of train steps between checkpoints.
     num_eval_episodes: the number of episodes of the final evaluation.

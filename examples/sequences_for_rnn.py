@@ -2,7 +2,7 @@
 
     python -m examples.sequences_for_rnn
 
-For a terminated episode with rewards from 1 to 6, it prints:
+It prints, for a terminated episode with rewards from 1 to 6:
 
     burn-in of observations [0] then rewards [3.5, 5.0] discounts [0.25, 0.25]
     burn-in of observations [3] then rewards [8.0, 6.0] discounts [0.0, 0.0]

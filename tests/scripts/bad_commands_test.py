@@ -40,8 +40,8 @@ NEXT --num_workers=9999999999999999999 => must be below 2**63
 NEXT --terminal_discount=last => one of <step|transition>
 NEXT --max_invalid_fraction=2 => in the range [0.0, 1.0]
 NEXT --max_invalid_fraction=0.1 => no effect without --invalid_episodes=skip.
-NEXT --weight=-1 => with a positive number
-NEXT --weight=1 --weight=2 => but has [1.0, 2.0] for 1
+NEXT --weight=-1 => and be positive, but is [-1.0] for 1 data set
+NEXT --weight=1 --weight=2 => but is [1.0, 2.0] for 1 data set
 NEXT --split=a --split=b => There are 2 values of --split, but 1 of --dataset
 NEXT --config=nope.gin => nope.gin
 NEXT --gin_binding="x = =" => Unable to parse value.
@@ -84,7 +84,7 @@ DATA --checkpoint_dir=c => Pass --dataset or --checkpoint_dir
 DATA --checkpoint_minutes=5 => needs a --checkpoint_root
 DATA --keep_checkpoints=0 => is not a positive integer
 DATA --gin_binding="serve.prot = 1" => Did you mean port or priority?
---checkpoint_dir=c --table=x => has no effect with --checkpoint_dir. Leave it
+--checkpoint_dir=c --table=x => has no effect with --checkpoint_dir. Remove it
 FAILED
 --checkpoint_dir=data => is not a complete Reverb checkpoint
 DATA --checkpoint_root=foo://x => no file system for foo://
