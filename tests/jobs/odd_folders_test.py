@@ -108,7 +108,9 @@ class OddFoldersTest(job_testing.JobTestCase):
     odd = content[:99] + b'x' + content[100:]
     for damage in b'', content[:-1], odd, before:
       path.write_bytes(damage)
-      message = f'{path} is damaged: .* Remove {part}: its task is then done'
+      message = (
+          f'{path} is damaged: .* Remove {part}: its task is then repeated'
+      )
       self.assert_fails((OSError, convert.JobError), message, plan)
     shutil.rmtree(part)
     self.convert(plan)

@@ -246,7 +246,9 @@ class IndexTest(parameterized.TestCase):
   def test_wrong_items_and_fields_are_refused(self):
     items = self.open()
     for wrong in (17, -18):
-      with self.assertRaisesRegex(IndexError, f'no item {wrong}: there are 17'):
+      with self.assertRaisesRegex(
+          IndexError, f'Item {wrong} is out of range: there are 17 items'
+      ):
         items[wrong]  # pylint: disable=pointless-statement
     make = lambda images=None, **kwargs: random_access.Items(
         items.index, random_access.ActionChunks(**kwargs), images=images
