@@ -1,6 +1,6 @@
 """Memory in large pages, in which random reads are faster.
 
-Random reads of 100 MB in pages of 4 KB mostly wait for the addresses of pages.
+With pages of 4 KB, random reads of 100 MB mostly wait for addresses of pages.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-# Linux 6.1 and later: moves memory into large pages now. Others do it later.
+# Moves memory into large pages now (Linux 6.1; older ones do so later).
 _MADV_COLLAPSE = 25
 
 
@@ -23,12 +23,12 @@ def allocate(num_bytes: int) -> mmap.mmap:
 
 
 def collapse(memory: mmap.mmap) -> None:
-  """Moves memory that was resized into large pages."""
+  """Moves memory into large pages now, after it was resized."""
   _advise(memory, _MADV_COLLAPSE)
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray:
-  """Returns an array of zeros, which begins with a page."""
+  """Returns a page-aligned array of zeros."""
   count = math.prod(shape)
   if not count:
     return np.zeros(shape, dtype)

@@ -193,7 +193,7 @@ class SumTree:
     """Builds the tree; see the attributes."""
     self.scale, self._alpha = scale, alpha
     num_leaves = 1 << max(len(priorities) - 1, 1).bit_length()
-    # It begins with a page, so two children share a cache line.
+    # It is page-aligned, so two children share a cache line.
     self._nodes = memory.zeros([2 * num_leaves, 2], np.float64)
     self.priorities = self._nodes[num_leaves:, 1][: len(priorities)]
     self.priorities[:] = priorities

@@ -1,6 +1,6 @@
 """A TF-Agents replay buffer for an agent's own experience."""
 
-from typing import Any, Optional, Tuple, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,14 +47,14 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
   @options_lib.takes_options
   def __init__(
       self,
-      data: Union[tf.data.Dataset, trajectory.Trajectory],
+      data: tf.data.Dataset | trajectory.Trajectory,
       capacity: int,
       windows: windows_lib.Windows = windows_lib.Windows(2),
       *,
       batch_size: int = 1,
-      sampler: Optional[samplers.Sampler] = None,
+      sampler: samplers.Sampler | None = None,
       seed: int = 0,
-      options: Optional[options_lib.ConversionOptions] = None,
+      options: options_lib.ConversionOptions | None = None,
   ):
     """Creates the replay buffer.
 
@@ -176,7 +176,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
 
 
 def _check_leaf(
-    leaf: Any, name: str, dtype: tf.DType, expected: Tuple[int, ...]
+    leaf: Any, name: str, dtype: tf.DType, expected: tuple[int, ...]
 ) -> None:
   """Raises a ValueError unless a leaf of frames has its dtype and shape."""
   if leaf.shape == expected and leaf.dtype == dtype:

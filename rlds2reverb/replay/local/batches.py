@@ -1,8 +1,9 @@
 """Batches of frames with Reverb's `SampleInfo`, in NumPy."""
 
+from collections.abc import Sequence
 import contextlib
 import copy
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any
 
 from etils import epy
 import numpy as np
@@ -52,7 +53,7 @@ class FrameBatches(batches_lib.Batches):
       items: Any,
       sampler: samplers.Sampler,
       process: samplers.Process,
-      batch_size: Optional[int],
+      batch_size: int | None,
       identity: str = '',
   ):
     """Creates the batches of the first stream.
@@ -126,7 +127,7 @@ class FrameBatches(batches_lib.Batches):
     frames, info = self.element_spec
     return type(frames)(*fields), type(info)(*leaves[-len(_INFO_DTYPES) :])
 
-  def read_leaves(self, first: int, count: int) -> Optional[List[np.ndarray]]:
+  def read_leaves(self, first: int, count: int) -> list[np.ndarray] | None:
     """Reads a group of consecutive batches of one size.
 
     Args:
@@ -168,7 +169,7 @@ class FrameBatches(batches_lib.Batches):
 
   def _draw_group(
       self, first: int, count: int
-  ) -> Tuple[samplers.Draws, int, int]:
+  ) -> tuple[samplers.Draws, int, int]:
     """Draws the items of consecutive batches of one size.
 
     Args:

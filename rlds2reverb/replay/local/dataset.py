@@ -16,12 +16,15 @@ and counts their batches as they are requested:
 """
 
 import collections
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent import futures
 import functools
 import itertools
 import json
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,20 +60,22 @@ class Reader:
     """
     if not self._ready:
       ahead, self._ahead = self._ahead, None
-      group = self._read(self.position) if ahead is None else ahead.result()
+      group = (
+          self.read_group(self.position) if ahead is None else ahead.result()
+      )
       if group is None:
         return None
       self._ready.extend(zip(*group))
       if in_advance and self.batches.in_advance:
         self._ahead = self._streams.executor.submit(
-            self._read, self.position + len(self._ready)
+            self.read_group, self.position + len(self._ready)
         )
     self.position += 1
     self._streams.set_position(self.stream, self.position)
     return self._ready.popleft()
 
-  def _read(self, first: int) -> list[np.ndarray] | None:
-    """Reads the group of batches that begins with a batch."""
+  def read_group(self, first: int) -> list[np.ndarray] | None:
+    """Reads the group of batches that begins with batch `first`."""
     return self.batches.read_leaves(first, self.batches.group_size)
 
 
@@ -93,9 +98,9 @@ class Streams:
         than at the start.
     """
     self.batches, self.index = batches, 0
-    self._resumes, self._lock = resumes, threading.Lock()
-    self._is_taken: List[bool] = []
-    self.readers: Dict[int, Reader] = {}
+    self._resumes, self._lock = resumes, threading.RLock()
+    self._is_taken: list[bool] = []
+    self.readers: dict[int, Reader] = {}
     self._new_ids = itertools.count()
     self.executor = futures.ThreadPoolExecutor(1)
     # The position of each stream. A `tf.data` pipeline counts here, because it
@@ -105,7 +110,7 @@ class Streams:
           tf.int64, tf.int64, 0, experimental_is_anonymous=True
       )
     # The positions that readers have reached since `positions` was called.
-    self._positions: Dict[int, int] = {}
+    self._positions: dict[int, int] = {}
 
   def restore(self, positions: Sequence[int]) -> None:
     """Sets the positions of all streams, and forgets existing iterators."""
@@ -133,7 +138,7 @@ class Streams:
       is_taken[stream] = False
       del self.readers[iterator_id]
 
-  def read_group(self, iterator_id: int) -> List[np.ndarray]:
+  def read_group(self, iterator_id: int) -> list[np.ndarray]:
     """Reads the next group of batches of an iterator.
 
     Args:
@@ -147,14 +152,13 @@ class Streams:
       StopIteration: at the end of the data set.
     """
     reader = self.readers[int(iterator_id)]
-    group_size = self.batches.group_size
-    leaves = reader.batches.read_leaves(reader.position, group_size)
+    leaves = reader.read_group(reader.position)
     if leaves is None:
       raise StopIteration
     positions = reader.position + np.arange(len(leaves[0])) + 1
     reader.position += len(leaves[0])
     group = [np.full_like(positions, reader.stream), positions, *leaves]
-    return group if group_size > 1 else [leaf[0] for leaf in group]
+    return group if self.batches.group_size > 1 else [leaf[0] for leaf in group]
 
   def set_position(self, stream: int, position: int) -> None:
     """Sets the position of a stream."""
@@ -168,7 +172,7 @@ class Streams:
 
   def call_in_order(
       self, function: Callable[[], Any], dtypes: Sequence[tf.DType]
-  ) -> List[tf.Tensor]:
+  ) -> list[tf.Tensor]:
     """Calls Python in a graph, one call after another as in the program.
 
     TensorFlow keeps the order of operations that have a resource, such as a
@@ -182,9 +186,9 @@ class Streams:
         self._counts.insert(np.int64(-1), np.int64(0))
     return results
 
-  def positions(self) -> List[int]:
+  def positions(self) -> list[int]:
     """Returns the position of each stream."""
-    with tf.init_scope(), tf.device('cpu'):
+    with self._lock, tf.init_scope(), tf.device('cpu'):
       for stream in list(self._positions):
         self._counts.insert(stream, self._positions.pop(stream))
       streams = np.arange(len(self._is_taken))
@@ -199,12 +203,12 @@ class SamplingState(tf.train.experimental.PythonState):
     iterators: the iterators of `get_next`; a restored position drops them.
   """
 
-  def __init__(self, identity: Dict[str, Any]):
+  def __init__(self, identity: dict[str, Any]):
     self.identity = identity
-    self.iterators: Dict[Any, Any] = {}
-    self._data_sets: List[Streams] = []
+    self.iterators: dict[Any, Any] = {}
+    self._data_sets: list[Streams] = []
     # The positions of all data sets, also of data sets that are made later.
-    self._restored: List[List[int]] = []
+    self._restored: list[list[int]] = []
 
   def add(self, streams: Streams) -> None:
     """Adds a data set and sets its index."""
@@ -213,7 +217,7 @@ class SamplingState(tf.train.experimental.PythonState):
       streams.restore(positions)
     self._data_sets.append(streams)
 
-  def restore(self, positions: List[List[int]]) -> None:
+  def restore(self, positions: list[list[int]]) -> None:
     """Sets the positions of all data sets, also of later ones."""
     self._restored = positions
     self.iterators.clear()
@@ -255,7 +259,7 @@ class SamplingState(tf.train.experimental.PythonState):
       )
     self.restore(saved['positions'])
 
-  def _positions(self) -> List[List[int]]:
+  def _positions(self) -> list[list[int]]:
     positions = [streams.positions() for streams in self._data_sets]
     return positions + self._restored[len(positions) :]
 
@@ -295,7 +299,7 @@ class _NumpyIterator:
         self._reader = self._streams.readers[next(self._ids)]
       leaves = self._reader.next_leaves(in_advance)
       if leaves is None:
-        # The iterator returns its stream.
+        # The iterator returns its stream, and later calls raise StopIteration.
         self._ids.close()
         self._reader = None
         raise StopIteration
@@ -326,12 +330,12 @@ class _BatchIterator(tf_private.PlainIterator):
   def _create_iterator(self, dataset):
     self._dataset, self._resource_iterator = dataset, None
     self._element_spec = dataset.element_spec
-    self._specs = tf.nest.flatten(self._element_spec)
-    self._flat_output_types = [spec.dtype for spec in self._specs]
-    self._flat_output_shapes = [spec.shape for spec in self._specs]
+    specs = tf.nest.flatten(self._element_spec)
+    self._flat_output_types = [spec.dtype for spec in specs]
+    self._flat_output_shapes = [spec.shape for spec in specs]
     self._streams = dataset._streams  # pylint: disable=protected-access
     self._batches = _NumpyIterator(self._streams)
-    # A graph takes longer to call Python than Python to read a batch.
+    # It reads ahead while the graph calls Python, which takes longer.
     self._read = functools.partial(
         pipelines.weak_method(self._batches, 'next_leaves'), in_advance=True
     )
@@ -361,13 +365,7 @@ class _BatchIterator(tf_private.PlainIterator):
     """TensorFlow's own iterator, for a graph that has it as an argument."""
     if self._resource_iterator is None:
       with tf.init_scope():
-        dataset = _map_here(
-            tf.data.Dataset.range(tf.int64.max),
-            lambda _: tf.numpy_function(
-                self._read, [], self._flat_output_types
-            ),
-            self._element_spec,
-        )
+        dataset = _call_repeatedly(self._read, [], self._element_spec)
         self._resource_iterator = tf_private.PlainIterator(
             dataset.with_options(_options())
         )
@@ -376,7 +374,7 @@ class _BatchIterator(tf_private.PlainIterator):
 
 def make_dataset(
     streams: Streams,
-    sequence_fn: Optional[Callable[[Any], Any]] = None,
+    sequence_fn: Callable[[Any], Any] | None = None,
 ) -> tf.data.Dataset:
   """Returns a data set whose iterators have a stream each.
 
@@ -406,13 +404,7 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   )
 
   def read_batches(iterator):
-    groups = _map_here(
-        tf.data.Dataset.range(tf.int64.max),
-        lambda index: tf.numpy_function(
-            read, [iterator], [leaf.dtype for leaf in specs]
-        ),
-        specs,
-    )
+    groups = _call_repeatedly(read, [iterator], specs)
     if batches.in_advance:
       groups = groups.prefetch(1)
     # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
@@ -439,6 +431,18 @@ def _options() -> tf.data.Options:
   options.experimental_optimization.inject_prefetch = False
   options.experimental_optimization.apply_default_optimizations = False
   return options
+
+
+def _call_repeatedly(
+    function: Callable[..., Any], args: Sequence[Any], spec: Any
+) -> tf.data.Dataset:
+  """Returns the results of a Python function until it raises StopIteration."""
+  dtypes = [leaf.dtype for leaf in tf.nest.flatten(spec)]
+  return _map_here(
+      tf.data.Dataset.range(tf.int64.max),
+      lambda _: tf.numpy_function(function, args, dtypes),
+      spec,
+  )
 
 
 def _map_here(

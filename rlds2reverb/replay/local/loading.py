@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any
 
 from google.protobuf import text_format
 import numpy as np
@@ -47,9 +47,9 @@ class FrameStore:
 
   spec: Any
   rows: rows_lib.RowStore
-  windows: Optional[windows_lib.Windows]
+  windows: windows_lib.Windows | None
   episodes: store_items.Episodes
-  priorities: Optional[np.ndarray]
+  priorities: np.ndarray | None
   fingerprint: str
 
   @property
@@ -123,7 +123,7 @@ def step_type_column(layout: rows_lib.RowLayout) -> int:
   return [column.name for column in layout.columns].index('step_type')
 
 
-def padding_of(layout: rows_lib.RowLayout) -> Dict[int, Any]:
+def padding_of(layout: rows_lib.RowLayout) -> dict[int, Any]:
   """Returns the values of a frame of padding that are not 0, by columns."""
   return {step_type_column(layout): ts.StepType.LAST}
 
@@ -131,8 +131,8 @@ def padding_of(layout: rows_lib.RowLayout) -> Dict[int, Any]:
 def load_frames(
     data: tf.data.Dataset,
     items: items_lib.TableItems,
-    directory: Optional[files.PathLike] = None,
-    options: Optional[options_lib.ConversionOptions] = None,
+    directory: files.PathLike | None = None,
+    options: options_lib.ConversionOptions | None = None,
 ) -> FrameStore:
   """Reads a data set once, and stores its frames.
 

@@ -1,6 +1,6 @@
 """The base class of replay buffers without a server."""
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +58,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       items: Any,
       store: Any,
       capacity: int,
-      sampler: Optional[samplers.Sampler],
+      sampler: samplers.Sampler | None,
       process: samplers.Process,
   ):
     process.check()
@@ -88,7 +88,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     return self._items.num_items
 
   def batches(
-      self, sample_batch_size: Optional[int] = None, *, stream: int = 0
+      self, sample_batch_size: int | None = None, *, stream: int = 0
   ) -> batches_lib.FrameBatches:
     """Returns batches of NumPy arrays by their indices, without TensorFlow.
 

@@ -1,7 +1,5 @@
 """A TF-Agents replay buffer of recorded episodes, without a server."""
 
-from typing import Optional, Tuple, Union
-
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
@@ -33,15 +31,15 @@ class EpisodesReplayBuffer(local_buffer.LocalReplayBuffer):
   @options_lib.takes_options
   def __init__(
       self,
-      rlds_data: Union[tf.data.Dataset, loading.FrameStore, files.PathLike],
-      windows: Optional[windows_lib.Windows] = windows_lib.Windows(2),
+      rlds_data: tf.data.Dataset | loading.FrameStore | files.PathLike,
+      windows: windows_lib.Windows | None = windows_lib.Windows(2),
       *,
       priority: items_lib.Priority = 1.0,
-      sampler: Optional[samplers.Sampler] = None,
+      sampler: samplers.Sampler | None = None,
       seed: int = 0,
-      process: Tuple[int, int] = (0, 1),
-      directory: Optional[files.PathLike] = None,
-      options: Optional[options_lib.ConversionOptions] = None,
+      process: tuple[int, int] = (0, 1),
+      directory: files.PathLike | None = None,
+      options: options_lib.ConversionOptions | None = None,
   ):
     """Loads the episodes.
 

@@ -12,9 +12,10 @@ call, so items in the order of their starts are in the order of their age in
 all environments together.
 """
 
+from collections.abc import Sequence
 import io
 import threading
-from typing import Any, List, Optional, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -100,7 +101,7 @@ class FrameRing(tf.train.experimental.PythonState):
     self.spec, self.windows, self.length = spec, windows, windows.length
     self.capacity, self.batch_size = capacity, batch_size
     self.num_slots = capacity * batch_size
-    self.listener: Optional[sum_tree.Prioritized] = None
+    self.listener: sum_tree.Prioritized | None = None
     self.lock = threading.RLock()
     segments = [batch_size] if batch_size > 1 else []
     self.fingerprint = fingerprints.fingerprint(
@@ -148,7 +149,7 @@ class FrameRing(tf.train.experimental.PythonState):
 
   def read(
       self, rows: rows_lib.RowStore, items: np.ndarray
-  ) -> List[np.ndarray]:
+  ) -> list[np.ndarray]:
     """Reads items; see `ItemIndex`."""
     slots = items % self.num_slots
     starts = self._places(self._environments[slots], self._starts[slots])
@@ -163,7 +164,7 @@ class FrameRing(tf.train.experimental.PythonState):
     numbers = np.arange(rows.num_rows)
     [step_type] = rows.take(numbers, [self.step_type_column])
     is_last = step_type == ts.StepType.LAST
-    segments: List[List[np.ndarray]] = [[] for _ in range(self.batch_size)]
+    segments: list[list[np.ndarray]] = [[] for _ in range(self.batch_size)]
     counts = np.zeros(self.batch_size, np.int64)
     for episode in np.split(numbers, np.flatnonzero(is_last) + 1):
       environment = counts.argmin()
@@ -230,9 +231,8 @@ class FrameRing(tf.train.experimental.PythonState):
       # The oldest items come first, whose environments come in their order.
       order = np.argsort(starts, kind='stable')
       starts, owners = starts[order], environments[part][windows.episode[order]]
-      self._origin[environments[part]] = (
-          origins  # The last part of each environment wins.
-      )
+      # The last part of each environment wins.
+      self._origin[environments[part]] = origins
       self._origin[environments[is_last[:, -1]]] = self._end + count
       self._remove_before(self._end + count - self.capacity)
       num_dropped = max(count - self.capacity, 0)
