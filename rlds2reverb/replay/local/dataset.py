@@ -440,7 +440,7 @@ def _call_repeatedly(
   dtypes = [leaf.dtype for leaf in tf.nest.flatten(spec)]
   return _map_here(
       tf.data.Dataset.range(tf.int64.max),
-      lambda _: tf.numpy_function(function, args, dtypes),
+      lambda unused_index: tf.numpy_function(function, args, dtypes),
       spec,
   )
 
