@@ -38,7 +38,7 @@ from etils import epath
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 
 _UNFINISHED = '.unfinished'
 # The errors of file systems that lack an operation.
@@ -66,7 +66,7 @@ def lock(path: str, target: str, *, wait: bool = False) -> Iterator[bool]:
     BlockingIOError: if another process has the lock, unless `wait` is set.
     OSError: if the file cannot be written.
   """
-  json_files.refuse_link(path)
+  damage.refuse_link(path)
   with files.writing_to(target):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     while True:
@@ -244,7 +244,7 @@ def write_text(path: str, text: str) -> None:
   target = os.path.realpath(path)
   unfinished = _sibling(target, 'unfinished')
   with lock(_sibling(target, 'lock'), target, wait=True):
-    json_files.refuse_link(unfinished)
+    damage.refuse_link(unfinished)
     try:
       with open(unfinished, 'w', encoding='utf-8') as f:
         f.write(text)
@@ -288,7 +288,7 @@ def _recover(target: str, is_locked: bool) -> None:
   unfinished = _sibling(target, 'unfinished')
   replaced = _sibling(target, 'replaced')
   for path in unfinished, replaced:
-    json_files.refuse_link(path)
+    damage.refuse_link(path)
     if os.path.isfile(path):
       raise OSError(f'{path} is a file, where a folder is written. Remove it.')
   if is_locked and os.path.exists(replaced) and not os.path.exists(target):

@@ -13,10 +13,7 @@ from collections.abc import Sequence
 import dataclasses
 import json
 import math
-from typing import (
-    Any,
-    NamedTuple,
-)
+from typing import Any, NamedTuple
 
 from google.protobuf import message
 import numpy as np

@@ -21,9 +21,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import math
-from typing import (
-    Any,
-)
+from typing import Any
 
 from absl import logging
 import numpy as np

@@ -14,10 +14,7 @@ import json
 import os
 import re
 import shutil
-from typing import (
-    Any,
-    BinaryIO,
-)
+from typing import Any, BinaryIO
 
 from etils import epath
 import tensorflow as tf
@@ -25,7 +22,6 @@ import tensorflow as tf
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.store import damage
-from rlds2reverb.store import json_files
 
 PathLike = str | os.PathLike
 
@@ -206,9 +202,9 @@ def read_json(path: str, remedy: str) -> dict[str, Any]:
     FileNotFoundError: if there is no such file.
     OSError: if it does not hold a JSON object.
   """
-  with json_files.naming_damage(path, remedy), open_text(path) as f:
+  with damage.naming_damage(path, remedy), open_text(path) as f:
     text = f.read()
-  return json_files.parse(text, path, remedy)
+  return damage.parse_json(text, path, remedy)
 
 
 def read_json_object(path: str) -> dict[str, Any]:

@@ -1,14 +1,21 @@
-"""Checks of arguments."""
+"""Checks of arguments, and of the `__main__` guard of a script."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import difflib
+import multiprocessing
 import numbers
 import operator
 from typing import Any
 
 import numpy as np
+
+_MAIN_GUARD = (
+    'A script that starts processes needs a guard, because each process imports'
+    ' the script again. Put the code that it runs into a function main, and'
+    ' call it at the end:\n\n    if __name__ == "__main__":\n      main()'
+)
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
@@ -137,3 +144,20 @@ def did_you_mean(name: str, names: Iterable[str], prefix: str = '') -> str:
   if not similar:
     return ''
   return f' Did you mean {" or ".join(prefix + other for other in similar)}?'
+
+
+def check_main_guard() -> None:
+  """Raises a RuntimeError in a process that its parent's script starts again.
+
+  A new process imports the script of its parent. Without a `__main__` guard it
+  would run all of the script, and start further processes. Call this before
+  processes are started.
+  """
+  # The standard library finds the same by this attribute.
+  if getattr(multiprocessing.current_process(), '_inheriting', False):
+    raise RuntimeError(_MAIN_GUARD)
+
+
+def explain_main_guard(problem: str) -> str:
+  """Returns the message for the parent when a new process has died."""
+  return f'{problem} If the script has no guard, that is why. {_MAIN_GUARD}'

@@ -27,9 +27,7 @@ import io
 import os
 import re
 import tempfile
-from typing import (
-    Any,
-)
+from typing import Any
 
 import gin
 from gin import config_parser

@@ -16,7 +16,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.formats import npz
 from rlds2reverb.indexing import graph as graph_lib
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 from rlds2reverb.windows import transitions as transitions_lib
 
 FIRST, LAST, ALL = 'first', 'last', 'all'
@@ -118,7 +118,7 @@ class TransitionIndex:
     """
     transitions = read_transitions(directory)
     folder = files.expand(directory)
-    with json_files.naming_damage(
+    with damage.naming_damage(
         os.path.join(folder, _INDEX_FILE), _get_remedy(folder)
     ):
       return cls(*transitions)
@@ -296,12 +296,12 @@ def read_transitions(
 
   def load(name: str) -> np.ndarray:
     path = os.path.join(folder, name)
-    with json_files.naming_damage(path, remedy):
+    with damage.naming_damage(path, remedy):
       with tf.io.gfile.GFile(path, 'rb') as f:
         return npz.read_array(f, f.size())
 
   rows: dict[str, Any] = {}
-  with json_files.naming_damage(index_path, remedy):
+  with damage.naming_damage(index_path, remedy):
     for number, column in enumerate(index['columns']):
       array, dtype = load(f'{number}.npy'), tf.as_dtype(column['dtype'])
       if dtype == tf.string:

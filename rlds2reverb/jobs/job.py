@@ -18,7 +18,7 @@ from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import plan as plan_lib
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 
 # The result of a task, as JSON values. It is written after the output.
 #
@@ -120,7 +120,7 @@ class Job:
     if not files.is_url(self.folder):
       for folder in '', 'parts', 'receipts', 'failures':
         for name in files.names_in(self.path(folder)):
-          json_files.refuse_link(self.path(folder, name))
+          damage.refuse_link(self.path(folder, name))
     stored = _read_plan(self.folder)
     if stored not in (None, self.plan) and self.list_done():
       raise ValueError(
@@ -160,7 +160,7 @@ class Job:
           f' {self.folder} and the output to convert the data again.'
       )
     receipt = _read_json(path, remedy)
-    with json_files.naming_damage(path, remedy):
+    with damage.naming_damage(path, remedy):
       if receipt is None or receipt['plan'] != self.hash:
         return receipt or {'plan': None}  # It is ignored.
       _check_types(receipt, _RECEIPT_TYPES)
@@ -255,7 +255,7 @@ def _read_plan(folder: str) -> plan_lib.Plan | None:
   values = _read_json(path, remedy)
   if values is None:
     return None
-  with json_files.naming_damage(path, remedy):
+  with damage.naming_damage(path, remedy):
     return plan_lib.from_json(values)
 
 

@@ -23,7 +23,7 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import results
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 from rlds2reverb.trajectories import specs
 
 STATISTICS_FILE = 'statistics.json'
@@ -238,7 +238,7 @@ class StatisticsOutput(FolderOutput):
       folder = self.job.part(number)
       path = os.path.join(folder, _SKETCH)
       remedy = f'Remove {folder}: its task is then repeated.'
-      with json_files.naming_damage(path, remedy):
+      with damage.naming_damage(path, remedy):
         return accumulation_lib.load(path, spec)
 
     sketches = map(load, sorted(receipts))

@@ -28,7 +28,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.server import tables as tables_lib
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 from rlds2reverb.trajectories import options as options_lib
 
 CHECKPOINT = 'checkpoint'
@@ -420,7 +420,7 @@ def read_quarantine(
   ranges: list[list[sources_lib.Range]] = [[] for _ in opened]
   for number, line in enumerate(lines, 1):
     try:
-      values = json_files.loads(line)
+      values = damage.loads_json(line)
       directory, split = str(values['directory']), str(values['split'])
       index = int(values['episode'])
     except (KeyError, TypeError, ValueError) as e:

@@ -34,9 +34,9 @@ import pathlib
 import signal
 from typing import Any
 
+from rlds2reverb.episodes import checks
 from rlds2reverb.jobs import tasks as tasks_lib
 from rlds2reverb.jobs import usage
-from rlds2reverb.store import main_guard
 
 # TensorFlow leaks a third of a MiB per task, so a process runs no more tasks.
 TASKS_PER_WORKER = 64
@@ -128,7 +128,7 @@ class Processes(Engine):
       RuntimeError: if the calling script has no `__main__` guard.
       ValueError: if `num_workers` is not positive.
     """
-    main_guard.check()
+    checks.check_main_guard()
     if num_workers < 1:
       raise ValueError(f'num_workers must be positive, but is {num_workers}.')
     self.num_workers = num_workers
@@ -153,7 +153,7 @@ class Processes(Engine):
         if has_received or self._is_forked:
           problem += ' Start the same command again.'
         else:  # The fork server has imported the script.
-          problem = main_guard.explain(problem)
+          problem = checks.explain_main_guard(problem)
         raise tasks_lib.TaskError(problem) from e
       if not is_done:
         report(number, content)

@@ -12,15 +12,13 @@ import importlib
 import json
 import os
 import re
-from typing import (
-    Any,
-)
+from typing import Any
 
 import numpy as np
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.store import damage
 from rlds2reverb.store import folders
-from rlds2reverb.store import json_files
 from rlds2reverb.store import rows as rows_lib
 
 PathLike = str | os.PathLike
@@ -181,10 +179,10 @@ def open_index(folder: str, source: IndexedData, num_processes: int) -> Index:
 
     with atomic.one_at_a_time(folder):
       if not os.path.exists(marker):
-        json_files.refuse_link(path)
+        damage.refuse_link(path)
         atomic.write_text(path, json.dumps(identity))
         return building.build(source, folder, num_processes)
-  saved = json_files.read(path, f'Remove {folder} and build the index again.')
+  saved = damage.read_json(path, f'Remove {folder} and build the index again.')
   different = [key for key in identity if identity[key] != saved.get(key)]
   data_dir = ''
   if different == ['directory']:
@@ -247,7 +245,7 @@ def describe_source(path: str, split: str) -> dict[str, Any] | None:
   info: Any = None
   info_path = os.path.join(path, _DATASET_INFO)
   if os.path.isfile(info_path):
-    content = json_files.read(info_path, 'Copy it from where it is complete.')
+    content = damage.read_json(info_path, 'Copy it from where it is complete.')
     info = content.get('splits', [])
     # Other splits may be added and removed.
     splits = {str(entry.get('name')) for entry in info}

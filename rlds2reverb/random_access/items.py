@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import (
-    Any,
-)
+from typing import Any
 
 import numpy as np
 import tree

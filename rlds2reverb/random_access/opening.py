@@ -14,7 +14,7 @@ from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.random_access import batches as batches_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 from rlds2reverb.store import rows as rows_lib
 
 _STATISTICS = ('mean', 'std', 'min', 'max')
@@ -178,7 +178,7 @@ def _read_statistics(index: index_lib.Index, path: str) -> dict[str, Any]:
   """Returns the statistics of the fields of an index that are in a file."""
   if not os.path.exists(path):
     return {}
-  content = json_files.read(path, 'Remove it: it is computed again.')
+  content = damage.read_json(path, 'Remove it: it is computed again.')
   return content.get(index.fingerprint, {})
 
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import records as records_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.store import array_records
-from rlds2reverb.store import main_guard
 from rlds2reverb.store import strings
 
 # The number of bytes of the records of a task, and the number of waiting tasks
@@ -61,7 +61,7 @@ def read(
   if num_processes <= 1:
     yield from _read_tasks(tasks, images)
     return
-  main_guard.check()
+  checks.check_main_guard()
   # A process that has used TensorFlow must not be forked.
   context = multiprocessing.get_context('spawn')
   with futures.ProcessPoolExecutor(num_processes, context) as executor:
@@ -75,7 +75,7 @@ def read(
         yield pending.popleft().result()
     except process.BrokenProcessPool as e:
       raise RuntimeError(
-          main_guard.explain('A process that reads records has died.')
+          checks.explain_main_guard('A process that reads records has died.')
       ) from e
     finally:
       executor.shutdown(cancel_futures=True)

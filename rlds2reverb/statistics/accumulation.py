@@ -15,10 +15,7 @@ be merged without their rows:
 from collections.abc import Callable
 from collections.abc import Sequence
 import io
-from typing import (
-    Any,
-    NamedTuple,
-)
+from typing import Any, NamedTuple
 import zipfile
 
 import numpy as np

@@ -17,7 +17,7 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.statistics import accumulation as accumulation_lib
 from rlds2reverb.statistics import results
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 
 
 class MixtureStatistics(NamedTuple):
@@ -210,8 +210,8 @@ def load_statistics(path: files.PathLike) -> results.Statistics:
     OSError: if the file is damaged, or has other content.
   """
   path, remedy = files.expand(path), 'Remove it and compute it again.'
-  with json_files.naming_damage(path, remedy):
+  with damage.naming_damage(path, remedy):
     with files.open_text(path) as f:
       text = f.read()
-    json_files.parse(text, path, remedy)
+    damage.parse_json(text, path, remedy)
     return results.from_json(text)

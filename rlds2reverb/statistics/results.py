@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.datasets import fingerprints
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 
 _COUNTS = ('count', 'not_finite')
 # The attributes of `Statistics` that have a value for each episode.
@@ -267,7 +267,7 @@ def from_json(text: str) -> Statistics:
       that are negative or do not add up, arrays of different shapes, or minima
       above maxima.
   """
-  plain: dict[str, Any] = json_files.loads(text)
+  plain: dict[str, Any] = damage.loads_json(text)
   fields = {
       path: _parse_field(f'the field {path!r}', field)
       for path, field in plain['fields'].items()

@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 from rlds2reverb.store import memory
 
 # This file is written last: if it exists, the other files are complete.
@@ -109,12 +109,12 @@ def read_marker(folder: str) -> dict[str, Any] | None:
   path = os.path.join(folder, MARKER)
   try:
     with open(path, 'rb') as f:
-      marker = json_files.loads(f.read())
+      marker = damage.loads_json(f.read())
       version = marker['version']
       if version == VERSION:
         if zlib.crc32(marker['content'].encode()) != marker['checksum']:
           raise ValueError('its checksum is wrong')
-        return json_files.loads(marker['content'])
+        return damage.loads_json(marker['content'])
   except (FileNotFoundError, NotADirectoryError):
     old = [os.path.join(folder, name) for name in _OLD_MARKERS]
     path = next(filter(os.path.isfile, old), '')
@@ -162,7 +162,7 @@ def naming_damage(folder: str) -> contextlib.AbstractContextManager[None]:
   """Turns errors of the content of a folder into OSErrors that name it."""
   path = os.path.join(folder, MARKER)
   remedy = 'Remove its folder, and make it again.'
-  return json_files.naming_damage(path, remedy)
+  return damage.naming_damage(path, remedy)
 
 
 def _damaged(path: str, problem: str) -> OSError:

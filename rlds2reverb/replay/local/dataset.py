@@ -32,8 +32,8 @@ import tensorflow as tf
 from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import tf_private
 from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.store import damage
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import json_files
 
 
 class Reader:
@@ -239,7 +239,7 @@ class SamplingState(tf.train.experimental.PythonState):
       ValueError: if the position is of other batches, or damaged.
     """
     try:
-      saved = json_files.loads(value)
+      saved = damage.loads_json(value)
       if not isinstance(saved, dict) or 'positions' not in saved:
         raise ValueError('it has no positions')
     except ValueError as e:

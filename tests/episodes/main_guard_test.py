@@ -9,9 +9,9 @@ import pytest
 
 _CALLS = """
 import multiprocessing
-from rlds2reverb.store import main_guard
+from rlds2reverb.episodes import checks
 
-main_guard.check()
+checks.check_main_guard()
 context = multiprocessing.get_context('spawn')
 process = context.Process(target=print)
 process.start()

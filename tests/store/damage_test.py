@@ -1,4 +1,4 @@
-"""Tests of JSON files: what is damaged is an error that names the file."""
+"""Tests of JSON files: damage is an error that names the file."""
 
 import os
 import struct
@@ -8,18 +8,18 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 
-from rlds2reverb.store import json_files
+from rlds2reverb.store import damage
 
 _REMEDY = 'Remove it.'
 
 
-class JsonFilesTest(parameterized.TestCase):
+class DamageTest(parameterized.TestCase):
 
   def test_an_object_is_read(self):
     path = self.create_tempfile(content='{"a": [1, {"b": null}]}').full_path
-    self.assertEqual(json_files.read(path, _REMEDY), {'a': [1, {'b': None}]})
-    self.assertEqual(json_files.loads('[NaN, "x"]')[1:], ['x'])
-    deep = json_files.loads('[' * 100 + ']' * 100)
+    self.assertEqual(damage.read_json(path, _REMEDY), {'a': [1, {'b': None}]})
+    self.assertEqual(damage.loads_json('[NaN, "x"]')[1:], ['x'])
+    deep = damage.loads_json('[' * 100 + ']' * 100)
     for _ in range(99):
       (deep,) = deep
     self.assertEqual(deep, [])
@@ -37,7 +37,7 @@ class JsonFilesTest(parameterized.TestCase):
     path = self.create_tempfile(content=text).full_path
     message = rf'^{path} is damaged: .*{message}.*\. Remove it\.$'
     with self.assertRaisesRegex(OSError, message):
-      json_files.read(path, _REMEDY)
+      damage.read_json(path, _REMEDY)
 
   def test_an_archive_with_wrong_offsets(self):
     path = self.create_tempdir().create_file('a.npz').full_path
@@ -49,11 +49,11 @@ class JsonFilesTest(parameterized.TestCase):
       f.seek(-6, os.SEEK_END)
       f.write(struct.pack('<I', offset + 1000))
     with self.assertRaisesRegex(OSError, f'{path} is damaged: .* {_REMEDY}'):
-      with json_files.naming_damage(path, _REMEDY):
+      with damage.naming_damage(path, _REMEDY):
         with zipfile.ZipFile(path) as archive:
           archive.open('a.npy').read()
     with self.assertRaises(FileNotFoundError):
-      with json_files.naming_damage(path, _REMEDY):
+      with damage.naming_damage(path, _REMEDY):
         os.stat(f'{path}.none')
 
 
