@@ -28,7 +28,7 @@ from tf_agents.specs import tensor_spec
 from benchmarks import data
 from benchmarks import timing
 import rlds2reverb
-from rlds2reverb.replay import encoding
+from rlds2reverb.replay import chunks
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import layout as layout_lib
 from rlds2reverb.replay import protos
@@ -163,14 +163,14 @@ def _compare_encoding(count: int = 4096, num_columns: int = 7) -> None:
   """Compares encoding items as arrays with encoding one message per item."""
   keys = np.arange(1, count + 1, dtype=np.uint64)
   row = np.arange(count) % 64
-  slices = encoding.ChunkSlices(
+  slices = chunks.ChunkSlices(
       np.arange(count + 1), keys, row, np.full(count, 2, np.int64)
   )
   dates = 10**18 + np.arange(count)
   priorities = np.ones(count)
 
   def as_arrays():
-    return encoding.encode_items(
+    return chunks.encode_items(
         _TABLE, keys, priorities, slices, num_columns, dates
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rlds2reverb.replay import importance
+from rlds2reverb.replay import priorities
 
 
 class SampledReplayBuffer:
@@ -62,7 +62,7 @@ class SampledReplayBuffer:
         valid.
     """
     arguments = self._importance_arguments(sample_info, normalization)
-    return importance.importance_weights(
+    return priorities.importance_weights(
         sample_info, beta, normalization=normalization, **arguments
     )
 

@@ -45,7 +45,7 @@ from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.replay import encoding
+from rlds2reverb.replay import chunks as chunks_lib
 from rlds2reverb.replay import frames as frames_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import priorities as priorities_lib
@@ -181,78 +181,6 @@ def find_items(
       start + length,
       np.full(len(start), priority),
       np.zeros(len(start), np.uint64),
-  )
-
-
-class ChunkTable(NamedTuple):
-  """Consecutive chunks that items refer to.
-
-  Attributes:
-    starts: the positions of their first rows, and of the end, int64 `[K + 1]`.
-    keys: their keys, uint64 `[K]`.
-  """
-
-  starts: np.ndarray = np.zeros(1, np.int64)
-  keys: np.ndarray = np.zeros(0, np.uint64)
-
-  def chunk_of(self, position: Any) -> Any:
-    """Returns the index of the chunk that holds a position; `K` at the end."""
-    return np.searchsorted(self.starts, position, 'right') - 1
-
-  def stops_of(self, items: PositionedItems) -> np.ndarray:
-    """Returns the index after the last chunk of each item, `[N]`."""
-    return np.searchsorted(self.starts, items.end)
-
-  def slices_of(self, items: PositionedItems) -> encoding.ChunkSlices:
-    """Returns the slices of chunks that items consist of."""
-    first = self.chunk_of(items.start)
-    counts = self.stops_of(items) - first
-    item, chunk = windows_lib.expand_ranges(first, counts, 1)
-    begins = np.maximum(items.start[item], self.starts[chunk])
-    return encoding.ChunkSlices(
-        np.cumsum(np.append(0, counts)),
-        self.keys[chunk],
-        begins - self.starts[chunk],
-        np.minimum(items.end[item], self.starts[chunk + 1]) - begins,
-    )
-
-
-class ChunkBounds(NamedTuple):
-  """The bounds of the chunks of a segment.
-
-  Attributes:
-    starts: the position of the first row of each chunk, and of the end, int64
-      `[K + 1]`.
-    first_episode: the first episode with rows in each chunk, int64 `[K]`.
-    stop_episode: the episode after the last one, int64 `[K]`.
-  """
-
-  starts: np.ndarray
-  first_episode: np.ndarray
-  stop_episode: np.ndarray
-
-
-def cut_chunks(
-    positioned: PositionedSegment, chunk_length: int, one_episode_chunks: bool
-) -> ChunkBounds:
-  """Cuts the rows of a segment into chunks.
-
-  Args:
-    positioned: the segment.
-    chunk_length: the maximum number of rows of a chunk.
-    one_episode_chunks: whether every chunk has rows of one episode only.
-  """
-  sizes = positioned.segment.length + positioned.padding
-  first = frames_lib.group_starts(
-      sizes, 0 if one_episode_chunks else chunk_length
-  )
-  stop = np.append(first[1:], len(sizes))
-  begins = positioned.origins[first]
-  num_rows = np.append(begins[1:], positioned.end) - begins
-  counts = -(-num_rows // chunk_length)
-  group, starts = windows_lib.expand_ranges(begins, counts, chunk_length)
-  return ChunkBounds(
-      np.append(starts, positioned.end), first[group], stop[group]
   )
 
 
@@ -404,7 +332,7 @@ class Layout:
     # The key of the only episode, if all data is one; 0 before the first chunk.
     self._single_episode_key = 0
     # The chunks and rows of items that cross into the next segment.
-    self._chunks = ChunkTable()
+    self._chunks = chunks_lib.ChunkTable()
     self._rows_before: list[Any] = []
 
   def add(self, segment: frames_lib.Segment) -> Iterator[Batch]:
@@ -481,12 +409,14 @@ class Layout:
   def _encode(self, positioned, items) -> Iterator[Batch]:
     """Yields batches; each has the items whose last chunk is in it."""
     source, segment, old = self._source, positioned.segment, self._chunks
-    bounds = cut_chunks(
-        positioned, source.chunk_length, source.options.one_episode_chunks
+    bounds = chunks_lib.cut_chunks(
+        np.append(positioned.origins, positioned.end),
+        source.chunk_length,
+        source.options.one_episode_chunks,
     )
     new_keys = self._chunk_keys(positioned, bounds)
     new_chunks = self._encode_chunks(positioned, bounds, new_keys)
-    chunks = ChunkTable(
+    chunks = chunks_lib.ChunkTable(
         np.concatenate([old.starts[:-1], bounds.starts]),
         np.concatenate([old.keys, new_keys]),
     )
@@ -494,7 +424,7 @@ class Layout:
         table_items._replace(key=self._item_keys(table, segment, table_items))
         for table, table_items in zip(source.tables, items)
     ]
-    stops = [chunks.stops_of(table_items) for table_items in items]
+    stops = [chunks.stops_of(table_items.end) for table_items in items]
     # The first chunk that items of later segments need.
     needed = [windows.first_start(positioned.end) for windows in self._crossing]
     needed = chunks.chunk_of(min(needed, default=positioned.end))
@@ -528,7 +458,9 @@ class Layout:
       if table.windows is None:
         num_items = len(table_items.key)
         self._num_bypassed += int(segment.is_end.sum()) - num_items
-    self._chunks = ChunkTable(chunks.starts[needed:], chunks.keys[needed:])
+    self._chunks = chunks_lib.ChunkTable(
+        chunks.starts[needed:], chunks.keys[needed:]
+    )
     if self._crossing:
       longest = max(windows.length for windows in self._crossing)
       tail = lambda leaf: leaf[-longest:]
@@ -590,17 +522,17 @@ class Layout:
     columns = (column.tolist() for column in (keys, episode_keys, frames))
     for key, episode_key, frame, start, end in zip(*columns, rows, rows[1:]):
       arrays = [leaf[start:end] for leaf in leaves]
-      yield encoding.encode_chunk(key, episode_key, frame, arrays)
+      yield chunks_lib.encode_chunk(key, episode_key, frame, arrays)
 
   def _encode_items(self, table, items, chunks) -> list[bytes]:
     times = self._next_time + np.arange(len(items.key))
     self._next_time += len(times)
     self.num_items[table.table_name] += len(times)
-    return encoding.encode_items(
+    return chunks_lib.encode_items(
         table.table_name,
         items.key,
         items.priority,
-        chunks.slices_of(items),
+        chunks.slices_of(items.start, items.end),
         len(tf.nest.flatten(self._source.spec)),
         times,
     )

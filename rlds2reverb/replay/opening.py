@@ -96,7 +96,7 @@ def open_replay_buffer(
   if windows is not None:
     windows_lib.check_windows(windows)
   length = None if windows is None else windows.length
-  open_table = functools.partial(_open_server, timeout, length)
+  open_table = functools.partial(_open_server, length=length, timeout=timeout)
   if not isinstance(reverb_server, bool):
     if data is not None or reverb_table is not None or kwargs:
       raise ValueError(
@@ -126,7 +126,9 @@ def open_replay_buffer(
           f'The server starts from the checkpoint {folder} with its tables and'
           f' items, so {sorted(kwargs) or "reverb_table"} cannot be given.'
       )
-    return open_table(serve.restore_reverb_server(folder), table_name, True)
+    return open_table(
+        serve.restore_reverb_server(folder), table_name, owns_server=True
+    )
   data = _resolve_data(data, folder, split, table_name)
   if not reverb_server:
     return local_replay_buffer.EpisodesReplayBuffer(
@@ -147,7 +149,7 @@ def open_replay_buffer(
     path = os.path.join(parent, 'checkpoint')
     write.write_reverb_checkpoint(data, path, items, **kwargs)
     server = serve.restore_reverb_server(path)
-  return open_table(server, name, True)
+  return open_table(server, name, owns_server=True)
 
 
 def _resolve_data(data, folder, split, table_name):
@@ -182,7 +184,7 @@ def _resolve_data(data, folder, split, table_name):
   return loading.load_episodes(data, split)
 
 
-def _open_server(timeout, length, server, table_name, owns_server=False):
+def _open_server(server, table_name, *, length, timeout, owns_server=False):
   """Returns a replay buffer that samples a server."""
   try:
     tables = tables_lib.table_infos(server, None, timeout)

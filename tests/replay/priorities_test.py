@@ -4,7 +4,7 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from rlds2reverb.replay import importance
+from rlds2reverb.replay import priorities
 
 _INFO = reverb.SampleInfo(
     key=tf.range(4),
@@ -28,7 +28,7 @@ class ImportanceTest(tf.test.TestCase):
       values = tf.constant([0.1, wrong, 0.3, 0.4], tf.float64)
       for run in _RUNS:
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-          run(importance.importance_weights)(
+          run(priorities.importance_weights)(
               _INFO._replace(**{field: values}), 1.0
           )
     for settings, message in (
@@ -37,7 +37,7 @@ class ImportanceTest(tf.test.TestCase):
         ({'normalization': 'max'}, "must be one of 'batch', 'table', 'none'"),
     ):
       with self.assertRaisesRegex(ValueError, message):
-        importance.importance_weights(_INFO, 1.0, **settings)
+        priorities.importance_weights(_INFO, 1.0, **settings)
 
   def test_graphs_and_eager_calls_agree_on_zeros(self):
     table = {'normalization': 'table', 'priority_exponent': 0.5}
@@ -52,7 +52,7 @@ class ImportanceTest(tf.test.TestCase):
         (_INFO, {}, [1, 1 / 2, 1 / 3, 1 / 4]),
     ):
       for run in _RUNS:
-        weights = run(importance.importance_weights)(info, 1.0, **settings)
+        weights = run(priorities.importance_weights)(info, 1.0, **settings)
         self.assertAllClose(weights, expected)
 
 
@@ -61,17 +61,17 @@ class SequencePrioritiesTest(tf.test.TestCase):
   def test_max_and_mean(self):
     steps = tf.constant([[1.0, 2, 3, 6], [0, 0, 0, 0], [5, 5, 5, 5]])
     for run in _RUNS:
-      function = run(importance.sequence_priority)
+      function = run(priorities.sequence_priority)
       self.assertAllClose(function(steps), [0.9 * 6 + 0.1 * 3, 0, 5])
       self.assertAllClose(function(steps[0], max_weight=0.0), 3)
       self.assertEqual(function(steps).dtype, tf.float64)
     steps = [[9.0, 2, 4, np.nan], [1, 1, 1, 1]]
     mask = [[False, True, True, False], [False] * 4]
-    masked = importance.sequence_priority(steps, mask=mask)
+    masked = priorities.sequence_priority(steps, mask=mask)
     self.assertAllClose(masked, [0.9 * 4 + 0.1 * 3, 0])
     for wrong in (-0.1, 1.1, float('nan')):
       with self.assertRaisesRegex(ValueError, 'max_weight must be from 0 to 1'):
-        importance.sequence_priority([1.0], max_weight=wrong)
+        priorities.sequence_priority([1.0], max_weight=wrong)
 
 
 if __name__ == '__main__':

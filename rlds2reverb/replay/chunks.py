@@ -1,18 +1,21 @@
-"""Encodes chunks and items as Reverb's protocol buffers.
+"""Chunks of rows, the slices of chunks that items consist of, their messages.
 
-Insert requests and checkpoints hold the same two messages: `ChunkData`, which
-holds rows of columns, and `PrioritizedItem`, which refers to slices of chunks.
+Insert requests and checkpoints hold the same two protocol buffers of Reverb:
+`ChunkData`, which holds rows of columns, and `PrioritizedItem`, which refers to
+slices of chunks.
 """
 
 from collections.abc import Sequence
 import functools
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
 import tensorflow as tf
 
+from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.replay import frames
 from rlds2reverb.replay import protos
 
 _SNAPPY = pyarrow.Codec('snappy')
@@ -27,6 +30,95 @@ _PRIORITY = 1.2345e67
 # A slice: varints of its chunk key, offset and length, with the tags of the
 # latter two.
 _SLICE = np.dtype(f'V{_KEY_BYTES}, u1, V{_ROW_BYTES}, u1, V{_ROW_BYTES}')
+
+
+class ChunkBounds(NamedTuple):
+  """The bounds of the chunks of a segment.
+
+  Attributes:
+    starts: the position of the first row of each chunk, and of the end, int64
+      `[K + 1]`.
+    first_episode: the first episode with rows in each chunk, int64 `[K]`.
+    stop_episode: the episode after the last one, int64 `[K]`.
+  """
+
+  starts: np.ndarray
+  first_episode: np.ndarray
+  stop_episode: np.ndarray
+
+
+def cut_chunks(
+    episode_starts: np.ndarray, chunk_length: int, one_episode_chunks: bool
+) -> ChunkBounds:
+  """Cuts the rows of episodes into chunks.
+
+  Args:
+    episode_starts: the position of the first row of each episode, and of the
+      end, int64 `[E + 1]`.
+    chunk_length: the maximum number of rows of a chunk.
+    one_episode_chunks: whether every chunk has rows of one episode only.
+  """
+  num_rows = np.diff(episode_starts)
+  first = frames.group_starts(
+      num_rows, 0 if one_episode_chunks else chunk_length
+  )
+  stop = np.append(first[1:], len(num_rows))
+  begins = episode_starts[first]
+  counts = -(-(episode_starts[stop] - begins) // chunk_length)
+  group, starts = windows_lib.expand_ranges(begins, counts, chunk_length)
+  return ChunkBounds(
+      np.append(starts, episode_starts[-1]), first[group], stop[group]
+  )
+
+
+class ChunkSlices(NamedTuple):
+  """The slices of chunks of `N` items, concatenated.
+
+  Attributes:
+    row_splits: item `i` has the slices from `row_splits[i]` to `row_splits[i +
+      1]`, int64 `[N + 1]`.
+    chunk_keys: the key of the chunk of each slice, uint64 `[S]`.
+    offsets: the first row of each slice in its chunk, `[S]`.
+    lengths: the number of rows of each slice, `[S]`.
+  """
+
+  row_splits: np.ndarray
+  chunk_keys: np.ndarray
+  offsets: np.ndarray
+  lengths: np.ndarray
+
+
+class ChunkTable(NamedTuple):
+  """Consecutive chunks that items refer to.
+
+  Attributes:
+    starts: the positions of their first rows, and of the end, int64 `[K + 1]`.
+    keys: their keys, uint64 `[K]`.
+  """
+
+  starts: np.ndarray = np.zeros(1, np.int64)
+  keys: np.ndarray = np.zeros(0, np.uint64)
+
+  def chunk_of(self, position: Any) -> Any:
+    """Returns the index of the chunk that holds a position; `K` at the end."""
+    return np.searchsorted(self.starts, position, 'right') - 1
+
+  def stops_of(self, ends: np.ndarray) -> np.ndarray:
+    """Returns the index after the last chunk of items that end at `ends`."""
+    return np.searchsorted(self.starts, ends)
+
+  def slices_of(self, starts: np.ndarray, ends: np.ndarray) -> ChunkSlices:
+    """Returns the slices of chunks of the items `[starts, ends)`."""
+    first = self.chunk_of(starts)
+    counts = self.stops_of(ends) - first
+    item, chunk = windows_lib.expand_ranges(first, counts, 1)
+    begins = np.maximum(starts[item], self.starts[chunk])
+    return ChunkSlices(
+        np.cumsum(np.append(0, counts)),
+        self.keys[chunk],
+        begins - self.starts[chunk],
+        np.minimum(ends[item], self.starts[chunk + 1]) - begins,
+    )
 
 
 def encode_chunk(
@@ -67,23 +159,6 @@ def encode_chunk(
       )
   chunk.data_uncompressed_size = size
   return chunk.SerializeToString()
-
-
-class ChunkSlices(NamedTuple):
-  """The slices of chunks of `N` items, concatenated.
-
-  Attributes:
-    row_splits: item `i` has the slices from `row_splits[i]` to `row_splits[i +
-      1]`, int64 `[N + 1]`.
-    chunk_keys: the key of the chunk of each slice, uint64 `[S]`.
-    offsets: the first row of each slice in its chunk, `[S]`.
-    lengths: the number of rows of each slice, `[S]`.
-  """
-
-  row_splits: np.ndarray
-  chunk_keys: np.ndarray
-  offsets: np.ndarray
-  lengths: np.ndarray
 
 
 def encode_items(
