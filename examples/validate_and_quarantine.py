@@ -43,7 +43,7 @@ def main() -> None:
     output = plan.Output(plan.RLDS, valid, 'train')
     rules = trajectories.ConversionRules(invalid_episodes='skip')
     job = plan.make_plan([opened], output, rules=rules)
-    convert.convert(job, say=lambda text: None)
+    convert.convert(job, print_fn=lambda text: None)
     num_valid = len(datasets.load_episodes(valid))
     print(f'converted {num_valid} of {opened.num_episodes} episodes')
     with open(

@@ -271,7 +271,7 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
           allow_empty=FLAGS.allow_empty,
           compare_checksums=FLAGS.compare_checksums,
           engine=engine or _local(plan, local),
-          say=functools.partial(print, flush=True),
+          print_fn=functools.partial(print, flush=True),
       )
   except KeyboardInterrupt:
     print(

@@ -722,7 +722,9 @@ def _write_job(folder: str) -> None:
   shutil.rmtree(place, ignore_errors=True)
   _write_rlds('tfrecord')(os.path.join(place, 'data'))
   with contextlib.suppress(KeyboardInterrupt):
-    convert.convert(_make_plan(place), engine=_Stopped(), say=lambda _: None)
+    convert.convert(
+        _make_plan(place), engine=_Stopped(), print_fn=lambda _: None
+    )
   shutil.copytree(os.path.join(place, _JOB), folder, dirs_exist_ok=True)
 
 
@@ -747,7 +749,7 @@ def _read_plan(folder: str) -> Any:
 def _read_job(folder: str) -> Any:
   place = _job_place(folder)
   shutil.rmtree(os.path.join(place, 'out'), ignore_errors=True)
-  convert.convert(_make_plan(place), folder, say=lambda _: None)
+  convert.convert(_make_plan(place), folder, print_fn=lambda _: None)
   path = os.path.join(place, 'out', 'statistics.json')
   with open(path, 'rb') as f:
     return np.array(f.read())
@@ -878,7 +880,7 @@ FORMATS: dict[str, Format] = {
     ),
     'lerobot': Format(
         _copy('lerobot', 'v3.0'),
-        _load('lerobot', cameras=[], leave_out=['observation.sketch']),
+        _load('lerobot', cameras=[], exclude=['observation.sketch']),
         _craft_any,
     ),
     'zarr': Format(_copy('zarr', 'pusht.zarr'), _load('zarr'), _craft_any),
@@ -901,7 +903,7 @@ FORMATS: dict[str, Format] = {
             'lerobot',
             modality=True,
             cameras=[],
-            leave_out=['observation.sketch'],
+            exclude=['observation.sketch'],
         ),
         _craft_any,
         changed='meta/(modality|info).json',

@@ -21,7 +21,7 @@ ERROR, SKIP = 'error', 'skip'
 GAPS = (ERROR, SKIP)
 
 
-class Layout(NamedTuple):
+class AgentFields(NamedTuple):
   """The fields of multi-agent steps.
 
   Attributes:
@@ -57,27 +57,27 @@ def get_agents(steps: dict[str, Any], presence: str = PRESENCE) -> list[Any]:
   )
 
 
-def get_layout(steps: dict[str, Any], presence: str = PRESENCE) -> Layout:
-  """Returns the layout of multi-agent steps.
+def find_fields(steps: dict[str, Any], presence: str = PRESENCE) -> AgentFields:
+  """Returns the per-agent and shared fields of steps.
 
   Raises:
     ValueError: if the steps have no agents, or a per-agent field lacks one.
   """
-  layout = Layout(get_agents(steps, presence), {}, {})
+  fields = AgentFields(get_agents(steps, presence), {}, {})
   for field, value in steps.items():
     if field == presence:
       continue
-    if not isinstance(value, dict) or not set(value) & set(layout.agents):
-      layout.shared[field] = value
+    if not isinstance(value, dict) or not set(value) & set(fields.agents):
+      fields.shared[field] = value
       continue
-    layout.per_agent[field] = value
-    if set(value) != set(layout.agents):
+    fields.per_agent[field] = value
+    if set(value) != set(fields.agents):
       raise ValueError(
-          f'The per-agent field {field!r} must have the agents {layout.agents},'
+          f'The per-agent field {field!r} must have the agents {fields.agents},'
           f' but has {list(value)}. Use zeros where an agent is absent, and'
           f' mark these steps in {presence!r}.'
       )
-  return layout
+  return fields
 
 
 def describe_specs(rows: Any) -> str:
@@ -155,11 +155,11 @@ def select_agent(
         f'The episode must not have a field {AGENT!r}. Rename it first.'
     )
   steps = transitions.stack_dict(episode[rlds.STEPS])
-  layout = get_layout(steps, presence)
-  checks.check_known('An episode', 'agent', agent, layout.agents)
+  fields = find_fields(steps, presence)
+  checks.check_known('An episode', 'agent', agent, fields.agents)
   fields = {
-      **layout.shared,
-      **{field: value[agent] for field, value in layout.per_agent.items()},
+      **fields.shared,
+      **{field: value[agent] for field, value in fields.per_agent.items()},
   }
   for flag in (rlds.IS_LAST, rlds.IS_TERMINAL):
     if flag not in fields:

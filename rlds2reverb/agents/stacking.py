@@ -62,7 +62,7 @@ def stack_agents(
   if team_reward is not None:
     checks.check_choice('team_reward', team_reward, TEAM_REWARDS)
   steps = transitions.stack_dict(steps)
-  all_agents, per_agent, stacked = episodes.get_layout(steps, presence)
+  all_agents, per_agent, stacked = episodes.find_fields(steps, presence)
   agents = all_agents if agents is None else list(agents)
   for agent in agents:
     checks.check_known('An episode', 'agent', agent, all_agents)
@@ -172,7 +172,7 @@ def unroll_agents(
       and if there is a field `next_agent_mask`.
   """
   steps = transitions.stack_dict(steps)
-  is_per_agent = rlds.REWARD in episodes.get_layout(steps, presence).per_agent
+  is_per_agent = rlds.REWARD in episodes.find_fields(steps, presence).per_agent
   stacked = stack_agents(
       steps,
       agents,

@@ -90,7 +90,7 @@ class ProgressBar:
       if len(self._samples) > _MAX_SAMPLES:
         self._samples = self._samples[::2]
 
-  def say(self, message: str) -> None:
+  def write(self, message: str) -> None:
     """Writes a line above the bar."""
     with self._lock:
       self._clear()
@@ -110,7 +110,7 @@ class ProgressBar:
         print(file=self._stream, flush=True)
         self._drawn = ''
       elif self.done != self._logged:
-        self.say(self._text(_LINE))
+        self.write(self._text(_LINE))
 
   def remaining_seconds(self) -> float | None:
     """Returns the estimate of the remaining time, or None if it is unknown."""
@@ -151,7 +151,7 @@ class ProgressBar:
       elif self.elapsed >= self._next_line:
         self._next_line += min(self._next_line, _MAX_LINE_SECONDS)
         self._logged = self.done
-        self.say(self._text(_LINE))
+        self.write(self._text(_LINE))
 
   def _text(self, bar_format: str, columns: int | None = None) -> str:
     notes = [self._note] * bool(self._note)

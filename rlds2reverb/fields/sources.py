@@ -37,7 +37,7 @@ EPISODE = '..'
 _SLICE = re.compile(r'(.+)\[(-?\d*):(-?\d*)\]')
 
 
-class Rows(NamedTuple):
+class StepRows(NamedTuple):
   """The steps of an episode, or of a batch of episodes, to read sources from.
 
   Attributes:
@@ -71,11 +71,11 @@ def make_rows(
     episode: dict[str, Any],
     used: Sequence[paths.KeyPath],
     row_splits: tf.Tensor | None = None,
-) -> Rows:
+) -> StepRows:
   """Returns the rows of stacked steps, and checks that they have one length.
 
   Args:
-    episode: see `Rows`.
+    episode: see `StepRows`.
     used: the keys of the fields that are read. Only their leaves are checked.
     row_splits: the row splits of a batch; None for an episode. Unused fields of
       a single episode may be longer.
@@ -102,13 +102,15 @@ def make_rows(
     episode_of_rows = batch_lib.episode_of_rows(row_splits)
   is_start = batch_lib.count_starts(row_splits, length + 1) > 0
   episode = {**episode, rlds.STEPS: steps}
-  return Rows(episode, row_splits, is_start[:-1], is_start[1:], episode_of_rows)
+  return StepRows(
+      episode, row_splits, is_start[:-1], is_start[1:], episode_of_rows
+  )
 
 
 class Derived:
   """A source that is computed from another source, its only attribute."""
 
-  def derive(self, value: Any, rows: Rows) -> tf.Tensor:
+  def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     """Returns the field for all rows, `[T, ...]`.
 
     Args:
@@ -135,7 +137,7 @@ class TerminalOnSuccess(Derived):
 
   success: Source
 
-  def derive(self, value: Any, rows: Rows) -> tf.Tensor:
+  def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     success = steps_lib.to_column('success', value, tf.bool)
     return rows.last & (success | (tf.roll(success, 1, 0) & ~rows.first))
 
@@ -157,7 +159,7 @@ class TerminalOnZeroDiscount(Derived):
 
   discount: Source
 
-  def derive(self, value: Any, rows: Rows) -> tf.Tensor:
+  def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     discount = steps_lib.to_column('discount', value, tf.float32)
     return rows.last & ~rows.first & (tf.roll(discount, 1, 0) == 0)
 
@@ -179,7 +181,7 @@ class DiscountFromTransitions(Derived):
 
   discount: Source
 
-  def derive(self, value: Any, rows: Rows) -> tf.Tensor:
+  def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     discount = steps_lib.to_column('discount', value, tf.float32)
     previous = tf.where(rows.first, 1.0, tf.roll(discount, 1, 0))
     return tf.where(rows.last, previous, discount)
@@ -201,7 +203,7 @@ class TextFromCodes(Derived):
 
   source: Source
 
-  def derive(self, value: Any, rows: Rows) -> tf.Tensor:
+  def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     is_vector = not tf.nest.is_nested(value) and value.shape.rank == 2
     if not is_vector or not value.dtype.is_integer:
       raise ValueError(
@@ -212,7 +214,7 @@ class TextFromCodes(Derived):
     return tf.strings.regex_replace(text, r'(?s)\x00.*', '')
 
 
-_Reader = Callable[[Rows], Any]
+_Reader = Callable[[StepRows], Any]
 _Cast = Callable[[tf.Tensor], tf.Tensor]
 
 

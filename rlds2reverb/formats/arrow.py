@@ -278,7 +278,7 @@ def read_episodes(
 @contextlib.contextmanager
 def open_columns(
     footers: Mapping[str, Footer], unused: Collection[str] = ()
-) -> Iterator[dict[str, columns_lib.Column]]:
+) -> Iterator[dict[str, columns_lib.LazyColumn]]:
   """Yields the columns of parquet files by name.
 
   Sequential reads are fast. Reading earlier rows restarts at the first row of
@@ -325,7 +325,7 @@ def open_columns(
       ) from e
     rows = _Rows(opener, places, name, sample[:0])
     shape = (sum(counts), *sample.shape[1:])
-    columns[name] = columns_lib.Column(sample.dtype, shape, rows.read)
+    columns[name] = columns_lib.LazyColumn(sample.dtype, shape, rows.read)
   yield columns
 
 

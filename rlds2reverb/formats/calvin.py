@@ -42,7 +42,7 @@ def load_calvin(
     directory: files.PathLike,
     *,
     language: bool = False,
-    leave_out: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> tf.data.Dataset:
   """Reads the episodes of a CALVIN data set.
 
@@ -55,7 +55,7 @@ def load_calvin(
     directory: the local folder `training` or `validation`.
     language: whether an episode is the span of an instruction, at most 64
       frames, with `language_instruction` and `task` as episode fields.
-    leave_out: names of arrays to skip, such as `depth_tactile`.
+    exclude: names of arrays to skip, such as `depth_tactile`.
 
   Returns:
     A data set of episodes with stacked steps, in the order of the file.
@@ -82,12 +82,12 @@ def load_calvin(
     )
   like = _read_first(directory, [first for first, *_ in spans])
   place = f'A frame of {directory}'
-  columns_lib.check_leave_out(place, like, leave_out)
+  columns_lib.check_exclude(place, like, exclude)
   columns_lib.check_has(place, [_ACTIONS], like)
   names = {
       name: f'{rlds.OBSERVATION}/' * name.startswith(_OBSERVATIONS) + name
       for name in like
-      if name not in leave_out
+      if name not in exclude
   }
   if _ACTIONS in names:
     names[_ACTIONS] = rlds.ACTION
@@ -129,7 +129,7 @@ def _read_first(directory: str, frames: Sequence[int]) -> dict[str, np.ndarray]:
 
 def _column(
     directory: str, frames: range, name: str, like: np.ndarray
-) -> columns_lib.Column:
+) -> columns_lib.LazyColumn:
   """Returns a column of an array, with a row for each frame of an episode."""
 
   def read(begin: int, end: int) -> np.ndarray:
@@ -144,7 +144,7 @@ def _column(
       array[row] = value
     return array
 
-  return columns_lib.Column(like.dtype, (len(frames), *like.shape), read)
+  return columns_lib.LazyColumn(like.dtype, (len(frames), *like.shape), read)
 
 
 def _frame_path(directory: str, frame: int) -> str:

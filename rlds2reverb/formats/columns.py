@@ -1,7 +1,7 @@
 """Columns: arrays with a row for each step, in memory or in a file.
 
-A column is a NumPy array, an `h5py.Dataset` or a `Column`. Its name is its path
-in the nest, with the keys joined by `/` as in HDF5: `infos/qpos`.
+A column is a NumPy array, an `h5py.Dataset` or a `LazyColumn`. Its name is its
+path in the nest, with the keys joined by `/` as in HDF5: `infos/qpos`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _INDEX = '_index_'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Column:
+class LazyColumn:
   """Rows that are read lazily, as from h5py.
 
   Attributes:
@@ -77,13 +77,15 @@ class Column:
     return self.read(rows[0], rows[-1] + 1)[np.asarray(rows) - rows[0]]
 
 
-AnyColumn: TypeAlias = 'np.ndarray | h5py.Dataset | Column'
+AnyColumn: TypeAlias = 'np.ndarray | h5py.Dataset | LazyColumn'
 
 
-def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
+def part(
+    column: AnyColumn, begin: int, end: int, shape: Any = None
+) -> LazyColumn:
   """Returns a range of rows as a column, reshaped if `shape` is given."""
   shape = column.shape[1:] if shape is None else shape
-  return Column(
+  return LazyColumn(
       column.dtype,
       (end - begin, *shape),
       lambda first, last: np.reshape(
@@ -92,7 +94,7 @@ def part(column: AnyColumn, begin: int, end: int, shape: Any = None) -> Column:
   )
 
 
-def reordered(column: AnyColumn, order: np.ndarray) -> Column:
+def reordered(column: AnyColumn, order: np.ndarray) -> LazyColumn:
   """Returns a column with its rows in another order.
 
   Args:
@@ -112,7 +114,7 @@ def reordered(column: AnyColumn, order: np.ndarray) -> Column:
     ]
     return np.concatenate(parts)[places.reshape(-1)]
 
-  return Column(column.dtype, (len(order), *column.shape[1:]), read_rows)
+  return LazyColumn(column.dtype, (len(order), *column.shape[1:]), read_rows)
 
 
 def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
@@ -129,7 +131,7 @@ def leaves(source: Mapping[str, Any]) -> dict[str, AnyColumn]:
     if isinstance(value, Mapping):
       columns |= {f'{key}/{name}': leaf for name, leaf in leaves(value).items()}
     else:
-      is_column = isinstance(value, (np.ndarray, h5py.Dataset, Column))
+      is_column = isinstance(value, (np.ndarray, h5py.Dataset, LazyColumn))
       columns[key] = value if is_column else np.asarray(value)
   return columns
 
@@ -185,12 +187,12 @@ def renamed(
   return renamed
 
 
-def check_leave_out(
-    place: str, names: Iterable[str], leave_out: Sequence[str]
+def check_exclude(
+    place: str, names: Iterable[str], exclude: Sequence[str]
 ) -> None:
-  """Raises a ValueError if `leave_out` is not a list of names in `names`."""
-  paths.check_list('leave_out', leave_out)
-  for name in leave_out:
+  """Raises a ValueError if `exclude` is not a list of names in `names`."""
+  paths.check_list('exclude', exclude)
+  for name in exclude:
     checks.check_known(place, 'field', name, names)
 
 

@@ -336,4 +336,4 @@ def _column(
 
   # NumPy strings of a fixed length become objects.
   dtype = part.dtype if spec.dtype != tf.string else np.dtype(object)
-  return columns_lib.Column(dtype, (len(rows), *spec.shape), read)
+  return columns_lib.LazyColumn(dtype, (len(rows), *spec.shape), read)

@@ -248,7 +248,7 @@ def _open_data_set(
     raise ValueError(
         f'{info.path} lists {info.content["total_tasks"]} tasks, but {folder}'
         ' has none. To read the data without tasks, pass'
-        f' leave_out=[{_TASK_INDEX!r}].'
+        f' exclude=[{_TASK_INDEX!r}].'
     )
   return _LeRobotData(
       info,
@@ -383,7 +383,7 @@ def load_lerobot(
     cameras: Sequence[str] | None = None,
     decode_videos: bool = True,
     depth_unit: str = depth_maps.MILLIMETERS,
-    leave_out: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     modality: bool = False,
     episodes: Sequence[int] | None = None,
     frames_by: str = video_frames.EXACT_TIME,
@@ -408,7 +408,7 @@ def load_lerobot(
       memory. Otherwise a frame is a reference, a string such as
       `/data/file-000.mp4#t=1.5`, for `transforms.decode_video_frames`.
     depth_unit: the unit of depth maps, `"mm"` or `"m"`.
-    leave_out: names of other features to skip.
+    exclude: names of other features to skip.
     modality: whether to replace features by the parts that GR00T's
       `meta/modality.json` defines. By default, only the cameras in this file
       are read then.
@@ -461,10 +461,10 @@ def load_lerobot(
         f'frames_by={frames_by!r} requires decode_videos, because references'
         ' to frames have exact times.'
     )
-  columns_lib.check_leave_out(directory, features, leave_out)
+  columns_lib.check_exclude(directory, features, exclude)
   if is_terminal is not None:
     checks.check_known(directory, 'feature', is_terminal, features)
-  unread = {_EPISODE_INDEX, *leave_out}
+  unread = {_EPISODE_INDEX, *exclude}
   named = gr00t.read_parts(directory, features) if modality else {}
   wanted = cameras
   if modality and cameras is None:
@@ -475,7 +475,7 @@ def load_lerobot(
       info,
       [video for video in info.videos if video not in unread],
       episodes,
-      _TASK_INDEX not in leave_out,
+      _TASK_INDEX not in exclude,
   )
   parts = _parts(data, features.keys() - unread, named)
   used = {part.feature for part in parts.values()}
@@ -556,7 +556,7 @@ def _check_columns(
     raise ValueError(
         f'{path} has no column {" and no ".join(missing)}, but'
         f' {sorted(rows.column_names)}. To skip features of'
-        f' {data.info.path}, pass leave_out.'
+        f' {data.info.path}, pass exclude.'
     )
 
 

@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 10_000
 
 
 @contextlib.contextmanager
-def open_columns(path: str) -> Iterator[dict[str, columns.Column]]:
+def open_columns(path: str) -> Iterator[dict[str, columns.LazyColumn]]:
   """Yields the arrays of a file by name, except for scalars.
 
   Sequential reads are fast. Reading earlier rows of a compressed file restarts
@@ -126,7 +126,7 @@ def read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
   return np.lib.format.read_array_header_2_0(header)
 
 
-def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
+def _column(archive: zipfile.ZipFile, array: str) -> columns.LazyColumn:
   """Returns an array as a column."""
   file = archive.open(f'{array}.npy')
   failed: tuple[int, str] | None = None
@@ -167,4 +167,4 @@ def _column(archive: zipfile.ZipFile, array: str) -> columns.Column:
       raise ValueError(f'{name} ends early.')
     return np.frombuffer(content, dtype).reshape(rows.shape)
 
-  return columns.Column(dtype, shape, read)
+  return columns.LazyColumn(dtype, shape, read)

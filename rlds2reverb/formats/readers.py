@@ -73,7 +73,7 @@ def load(
     format: the name of a file format, one of `READERS`; or of a format in
       memory: `"arrays"`, `"episodes"` or `"ted"`. By default it is detected. In
       memory, the default is `"arrays"` for a dict and `"episodes"` otherwise.
-    **options: arguments of the reader, such as `leave_out` of `load_zarr`.
+    **options: arguments of the reader, such as `exclude` of `load_zarr`.
 
   Returns:
     A data set of episodes; see the reader of the format.

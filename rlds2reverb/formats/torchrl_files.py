@@ -277,7 +277,7 @@ def _group_column(
     open_group: Callable[[str], h5py.Group],
     groups: Groups,
     name: str,
-) -> columns_lib.Column:
+) -> columns_lib.LazyColumn:
   """Returns the concatenated rows of a column of all groups."""
   num_more, shape, dtype = groups.form[name]
   ends = np.cumsum(groups.lengths + num_more)
@@ -297,7 +297,7 @@ def _group_column(
       begin = stop
     return np.concatenate(parts[1:]) if len(parts) > 2 else parts[-1]
 
-  return columns_lib.Column(dtype, (int(ends[-1]), *shape), read)
+  return columns_lib.LazyColumn(dtype, (int(ends[-1]), *shape), read)
 
 
 def _difference(form: _Form, expected: _Form, like: str) -> str:
@@ -394,7 +394,7 @@ def _read_column(
     )
     return rows.reshape(end - begin, *shape[1:])
 
-  return columns_lib.Column(dtype, shape, read)
+  return columns_lib.LazyColumn(dtype, shape, read)
 
 
 def write(

@@ -43,7 +43,7 @@ def column(
     fps: float,
     depths: _Depths = None,
     frames_by: str = EXACT_TIME,
-) -> columns.Column:
+) -> columns.LazyColumn:
   """Returns frames as a column, which are decoded lazily.
 
   Args:
@@ -54,7 +54,7 @@ def column(
     frames_by: see `read_frames`.
   """
   with _open(path, depths) as (_, _, buffer):
-    return columns.Column(
+    return columns.LazyColumn(
         buffer.dtype,
         (len(times), *buffer.shape[1:]),
         lambda begin, end: read_frames(

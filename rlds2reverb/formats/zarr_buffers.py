@@ -49,7 +49,7 @@ _METADATA_FILES = {_ARRAY_FILE, '.zgroup', '.zattrs', 'zarr.json'}
 @gin.configurable(module='rlds2reverb')
 @python_episodes.naming_path
 def load_zarr(
-    path: files.PathLike, *, leave_out: Sequence[str] = ()
+    path: files.PathLike, *, exclude: Sequence[str] = ()
 ) -> tf.data.Dataset:
   """Reads the episodes of a Zarr replay buffer of diffusion_policy or UMI.
 
@@ -60,7 +60,7 @@ def load_zarr(
 
   Args:
     path: a local folder or zip file.
-    leave_out: names of arrays to skip, such as `img`.
+    exclude: names of arrays to skip, such as `img`.
 
   Returns:
     A data set of episodes, `{'episode_id': int64 [], 'steps': {...}}`, in the
@@ -77,8 +77,8 @@ def load_zarr(
   """
   path = files.expand_local(path, 'A Zarr replay buffer')
   ends, arrays = _open(path)
-  columns_lib.check_leave_out(f'{path}/{_DATA}', arrays, leave_out)
-  names = [name for name in arrays if name not in leave_out]
+  columns_lib.check_exclude(f'{path}/{_DATA}', arrays, exclude)
+  names = [name for name in arrays if name not in exclude]
 
   def read() -> python_episodes.Episodes:
     columns = {
@@ -111,7 +111,7 @@ def load_zarr(
   return python_episodes.to_dataset(read, len(ends), num_compared=1)
 
 
-def _column(path: str, array: Any) -> columns_lib.Column:
+def _column(path: str, array: Any) -> columns_lib.LazyColumn:
   """Returns an array as a column, with a cache of the last chunks."""
   cached, values = range(0), np.zeros(0)
 
@@ -132,7 +132,7 @@ def _column(path: str, array: Any) -> columns_lib.Column:
         ) from e
     return values[begin - cached.start : end - cached.start]
 
-  return columns_lib.Column(array.dtype, array.shape, read)
+  return columns_lib.LazyColumn(array.dtype, array.shape, read)
 
 
 def _open(path: str) -> tuple[list[int], dict[str, Any]]:

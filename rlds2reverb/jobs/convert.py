@@ -48,9 +48,9 @@ def convert(
     max_invalid_fraction: float = 1.0,
     allow_empty: bool = False,
     engine: processes.Engine | None = None,
-    patience: float = 60.0,
+    retry_timeout: float = 60.0,
     compare_checksums: bool = False,
-    say: Callable[[str], None] = print,
+    print_fn: Callable[[str], None] = print,
 ) -> dict[str, Any]:
   """Runs a plan, or resumes it.
 
@@ -74,12 +74,13 @@ def convert(
       long enough or valid. Samplers of such a table block indefinitely.
     engine: runs the tasks, by default in this process. `Processes(2)` runs two
       at a time.
-    patience: how many seconds a task is retried while a server does not answer.
+    retry_timeout: how many seconds a task is retried while a server does not
+      answer.
     compare_checksums: whether to compare the contents of input files with those
       of finished tasks. By default only their sizes and modification times are
       compared, which some tools preserve. Every start reads all files once
       more.
-    say: is called with messages for the user, a few lines each.
+    print_fn: prints a message for the user, a few lines each.
 
   Returns:
     The summary; after a dry run, an empty dict.
@@ -117,7 +118,7 @@ def convert(
   )
   output = tasks_lib.make_output(job)
   lines = output.check(spec, receipts)
-  say(summary_lib.describe_job(job, opened, spec, lines, receipts))
+  print_fn(summary_lib.describe_job(job, opened, spec, lines, receipts))
   if dry_run:
     return {}
   with files.writing_to(job.folder):
@@ -133,9 +134,9 @@ def convert(
         output,
         math.floor(max_invalid_fraction * plan.num_episodes),
         engine or processes.InProcessEngine(),
-        patience,
+        retry_timeout,
         compare_checksums,
-        say,
+        print_fn,
     )
     return run.finish(allow_empty)
 
@@ -148,9 +149,9 @@ class _Run:
   output: outputs.JobOutput
   max_skipped: int
   engine: processes.Engine
-  patience: float
+  retry_timeout: float
   compare_checksums: bool
-  say: Callable[[str], None]
+  print_fn: Callable[[str], None]
 
   def __post_init__(self):
     self.plan = self.job.plan
@@ -190,13 +191,13 @@ class _Run:
         ) from error
     summary = self.job.read('summary.json')
     if summary:
-      self.say('The job is already finished; there is nothing to do.')
+      self.print_fn('The job is already finished; there is nothing to do.')
     else:
       quarantine = self.job.write_quarantine(self.receipts)
       summary = summary_lib.make_summary(self.plan, self.receipts)
       summary['seconds'] = time.monotonic() - start
       self.job.write(summary, 'summary.json')
-      self.say(summary_lib.to_text(summary, quarantine))
+      self.print_fn(summary_lib.to_text(summary, quarantine))
     self.job.remove_parts()
     return summary
 
@@ -210,7 +211,7 @@ class _Run:
         del self.receipts[number]
       for reason, count in collections.Counter(lost.values()).items():
         tasks = checks.counted(count, 'task is', 'tasks are')
-        self.say(f'{tasks} repeated: {reason}.')
+        self.print_fn(f'{tasks} repeated: {reason}.')
       unfinished = [n for n in range(num_tasks) if n not in self.receipts]
       if not unfinished:
         return
@@ -262,7 +263,7 @@ class _Run:
         return deaths[number] < _MAX_DEATHS
       now = time.monotonic()
       return isinstance(error, ConnectionError) and (
-          now - unavailable_since.setdefault(number, now) < self.patience
+          now - unavailable_since.setdefault(number, now) < self.retry_timeout
       )
 
     try:
@@ -281,7 +282,7 @@ class _Run:
                 ' tasks are done. Start the same command again to do the rest.'
             )
           elif should_retry(number, outcome):
-            display.say(f'Retrying task {number}: {outcome}')
+            display.write(f'Retrying task {number}: {outcome}')
             retries.append(number)
             time.sleep(_RETRY_SECONDS)
           else:
@@ -364,9 +365,9 @@ class ProgressDisplay:
         f' {self.total["skipped"]} skipped',
     )
 
-  def say(self, message: str) -> None:
+  def write(self, message: str) -> None:
     """Writes a line above the display."""
-    self._bar.say(message)
+    self._bar.write(message)
 
   def close(self) -> None:
     self._bar.close()

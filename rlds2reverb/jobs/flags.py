@@ -107,7 +107,7 @@ def _define_reader_flags() -> None:
       'gin_binding',
       [],
       'A gin binding, which takes precedence over --config. It may bind an'
-      " option of a format's reader, as in load_zarr.leave_out = ['img'].",
+      " option of a format's reader, as in load_zarr.exclude = ['img'].",
   )
   flags.DEFINE_list(
       'column_names',

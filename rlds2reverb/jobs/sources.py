@@ -182,7 +182,7 @@ def make_source(
       `transform_episodes.transforms`, which run before a `Mixture`'s.
     bindings: more gin bindings, which take precedence over the config. They
       may bind options of a format's reader, as in
-      `load_zarr.leave_out = ['img']`.
+      `load_zarr.exclude = ['img']`.
     format: the name of a format: one of `formats.readers.READERS`, `rlds` or
       `python`. By default it is detected from the files.
     options: options of the format's reader, such as `{'episode_column': 'run'}`

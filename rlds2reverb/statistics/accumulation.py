@@ -118,7 +118,7 @@ class Sample(NamedTuple):
     return np.asarray(self.rows)[: int(self.num_seen)]
 
 
-class Rows(NamedTuple):
+class NumberRows(NamedTuple):
   """The numbers of steps, one row per step.
 
   The last `NUM_OUTCOMES` columns are about an episode, and meaningful in the
@@ -269,7 +269,7 @@ class Accumulation:
     reduced = blocks.map(self._reduce, tf.data.AUTOTUNE)
     return reduced.reduce(self.empty(), self._add)
 
-  def rows(self, batch: batch_lib.EpisodeBatch) -> Rows:
+  def rows(self, batch: batch_lib.EpisodeBatch) -> NumberRows:
     """Returns the rows of all episodes of a batch, with `width` columns.
 
     Args:
@@ -301,7 +301,7 @@ class Accumulation:
     for outcome in batch_lib.compute_outcomes(batch):
       add(tf.gather(outcome, episodes), 1, is_last)
     numbers, mask = tf.concat(columns, 1), tf.concat(masks, 1)
-    return Rows(tf.where(mask, numbers, np.nan), mask)
+    return NumberRows(tf.where(mask, numbers, np.nan), mask)
 
   def empty(self) -> State:
     """Returns the state before the first row."""
@@ -312,7 +312,7 @@ class Accumulation:
         results.Moments.compute(no_rows, no_rows > 0),
     )
 
-  def _reduce(self, block: Rows) -> Any:
+  def _reduce(self, block: NumberRows) -> Any:
     """Returns the arguments of `_add` for a block; blocks run in parallel."""
     numbers, mask = block
     # The last column is about an episode, and valid in its last row.
@@ -327,7 +327,7 @@ class Accumulation:
         state.moments.merge(moments),
     )
 
-  def adder(self) -> Callable[[State, Rows], State]:
+  def adder(self) -> Callable[[State, NumberRows], State]:
     """Returns a graph function that adds blocks of any length to a state."""
     state = tf.nest.map_structure(tf.type_spec_from_value, self.empty())
     numbers = tf.TensorSpec([None, self.width], tf.float64)
@@ -335,7 +335,7 @@ class Accumulation:
     return tf.function(
         lambda state, block: self._add(state, self._reduce(block)),
         autograph=False,
-        input_signature=(state, Rows(numbers, mask)),
+        input_signature=(state, NumberRows(numbers, mask)),
     )
 
   def statistics(self, state: State) -> results.Statistics:

@@ -37,7 +37,7 @@ class ProgressBarTest(parameterized.TestCase):
         with mock.patch.object(sys, 'stderr', stream):
           bar = progress_bar.ProgressBar(10, initial=2)
         bar.update(7, '3 skipped')
-        bar.say('A line.')
+        bar.write('A line.')
         bar.close()
     shown = terminal.text.replace('\n', '').split('\r')
     self.assertContainsSubset(['A line.'], shown)

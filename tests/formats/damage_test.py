@@ -245,10 +245,10 @@ _CASES = {
             '003.npz is not a complete CALVIN frame.*does not match its',
             lambda path: _zip_shape(path, 'episode_0000003.npz'),
         ),
-        _of("no field 'rgb'", leave_out=['rgb']),
+        _of("no field 'rgb'", exclude=['rgb']),
         _of(
             "no observation, but only .*'action'",
-            leave_out=['robot_obs', 'rgb_static'],
+            exclude=['robot_obs', 'rgb_static'],
         ),
         ('mkdir, but only .* could run code', _dead_end, {'language': True}),
         ('no file .* with the instructions', _gone(_TEXTS), {'language': True}),
@@ -277,7 +277,7 @@ _CASES = {
     ('lerobot', 'lerobot/v3.0'): [
         _of("'next.suces'. Did", is_terminal='next.suces'),
         _of("no video 'top'", cameras=['top']),
-        _of("no field 'time'.* timestamp", leave_out=['time']),
+        _of("no field 'time'.* timestamp", exclude=['time']),
         ('not a complete', _cut('meta/tasks.parquet', 7)),
         ('info.json .*(JSON|nested)', _nested('meta/info.json')),
     ],
@@ -456,10 +456,10 @@ _CASES = {
         ('Zarr', lambda path: os.truncate(path, 9)),
     ],
     ('zarr', 'zarr/pusht.zarr'): [
-        _of("data has no field 'image'", leave_out=['image']),
+        _of("data has no field 'image'", exclude=['image']),
         _of(
             "no observation, but only .*'action'",
-            leave_out=['img', 'keypoint', 'n_contacts', 'state'],
+            exclude=['img', 'keypoint', 'n_contacts', 'state'],
         ),
         (
             r'shape \(13, 5\), but .* 14 frames',

@@ -247,7 +247,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_features_left_out(self):
     left_out = ['observation.sketch', 'next.reward', 'timestamp']
-    data = lerobot.load_lerobot(_path('v3.0'), cameras=[], leave_out=left_out)
+    data = lerobot.load_lerobot(_path('v3.0'), cameras=[], exclude=left_out)
     spec = data.element_spec['steps']
     # The keys are in the order of the features, those made here at the end.
     self.assertEqual(

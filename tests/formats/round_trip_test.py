@@ -146,7 +146,7 @@ _CASES = {
     **{
         f'lerobot_{version}': (
             f'lerobot/{version}',
-            {'cameras': [], 'leave_out': ['observation.sketch']},
+            {'cameras': [], 'exclude': ['observation.sketch']},
             _lerobot(version),
         )
         for version in ('v2.1', 'v3.0')
@@ -155,7 +155,7 @@ _CASES = {
         'lerobot/v3.0',
         {
             'cameras': [],
-            'leave_out': ['observation.sketch'],
+            'exclude': ['observation.sketch'],
             'is_terminal': 'next.success',
         },
         _lerobot('v3.0', success=1),
@@ -308,7 +308,7 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
         fields = [(e['language_instruction'], e['task']) for e in found]
         self.assertEqual(fields, [(b'open', b'door'), (b'lift', b'red')])
     left_out = ['rgb_static', 'rel_actions']
-    spec = formats.load(folder, leave_out=left_out).element_spec['steps']
+    spec = formats.load(folder, exclude=left_out).element_spec['steps']
     self.assertNotIn('rel_actions', spec)
     self.assertNotIn('rgb_static', spec['observation'])
 

@@ -669,7 +669,7 @@ class ServerTest(_ConvertTestCase):
     port = servers[1].port
     with _before_task(1, servers[1].stop):
       message = f'localhost:{port}'
-      self.assert_fails(convert.JobError, message, plan, patience=0.0)
+      self.assert_fails(convert.JobError, message, plan, retry_timeout=0.0)
     self.start_server(port)
     self.convert(plan)
     self.assertIn('was started again since', '\n'.join(self.said))

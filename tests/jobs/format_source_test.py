@@ -52,11 +52,11 @@ class FormatSourceTest(job_testing.JobTestCase):
     path = os.path.join(_DATA, name)
     form = readers.find_format(path)
     # Rendered images would only take time.
-    leave_out = {
-        'zarr': ["load_zarr.leave_out = ['img']"],
+    exclude = {
+        'zarr': ["load_zarr.exclude = ['img']"],
         'lerobot': ['load_lerobot.decode_videos = False'],
     }
-    source = sources.make_source(path, bindings=leave_out.get(form, []))
+    source = sources.make_source(path, bindings=exclude.get(form, []))
     self.assertEqual(source.format, form)
     opened = sources.open_source(source)
     plan = self.plan(plan_lib.RLDS, self.new(), opened=[opened])

@@ -130,7 +130,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     """Does a plan; returns the summary, and keeps what it says in `said`."""
     self.said = []
     folder = folder or self.job_folder(plan)
-    return convert.convert(plan, folder, say=self.said.append, **kwargs)
+    return convert.convert(plan, folder, print_fn=self.said.append, **kwargs)
 
   def assert_fails(self, error: Any, message: str, *args: Any, **kwargs: Any):
     """Checks that `convert` raises an error with a message."""

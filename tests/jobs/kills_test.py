@@ -86,7 +86,7 @@ def _convert(kind: str, data: str, place: str, num_workers: int) -> None:
       tables=[items.TableItems('t')] if kind == plan_lib.CHECKPOINT else [],
       task_bytes=1,  # A task for each episode.
   )
-  convert.convert(plan, engine=engine, say=lambda text: None)
+  convert.convert(plan, engine=engine, print_fn=lambda text: None)
 
 
 def _compare(kind: str, place: str, expected: str) -> None:

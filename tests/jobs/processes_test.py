@@ -173,7 +173,7 @@ class ProgressDisplayTest(absltest.TestCase):
           3, tasks.make_progress(counts, 1)
       )  # It replaces the first.
       display.update(4, one)
-      display.say('A line.')
+      display.write('A line.')
       display.close()
     self.assertEqual(
         display.total,

@@ -293,7 +293,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
       with self.assertRaisesRegex(FileNotFoundError, advice):
         is_terminal('lerobot/pusht')
       self.assertFalse(is_terminal('lerobot/pusht', format='lerobot').any())
-    options = {'is_terminal': 'next.success', 'leave_out': ('timestamp',)}
+    options = {'is_terminal': 'next.success', 'exclude': ('timestamp',)}
     episodes = formats.load(directory, **options)
     expected = [episode['steps']['is_terminal'] for episode in episodes]
     for _ in range(2):  # The second time nothing is built.
@@ -301,7 +301,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
       self.assertAllEqual(found, np.concatenate(expected))
       self.assertTrue(found.any())
     with self.assertRaisesRegex(ValueError, 'made with another options'):
-      is_terminal(directory, **{**options, 'leave_out': ()})
+      is_terminal(directory, **{**options, 'exclude': ()})
 
   def test_images_are_changed_as_tensorflow_changes_them(self):
     name = 'observation/image'

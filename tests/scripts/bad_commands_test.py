@@ -137,7 +137,7 @@ build_index
  => --dataset must have a value
 DATA => --index_dir must have a value
 DATA --index_dir=i --format=npy => Did you mean npz?
-DATA --index_dir=i --gin_binding="load_zarr.leave_out = []" => is for options
+DATA --index_dir=i --gin_binding="load_zarr.exclude = []" => is for options
 """
 _SHORT = {
     'NEXT': '--dataset=data --checkpoint_dir=out',

@@ -34,7 +34,7 @@ _JPEG_QUALITY = 85
 # Words in the names of fields with the task of an episode.
 _INSTRUCTIONS = ('instruction', 'language', 'task')
 _TOLERANCE = 1e-6  # How far rounding may move a number beyond its bounds.
-_OUTCOMES = ('return', 'num_transitions', 'is_terminal')  # As in `Rows`.
+_OUTCOMES = ('return', 'num_transitions', 'is_terminal')  # As in `NumberRows`.
 # A row of `Reading.episodes`.
 _EPISODE = np.dtype(
     [
@@ -66,7 +66,7 @@ class Bounds:
   names: tuple[str, ...] = ()
 
 
-class Column(NamedTuple):
+class NumberColumn(NamedTuple):
   """A number of a field.
 
   Attributes:
@@ -156,7 +156,9 @@ class Reading:
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
     self._starts = np.cumsum([0, *sizes])
     self.columns = [
-        Column(field, i, f'{field}[{i}]' if size > 1 else field, start + i)
+        NumberColumn(
+            field, i, f'{field}[{i}]' if size > 1 else field, start + i
+        )
         for field, size, start in zip(fields, sizes, self._starts)
         for i in range(min(size, _MAX_COLUMNS))
     ]
@@ -188,7 +190,7 @@ class Reading:
     """The results for fields with images, decoded or encoded."""
     return list(self._cameras.values())
 
-  def columns_of(self, field: str) -> list[tuple[int, Column]]:
+  def columns_of(self, field: str) -> list[tuple[int, NumberColumn]]:
     """Returns the columns of a field with their indices in `columns`."""
     return [
         (index, column)
@@ -210,7 +212,7 @@ class Reading:
     )
     accumulation, records = self._accumulation, [np.zeros(0, _EPISODE)]
     state, add = accumulation.empty(), accumulation.adder()
-    pending: list[accumulation_lib.Rows] = []
+    pending: list[accumulation_lib.NumberRows] = []
     # One at a time: the images of a long episode may take much memory.
     for values in (
         episode_dataset.number_episodes(batches)
@@ -345,8 +347,10 @@ def _choose_representatives(records: np.ndarray, name: str) -> list[int]:
   return nonempty[spread(records[name][nonempty])].tolist()
 
 
-def _concatenate(blocks: list[accumulation_lib.Rows]) -> accumulation_lib.Rows:
-  return accumulation_lib.Rows(*map(np.concatenate, zip(*blocks)))
+def _concatenate(
+    blocks: list[accumulation_lib.NumberRows],
+) -> accumulation_lib.NumberRows:
+  return accumulation_lib.NumberRows(*map(np.concatenate, zip(*blocks)))
 
 
 def _make_spec(episode_spec: Any) -> dict[str, Any]:

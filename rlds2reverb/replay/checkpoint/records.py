@@ -244,7 +244,7 @@ def _validate_chunks(directory: str, tables: Any) -> validation.Validator:
 
 def _validate_items(
     directory: str, validator: validation.Validator
-) -> Iterator[validation.Items]:
+) -> Iterator[validation.ItemSlices]:
   """Yields the validated items of a checkpoint."""
   with _damage_errors(directory, ITEMS):
     path = os.path.join(directory, ITEMS)

@@ -47,7 +47,7 @@ _SLICE_FIELDS = (1, 2, 3, 4)
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class Items(NamedTuple):
+class ItemSlices(NamedTuple):
   """A batch of items and their slices.
 
   Attributes:
@@ -67,7 +67,7 @@ class Items(NamedTuple):
   slice_tables: np.ndarray
 
 
-class Batch(NamedTuple):
+class RecordBuffer(NamedTuple):
   """A batch of records of a file.
 
   Attributes:
@@ -86,7 +86,7 @@ class Batch(NamedTuple):
       yield self.content[begin : begin + length]
 
 
-def read_records(path: str) -> Iterator[Batch]:
+def read_records(path: str) -> Iterator[RecordBuffer]:
   """Yields the records of a compressed file in batches, in bounded memory.
 
   The next batch is decompressed in a thread.
@@ -112,7 +112,7 @@ def read_records(path: str) -> Iterator[Batch]:
       if not lengths.min():
         raise ValueError('it has an empty record')
       limits.check_size('a record', int(lengths.max()))
-      yield Batch(buffer, bounds[:-1] + _HEADER_BYTES, lengths)
+      yield RecordBuffer(buffer, bounds[:-1] + _HEADER_BYTES, lengths)
     buffer = buffer[begin:]
   if buffer:
     raise ValueError('it does not end with a complete record')
@@ -202,7 +202,7 @@ class Validator:
     # The indices of chunks, sorted by key, and their keys.
     self._order = self._sorted_keys = np.zeros(0, np.int64)
 
-  def add_chunks(self, batches: Iterator[Batch]) -> None:
+  def add_chunks(self, batches: Iterator[RecordBuffer]) -> None:
     """Reads and validates all chunks.
 
     Raises:
@@ -276,13 +276,13 @@ class Validator:
     """Whether two chunks have the same key."""
     return bool((self._sorted_keys[1:] == self._sorted_keys[:-1]).any())
 
-  def items(self, batches: Iterator[Batch]) -> Iterator[Items]:
+  def items(self, batches: Iterator[RecordBuffer]) -> Iterator[ItemSlices]:
     """Reads and validates items in batches, after the chunks.
 
     Raises:
       ValueError: if an item is not valid.
     """
-    forms: dict[int, list[_Form]] = collections.defaultdict(list)
+    forms: dict[int, list[_ItemForm]] = collections.defaultdict(list)
     # The largest priority of each table, and the sums of its weights.
     self._highest = [0.0] * len(self._exponents)
     self._weight_sums = [np.zeros(len(powers)) for powers in self._exponents]
@@ -306,7 +306,7 @@ class Validator:
           keys[items] = form.read_varints(form_rows, [form.key])[:, 0]
           tables[items] = table
           slices.append(self._check_items(form, form_rows, keys[items], table))
-      yield Items(keys, tables, *map(np.concatenate, zip(*slices)))
+      yield ItemSlices(keys, tables, *map(np.concatenate, zip(*slices)))
     for name, table in self._table_indices.items():
       if self._highest[table] > 0 and not self._weight_sums[table].all():
         raise ValueError(
@@ -315,9 +315,9 @@ class Validator:
         )
 
   def _check_items(
-      self, form: '_Form', rows: np.ndarray, keys: Any, table: int
+      self, form: '_ItemForm', rows: np.ndarray, keys: Any, table: int
   ):
-    """Validates the items of one form; returns the slices of `Items`."""
+    """Validates the items of one form; returns the slices of `ItemSlices`."""
     priorities = form.read_priorities(rows)
     bad = np.flatnonzero(~(np.isfinite(priorities) & (priorities >= 0)))
     if len(bad):
@@ -543,7 +543,7 @@ def _check_table(table: Any) -> list[Any] | None:
   return specs
 
 
-class _Form:
+class _ItemForm:
   """The positions of the fields in serialized items of one form.
 
   The position of a field is a pair of its first byte and its number of bytes.
@@ -656,8 +656,8 @@ class _Form:
 
 
 def _group_by_form(
-    rows: np.ndarray, forms: list[_Form]
-) -> Iterator[tuple[_Form, np.ndarray]]:
+    rows: np.ndarray, forms: list[_ItemForm]
+) -> Iterator[tuple[_ItemForm, np.ndarray]]:
   """Yields the forms of items of one length, and the indices of their items.
 
   Args:
@@ -674,7 +674,7 @@ def _group_by_form(
       remaining = remaining[~is_match]
   while len(remaining):
     try:
-      form = _Form(rows[remaining[0]].tobytes())
+      form = _ItemForm(rows[remaining[0]].tobytes())
     except (ValueError, IndexError) as e:
       raise ValueError(f'an item cannot be parsed: {e}') from e
     if len(forms) < _MAX_FORMS:
