@@ -343,32 +343,45 @@ def _weight(priority, alpha, scale):
 
 
 @_inner
-def _update_node(tree, node):
-  """Computes an inner node of a sum tree from its children."""
-  left = node << np.uint64(1)
-  right = left + np.uint64(1)
-  first = tree[left, 1] if tree[left, 0] > 0 else np.inf
-  second = tree[right, 1] if tree[right, 0] > 0 else np.inf
-  tree[node, 0] = tree[left, 0] + tree[right, 0]
-  tree[node, 1] = first if first < second else second
+def _first_leaf_group(tree):
+  """Returns the first group of a sum tree whose nodes are leaves."""
+  group = 1
+  while 4 * group - 2 < len(tree):
+    group = 4 * group - 2
+  return group
 
 
-@_kernel(numba.float64(numba.float64[:, ::1], numba.float64, numba.float64))
+@_inner
+def _update_parent(tree, group):
+  """Computes an inner node of a sum tree from the group of its children."""
+  smallest = np.inf
+  for child in range(np.uint64(4)):
+    weight, priority = tree[group, 0, child], tree[group, 1, child]
+    smallest = priority if (weight > 0) & (priority < smallest) else smallest
+  # Sums of pairs have smaller rounding errors.
+  total = tree[group, 0, 0] + tree[group, 0, 1]
+  total += tree[group, 0, 2] + tree[group, 0, 3]
+  node = group + np.uint64(2)
+  tree[node >> np.uint64(2), 0, node & np.uint64(3)] = total
+  tree[node >> np.uint64(2), 1, node & np.uint64(3)] = smallest
+
+
+@_kernel(numba.float64(numba.float64[:, :, ::1], numba.float64, numba.float64))
 def build_tree(tree, alpha, scale):
   """Computes the weights of priorities, and their sums.
 
-  Node `k` has the children `2 * k` and `2 * k + 1`, which share a cache line,
-  and node 1 is the root:
+  A group of four nodes is a cache line. Group `g` has the nodes `4 * g` to
+  `4 * g + 3`; the children of node `k` are group `k - 2`. Node 3 is the root:
 
-      root            1
-                  2       3
-      leaves    4   5   6   7
+      root                   3               group 0
+                   4      5      6      7    group 1
+      leaves     8...11 12...15 ...          groups 2 to 5
 
   Args:
-    tree: `M - 1` inner nodes and `M` leaves, where `M` is a power of two above
-      1; float64 `[2 * M, 2]`. A leaf has a weight and a priority, which is
-      given. An inner node has the sum of the weights of its leaves, and their
-      smallest priority with a weight above 0, or infinity.
+    tree: inner nodes and as many groups of leaves as are needed; float64 `[G,
+      2, 4]`. A leaf has a weight `[g, 0, j]` and a priority `[g, 1, j]`, which
+      is given. An inner node has the sum of the weights of its leaves, and
+      their smallest priority with a weight above 0, or infinity.
     alpha: the exponent of priorities.
     scale: the divisor of priorities. A weight is `(priority / scale) ** alpha`,
       or 0 for priority 0.
@@ -376,18 +389,20 @@ def build_tree(tree, alpha, scale):
   Returns:
     The largest weight.
   """
-  largest, half = 0.0, len(tree) // 2
-  for node in range(half, 2 * half):
-    tree[node, 0] = _weight(tree[node, 1], alpha, scale)
-    largest = max(largest, tree[node, 0])
-  for node in range(half - 1, 0, -1):
-    _update_node(tree, np.uint64(node))
+  largest = 0.0
+  for group in range(_first_leaf_group(tree), len(tree)):
+    for child in range(4):
+      weight = _weight(tree[group, 1, child], alpha, scale)
+      tree[group, 0, child] = weight
+      largest = max(largest, weight)
+  for group in range(len(tree) - 1, 0, -1):
+    _update_parent(tree, np.uint64(group))
   return largest
 
 
 @_kernel(
     numba.void(
-        numba.float64[:, ::1], numba.uint64, numba.uint64,
+        numba.float64[:, :, ::1], numba.uint64, numba.uint64,
         _NEW_ITEMS, _NEW_FLOATS, _NEW_FLOATS,
     )
 )  # fmt: skip
@@ -398,40 +413,48 @@ def draw_from_tree(tree, seed, first, slots, probability, priority):
   weight of 0 is never drawn. The sum must be above 0.
 
   Args:
-    tree: the tree; see `build_tree`. Slot `k` is leaf `M + k`.
+    tree: the tree; see `build_tree`. Slot `k` is leaf `k`.
     seed: the start of a SplitMix64 stream.
     first: the position in the stream of the first draw.
     slots: receives the slot indices, int64 `[N]`.
     probability: receives the probability of each slot, float64 `[N]`.
     priority: receives the priority of each slot, float64 `[N]`.
   """
-  half = len(tree) // 2
-  remainder = probability  # The sum to go in the subtree of each draw.
+  remainders, groups = probability, slots
   for k in range(len(slots)):
-    remainder[k] = _split_mix(seed, first + np.uint64(k)) * tree[1, 0]
-    slots[k] = 1
-  level = 1
-  while level < half:
+    remainders[k] = _split_mix(seed, first + np.uint64(k)) * tree[0, 0, 3]
+    groups[k] = 1
+  first_leaf, level = _first_leaf_group(tree), 1
+  while level <= first_leaf:
     for k in range(len(slots)):
-      # Numba checks signed indices for negative ones, which is slower.
-      left = np.uint64(2) * np.uint64(slots[k])
-      left_sum = tree[left, 0]
-      # There is no branch, which the processor could not predict. Rounding may
-      # leave a remainder that is not below the sum of both children.
-      is_right = (remainder[k] >= left_sum) & (tree[left + np.uint64(1), 0] > 0)
-      remainder[k] -= left_sum * is_right
-      slots[k] = np.int64(left) + is_right
-    level *= 2
+      # Numba checks signed indices for negative ones, which is slower. There
+      # are no branches that the processor could not predict.
+      group, remainder = np.uint64(groups[k]), remainders[k]
+      one = tree[group, 0, 0]
+      two = one + tree[group, 0, 1]
+      three = two + tree[group, 0, 2]
+      child = np.uint64(remainder >= one) + np.uint64(remainder >= two)
+      child += np.uint64(remainder >= three)
+      below = one if remainder >= one else 0.0
+      below = two if remainder >= two else below
+      below = three if remainder >= three else below
+      # Rounding may leave a remainder that is not below the sum of the group.
+      while tree[group, 0, child] == 0:
+        child -= np.uint64(1)
+      remainders[k] = remainder - below
+      groups[k] = np.int64(np.uint64(4) * group + child) - 2
+    level = 4 * level - 2
   for k in range(len(slots)):
-    leaf = np.uint64(slots[k])
-    probability[k] = tree[leaf, 0] / tree[1, 0]
-    priority[k] = tree[leaf, 1]
-    slots[k] -= half
+    leaf = np.uint64(groups[k] + 2)
+    group, child = leaf >> np.uint64(2), leaf & np.uint64(3)
+    probability[k] = tree[group, 0, child] / tree[0, 0, 3]
+    priority[k] = tree[group, 1, child]
+    slots[k] = np.int64(leaf) - 4 * first_leaf
 
 
 @_kernel(
     numba.float64(
-        numba.float64[:, ::1], numba.int64, numba.float64, numba.float64,
+        numba.float64[:, :, ::1], numba.int64, numba.float64, numba.float64,
         numba.float64, _ITEMS, _FLOATS, numba.int64, numba.int64,
     )
 )  # fmt: skip
@@ -468,22 +491,22 @@ def update_tree(
     weights[k] = _weight(new, alpha, scale)
     if weights[k] > max_weight:
       return -1.0
-  nodes = np.empty(len(items), np.uint64)
-  level = len(tree) // 2
+  groups = np.empty(len(items), np.uint64)
+  level = _first_leaf_group(tree)
   for k in range(len(items)):
-    nodes[k] = np.uint64(level + items[k] % num_slots)
-    tree[nodes[k], 0] = weights[k]
-    tree[nodes[k], 1] = new_priorities[k]
+    leaf = np.uint64(4 * level + items[k] % num_slots)
+    groups[k] = leaf >> np.uint64(2)
+    tree[groups[k], 0, leaf & np.uint64(3)] = weights[k]
+    tree[groups[k], 1, leaf & np.uint64(3)] = new_priorities[k]
   # Sums are computed again, so that rounding errors do not accumulate.
-  level //= 2
   while level > len(items):
     for k in range(len(items)):
-      nodes[k] >>= np.uint64(1)
-      _update_node(tree, nodes[k])
-    level //= 2
-  # Higher levels have fewer nodes than there are items.
-  for node in range(2 * level - 1, 0, -1):
-    _update_node(tree, np.uint64(node))
+      _update_parent(tree, groups[k])
+      groups[k] = (groups[k] + np.uint64(2)) >> np.uint64(2)
+    level = (level + 2) // 4
+  # Higher levels have few groups.
+  for group in range(min(4 * level - 2, len(tree)) - 1, 0, -1):
+    _update_parent(tree, np.uint64(group))
   return highest
 
 

@@ -169,10 +169,10 @@ class Prioritized(samplers.Sampler):
       priorities, highest = saved['priorities'], saved['highest']
       scale = saved.get('scale', 1.0)
     with self._items.lock:
-      if priorities.shape != self._tree.priorities.shape:
+      if priorities.shape != (self._items.num_slots,):
         raise ValueError(
             f'The checkpoint has the priorities of {len(priorities)} items, but'
-            f' this replay buffer has {len(self._tree.priorities)}.'
+            f' this replay buffer has {self._items.num_slots}.'
         )
       self._tree = SumTree(priorities, self.alpha, float(scale))
       self._highest = float(highest)
@@ -184,36 +184,46 @@ class SumTree:
   A weight is `(priority / scale) ** alpha`. See `kernels.build_tree`.
 
   Attributes:
-    priorities: the priorities, float64 `[N]`.
     scale: the divisor of priorities: 1, or the largest priority if weights
       would overflow or become too small.
   """
 
   def __init__(self, priorities: np.ndarray, alpha: float, scale: float = 1.0):
     """Builds the tree; see the attributes."""
-    self.scale, self._alpha = scale, alpha
-    num_leaves = 1 << max(len(priorities) - 1, 1).bit_length()
-    # It is page-aligned, so two children share a cache line.
-    self._nodes = memory.zeros([2 * num_leaves, 2], np.float64)
-    self.priorities = self._nodes[num_leaves:, 1][: len(priorities)]
-    self.priorities[:] = priorities
+    self.scale, self._alpha, self._num_slots = scale, alpha, len(priorities)
+    # The levels above the leaves have 1, 1, 4, 16, ... groups of nodes.
+    num_leaf_groups = max(-(-len(priorities) // 4), 1)
+    first_leaf_group, size = 1, 1
+    while size < num_leaf_groups:
+      first_leaf_group, size = first_leaf_group + size, 4 * size
+    # It is page-aligned, so a group is a cache line.
+    self._nodes = memory.zeros(
+        [first_leaf_group + num_leaf_groups, 2, 4], np.float64
+    )
+    self._leaves = self._nodes[first_leaf_group:, 1]
+    self._leaves.flat[: len(priorities)] = priorities
     self._draw, self._update = kernels.draw_from_tree, kernels.update_tree
     if self._build() > _MAX_WEIGHT:
       self._rescale()
 
   @property
+  def priorities(self) -> np.ndarray:
+    """A copy of the priorities, float64 `[N]`."""
+    return self._leaves.flat[: self._num_slots]
+
+  @property
   def total(self) -> float:
     """The sum of all weights."""
-    return self._nodes.item(1, 0)
+    return self._nodes.item(0, 0, 3)
 
   @property
   def min_priority(self) -> float:
     """The smallest priority with a weight above 0; infinite without any."""
-    return self._nodes.item(1, 1)
+    return self._nodes.item(0, 1, 3)
 
   def prepare(self) -> bool:
     """Returns whether anything can be drawn, and scales tiny weights up."""
-    if self.total < _MIN_SUM and self.priorities.any():
+    if self.total < _MIN_SUM and self._leaves.any():
       self._rescale()
     return self.total > 0
 
@@ -241,7 +251,7 @@ class SumTree:
   ) -> float:
     """Changes priorities of items; see `kernels.update_tree`."""
     return self._update(
-        self._nodes, len(self.priorities), self._alpha, self.scale,
+        self._nodes, self._num_slots, self._alpha, self.scale,
         _MAX_WEIGHT, items, priorities, first, count,
     )  # fmt: skip
 
@@ -251,7 +261,7 @@ class SumTree:
       return
     first, last = items.min(), items.max()
     if self.update(items, priorities, first, last - first + 1) < 0:
-      self.priorities[items % len(self.priorities)] = priorities
+      self._leaves.flat[items % self._num_slots] = priorities
       self._rescale()
 
   def _build(self) -> float:
@@ -260,5 +270,5 @@ class SumTree:
 
   def _rescale(self) -> None:
     """Builds the tree again so that the largest weight is 1."""
-    self.scale = float(self.priorities.max(initial=0.0)) or 1.0
+    self.scale = float(self._leaves.max(initial=0.0)) or 1.0
     self._build()

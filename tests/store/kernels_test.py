@@ -84,29 +84,34 @@ def fill_sample_info(
   times_sampled[:] = 0
 
 
+def levels(tree):
+  """Returns the levels of a sum tree from the leaves up, each `[2, n, 4]`."""
+  firsts = [(4**k - 1) // 3 + 1 for k in range(20)]
+  parts = np.split(tree, [first for first in firsts if first < len(tree)])
+  return [part.transpose([1, 0, 2]) for part in reversed(parts)]
+
+
 def build_tree(tree, alpha, scale):
-  half = len(tree) // 2
-  priorities = tree[half:, 1]
-  weights = (priorities / scale) ** alpha * (priorities > 0)
-  smallest = np.where(weights > 0, priorities, np.inf)
-  tree[half:, 0] = weights
-  while half > 1:
-    half //= 2
-    tree[half : 2 * half, 0] = (
-        tree[2 * half : 4 * half, 0].reshape([-1, 2]).sum(1)
-    )
-    smallest = smallest.reshape([-1, 2]).min(1)
-    tree[half : 2 * half, 1] = smallest
+  (weights, priorities), *inner, root = levels(tree)
+  weights[:] = (priorities / scale) ** alpha * (priorities > 0)
+  sums, smallest = weights, np.where(weights > 0, priorities, np.inf)
+  for level in inner:
+    padding = [0, level[0].size - len(sums)]
+    level[0].flat = sums = np.pad(sums.sum(1), padding)
+    level[1].flat = np.pad(smallest.min(1), padding)
+    sums = sums.reshape([-1, 4])
+    smallest = np.where(sums > 0, level[1], np.inf)
+  root[:, 0, 3] = sums.sum(), smallest.min()
   return weights.max()
 
 
 def draw_from_tree(tree, seed, first, slots, probability, priority):
-  values, priorities = tree[len(tree) // 2 :].T
+  values, priorities = levels(tree)[0].reshape([2, -1])
   cumulative = np.cumsum(values)
   fractions = np.empty(len(slots))
   draw_fractions(seed, first, fractions)
   slots[:] = cumulative.searchsorted(fractions * cumulative[-1], 'right')
-  probability[:] = values[slots] / tree[1, 0]
+  probability[:] = values[slots] / cumulative[-1]
   priority[:] = priorities[slots]
 
 
@@ -124,8 +129,9 @@ def update_tree(
       or (weights > max_weight).any()
   ):
     return -1.0
-  for item, priority in zip(items, new_priorities):
-    tree[len(tree) // 2 + item % num_slots, 1] = priority
+  leaves = levels(tree)[0][1]
+  for item, priority in zip(items % num_slots, new_priorities):
+    leaves[item // 4, item % 4] = priority
   build_tree(tree, alpha, scale)
   return max(new_priorities, default=0.0)
 
@@ -219,12 +225,13 @@ class KernelsTest(parameterized.TestCase):
 
   def make_tree(self, priorities):
     """Returns a tree with priorities, but without sums."""
-    num_leaves = 2 ** max(int(np.ceil(np.log2(len(priorities)))), 1)
-    tree = np.zeros([2 * num_leaves, 2])
-    tree[num_leaves:, 1][: len(priorities)] = priorities
+    num_groups = -(-len(priorities) // 4)
+    num_inner = sum(4**k for k in range(20) if 4**k < num_groups)
+    tree = np.zeros([1 + num_inner + num_groups, 2, 4])
+    tree[1 + num_inner :, 1].flat[: len(priorities)] = priorities
     return tree
 
-  @parameterized.parameters(1, 2, 3, 64, 65, 2048)
+  @parameterized.parameters(1, 2, 4, 5, 64, 65, 2048)
   def test_trees(self, num_slots):
     rng = np.random.default_rng(num_slots)
     # Sums of integers have no rounding errors.
@@ -248,8 +255,8 @@ class KernelsTest(parameterized.TestCase):
             update_tree, *arguments, items[-count:], new[-count:], first,
             num_slots,
         )  # fmt: skip
-      leaf = len(tree) // 2 + items[-1] % num_slots
-      self.assertEqual(tree[leaf].tolist(), [4, 2])
+      leaves = levels(tree)[0].reshape([2, -1])
+      self.assertEqual(leaves[:, items[-1] % num_slots].tolist(), [4, 2])
       outputs = np.empty(500, np.int64), np.empty(500), np.empty(500)
       self.check(draw_from_tree, tree, np.uint64(first), 99, *outputs)
 
@@ -262,7 +269,7 @@ class KernelsTest(parameterized.TestCase):
       tree = self.make_tree(priorities)
       kernels.build_tree(tree, 1.0, 1.0)
       # A sum that is too large represents all rounding errors.
-      tree[1, 0] *= 1 + 0.1 * (seed % 2)
+      tree[0, 0, 3] *= 1 + 0.1 * (seed % 2)
       outputs = np.empty(99, np.int64), np.empty(99), np.empty(99)
       kernels.draw_from_tree(tree, np.uint64(seed), 0, *outputs)
       self.assertGreater(outputs[2].min(), 0)
@@ -277,9 +284,10 @@ class KernelsTest(parameterized.TestCase):
       values = 10.0 ** rng.uniform(-8, 8, 3)
       weights[items] = values
       kernels.update_tree(tree, 1000, 1.0, 1.0, 1e9, items, values, 0, 1000)
-    self.assertAlmostEqual(tree[1, 0] / sum(weights.tolist()), 1, delta=1e-12)
-    self.assertEqual(tree[1, 1], weights.min())
-    self.assertEqual(tree[1024:2024, 1].tolist(), weights.tolist())
+    total, smallest = tree[0, :, 3]
+    self.assertAlmostEqual(total / sum(weights.tolist()), 1, delta=1e-12)
+    self.assertEqual(smallest, weights.min())
+    self.assertEqual(levels(tree)[0][1].ravel().tolist(), weights.tolist())
 
   def test_memory_that_is_read_only(self):
     rows = np.arange(12, dtype=np.uint8)

@@ -164,8 +164,11 @@ class FrameBatches(batches_lib.Batches):
         draws.items, draws.probability, priority, num_items, *info
     )
     leaves = rows.with_strings([*leaves, *info])
-    lead = [-1] if self._batch_size is None else [-1, size]
-    return [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
+    if self._batch_size is None:
+      return leaves
+    if len(draws.items) == size:  # Faster than a reshape.
+      return [leaf[np.newaxis] for leaf in leaves]
+    return [leaf.reshape(-1, size, *leaf.shape[1:]) for leaf in leaves]
 
   def _draw_group(
       self, first: int, count: int
