@@ -3,12 +3,15 @@ r"""Sampling from a replay buffer, with a server and without one.
     python -m benchmarks.replay
 
 The limits in a graph are a plain `tf.gather` of every column in memory, and the
-call of a Python function that returns a constant batch. The limit in NumPy is
-indexing one packed row, which copies each window by `memcpy`, in one or several
-threads. A batch has a contiguous array for each column, into which NumPy can
-split the copy. cpprb and
-flashbax are measured on the same data if they are installed. They require
-versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
+call of a Python function that returns a constant batch; with updates, a second
+call takes the priorities. The limit in NumPy is indexing one packed row, which
+copies each window by `memcpy`, in one or several threads. A batch has a
+contiguous array for each column, into which NumPy can split the copy. With
+updates, the limit is this copy of windows that the compiled kernels draw, and
+an update by the kernels.
+
+cpprb and flashbax are measured on the same data if they are installed. They
+require versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
 
     pip install --no-deps cpprb==11.0.0 flashbax==0.1.3 jax==0.4.30 \
         jaxlib==0.4.30 chex==0.1.86 flax==0.8.5 optax==0.2.3 toolz \
@@ -33,6 +36,7 @@ from benchmarks import data
 from benchmarks import timing
 import rlds2reverb
 from rlds2reverb.replay import local
+from rlds2reverb.store import sum_tree
 
 _STEPS = flags.DEFINE_integer('steps', 1_000_000, 'Steps to sample from.')
 _BATCHES = flags.DEFINE_integer('batches', 2000, 'Batches of a run.')
@@ -41,7 +45,9 @@ _BATCHES = flags.DEFINE_integer('batches', 2000, 'Batches of a run.')
 _PAIRS, _SEQUENCES = (256, 2), (32, 80)
 _GATHER, _PACKED = 'plain tf.gather', 'NumPy, one packed row'
 _SPLIT = f'{_PACKED}, split into columns'
+_KERNELS = f'{_PACKED}, drawn and updated by the kernels'
 _CALL = "TensorFlow's call alone"
+_CALLS = f'{_CALL}, with updates'
 _CPPRB, _FLASHBAX = 'cpprb, a call a batch', 'flashbax, compiled'
 
 
@@ -107,7 +113,7 @@ def _gathering(columns, num_items, size, length):
   return take
 
 
-def _calling(spec, size, batches):
+def _calling(spec, size, batches, is_updated=False):
   """Returns what TensorFlow takes to get the leaves of a batch from Python."""
   leaves = tf.nest.flatten(spec)
   arrays = [
@@ -119,7 +125,10 @@ def _calling(spec, size, batches):
     tensors = tf.numpy_function(
         lambda: arrays, [], [leaf.dtype for leaf in leaves]
     )
-    return tf.nest.pack_sequence_as(spec, tensors)[0].reward
+    frames, info = tf.nest.pack_sequence_as(spec, tensors)
+    if is_updated:
+      tf.numpy_function(lambda *unused: None, [info.key, frames.reward], [])
+    return frames.reward
 
   return _in_graph(take, batches)
 
@@ -159,30 +168,51 @@ def _learning(buffer, frame, size, batches, num_learners):
   return run
 
 
-def _indexing(columns, num_items, size, length, batches, is_split=False):
-  """Returns a run that copies windows, and then may split them into columns."""
+def _windows(columns, length):
+  """Returns windows of packed rows, and the dtype of a row of columns."""
+  leaves = tf.nest.flatten(columns)
   parts = [
       np.ascontiguousarray(leaf).reshape([len(leaf), -1]).view(np.uint8)
-      for leaf in tf.nest.flatten(columns)
+      for leaf in leaves
   ]
   rows = np.concatenate(parts, 1)
-  runs = np.ndarray(
+  windows = np.ndarray(
       [len(rows) - length + 1],
       f'V{rows.shape[1] * length}',
       buffer=rows.data,
       strides=[rows.shape[1]],
   )
+  fields = [(str(k), x.dtype, x.shape[1:]) for k, x in enumerate(leaves)]
+  return windows, np.dtype(fields)
+
+
+def _indexing(columns, num_items, size, length, batches, is_split=False):
+  """Returns a run that copies windows, and then may split them into columns."""
+  windows, dtype = _windows(columns, length)
   rng = np.random.default_rng(0)
-  leaves = enumerate(tf.nest.flatten(columns))
-  dtype = np.dtype([(str(k), x.dtype, x.shape[1:]) for k, x in leaves])
 
   def run():
     for _ in range(batches):
-      windows = runs[rng.integers(0, num_items, size)]
+      batch = windows[rng.integers(0, num_items, size)]
       if is_split:
-        windows = windows.view(dtype).reshape([size, length])
+        batch = batch.view(dtype).reshape([size, length])
         for name in dtype.names:
-          np.ascontiguousarray(windows[name])
+          np.ascontiguousarray(batch[name])
+
+  return run
+
+
+def _drawing(columns, length, size, batches):
+  """Returns a run that draws, copies and updates windows by the kernels."""
+  windows, _ = _windows(columns, length)
+  count = len(windows)
+  tree = sum_tree.SumTree(np.ones(count), 0.6)
+
+  def run():
+    for number in range(batches):
+      items, _, priorities = tree.draw(np.uint64(0), number * size, size)
+      windows[items]  # pylint: disable=pointless-statement
+      tree.update(items, priorities, 0, count)
 
   return run
 
@@ -288,11 +318,14 @@ def _compare(episodes, size, length, folder) -> None:
       episodes, rlds2reverb.Windows(length), reverb_server=True
   )
   plain = _gathering(columns, buffer.num_items, size, length)
+  spec = buffer.as_dataset(size).element_spec
   runs = {
       _GATHER: _in_graph(plain, batches),
-      _CALL: _calling(buffer.as_dataset(size).element_spec, size, batches),
+      _CALL: _calling(spec, size, batches),
+      _CALLS: _calling(spec, size, batches, True),
       _PACKED: _indexing(columns, buffer.num_items, size, length, batches),
       _SPLIT: _indexing(columns, buffer.num_items, size, length, batches, True),
+      _KERNELS: _drawing(columns, length, size, batches),
       'uniform': taking(buffer),
       'without replacement': taking(
           make(sampler=local.WithoutReplacement(drop_last=True))
