@@ -221,7 +221,11 @@ def find_layout(
   num_rows = int(np.prod(columns[counted].shape[:1]))
   has_next = bool(columns_lib.below(NEXT + _OBSERVATIONS, columns))
   id_column, ids = _find_ids(columns, num_rows, options.episode_column)
-  has_ends = ids is not None or _has_ends(columns, options)
+  has_ends = (
+      any(name in columns for name in (_TERMINALS, _TIMEOUTS, _STARTS))
+      or ids is not None
+      or options.max_episode_steps is not None
+  )
   if num_rows and not has_ends and not has_next:
     raise ValueError(_NO_ENDS)
   other_fields = _other_fields(columns, num_rows, {options.episode_column})
@@ -491,15 +495,6 @@ def _lacks_reward(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
       and len(column.shape) > 0
   ]
   return not may_be and not checks.did_you_mean(_REWARDS, columns)
-
-
-def _has_ends(columns: Collection[str], options: FlatOptions) -> bool:
-  """Returns whether a column or an option determines ends of episodes."""
-  return (
-      any(name in columns for name in (_TERMINALS, _TIMEOUTS, _STARTS))
-      or options.episode_column is not None
-      or options.max_episode_steps is not None
-  )
 
 
 def has_truncations(

@@ -333,7 +333,16 @@ def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
           f' MultiAgentBatch, but is {kind!r}.'
       )
     if kind == 'MultiAgentBatch':
-      content = _of_policy(content.get('policy_batches'), policy, place)
+      batches = content.get('policy_batches')
+      if not isinstance(batches, dict):
+        raise ValueError(f'{place} has no policy_batches.')
+      if policy is None and len(batches) > 1:
+        raise ValueError(
+            f'{place} has transitions of the policies {sorted(batches)}. Select'
+            f' a policy: policy={min(batches)!r}.'
+        )
+      name = policy or next(iter(batches), None)
+      content = batches.get(name)
     if content is None:
       return
     columns = {
@@ -345,18 +354,6 @@ def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
     yield place, e
     return
   yield place, columns
-
-
-def _of_policy(batches: Any, policy: str | None, place: str) -> Any:
-  """Returns the batch of a policy, or None."""
-  if not isinstance(batches, dict):
-    raise ValueError(f'{place} has no policy_batches.')
-  if policy is None and len(batches) > 1:
-    raise ValueError(
-        f'{place} has transitions of the policies {sorted(batches)}. Select'
-        f' a policy: policy={min(batches)!r}.'
-    )
-  return batches.get(policy) if policy else next(iter(batches.values()), None)
 
 
 def _read_parquet(path: str, policy: str | None) -> _Batches:

@@ -162,15 +162,8 @@ def trajectory_blocks(
   if block_length is not None:
     checks.check_positive('block_length', block_length)
     single_episode_blocks = True
-  step_spec = steps_lib.get_steps_spec(rlds_data.element_spec).step
-  episode_fields = ()
-  if options.episode_id is not None:
-    episode_fields = (options.episode_id,)
-    _check_episode_id(rlds_data.element_spec, options.episode_id)
-  if with_steps:
-    episode_fields = tuple(
-        name for name in rlds_data.element_spec if name != rlds.STEPS
-    )
+  episode_spec = rlds_data.element_spec
+  step_spec = steps_lib.get_steps_spec(episode_spec).step
   policy_info = None
   if options.policy_info_fn is not None:
     policy_info = specs.PolicyInfo(options.policy_info_fn, step_spec)
@@ -183,19 +176,23 @@ def trajectory_blocks(
       field: spec for field, spec in step_spec.items() if field in used
   }
   steps_lib.check_dense(used_spec)
+  read_fields, episode_fields = list(used_spec), []
+  if options.episode_id is not None:
+    _check_episode_id(episode_spec, options.episode_id)
+    episode_fields = [options.episode_id]
+  if with_steps:
+    read_fields = list(step_spec)
+    episode_fields = [name for name in episode_spec if name != rlds.STEPS]
   # `_convert` is traced once for each element spec, so it gets batches: an
   # `EpisodeDataset` would lose them, and the faults of their episodes.
   data = rlds_data
   if isinstance(rlds_data, episode_dataset.EpisodeDataset):
     data = episode_dataset.batches_of(rlds_data, with_faults=True)
-  read_fields = tuple(used_spec)
-  if with_steps:
-    read_fields += tuple(name for name in step_spec if name not in used_spec)
   settings = _Settings(
       rules,
       used_fields=tuple(used_spec),
-      read_fields=read_fields,
-      episode_fields=episode_fields,
+      read_fields=tuple(read_fields),
+      episode_fields=tuple(episode_fields),
       block_length=block_length,
       single_episode_blocks=single_episode_blocks,
       with_steps=with_steps,
