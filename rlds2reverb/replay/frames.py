@@ -15,6 +15,7 @@ import tree
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
@@ -260,7 +261,9 @@ def make_frame_source(
   checks.check_positive('chunk_length', chunk_length)
   # Stacked episodes of small steps take little memory, so the pipeline need not
   # cut them into blocks: a pipeline without cutting is built in less time.
-  is_stacked = steps_lib.get_steps_spec(data.element_spec).stacked
+  is_stacked = not isinstance(
+      data.element_spec[rlds.STEPS], tf.data.DatasetSpec
+  )
   block_length = steps_lib.default_block_length(spec)
   if is_stacked and steps_lib.estimate_step_bytes(spec) < _LARGE_STEP_BYTES:
     block_length = None

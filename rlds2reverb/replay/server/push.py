@@ -122,18 +122,16 @@ def push_rlds_to_reverb(
   infos = get_infos() if is_tf_agents else {}
   signatures = [info.signature for info in infos.values()]
   signature = (signatures or [reverb_observer.get_table_signature()])[0]
-  spec = specs.create_trajectory_data_spec(rlds_data, options.policy_info_fn)
-  if tf.nest.flatten(spec.policy_info) and not (
-      signature is None
-      or tf.nest.flatten(getattr(signature, 'policy_info', ()))
-  ):
-    logging.warning(
-        'The signature of the table has no policy_info, so policy_info_fn is'
-        ' ignored. To store it, create the table with'
-        ' create_trajectory_data_spec(rlds_data, policy_info_fn).'
-    )
-    options = dataclasses.replace(options, policy_info_fn=None)
-    spec = spec._replace(policy_info=())
+  if options.policy_info_fn is not None and signature is not None:
+    spec = specs.create_trajectory_data_spec(rlds_data, options.policy_info_fn)
+    stored_info = getattr(signature, 'policy_info', ())
+    if tf.nest.flatten(spec.policy_info) and not tf.nest.flatten(stored_info):
+      logging.warning(
+          'The signature of the table has no policy_info, so policy_info_fn is'
+          ' ignored. To store it, create the table with'
+          ' create_trajectory_data_spec(rlds_data, policy_info_fn).'
+      )
+      options = dataclasses.replace(options, policy_info_fn=None)
   if is_bulk:
     tables = _table_items(type(reverb_observer), settings)
     source = frames_lib.make_frame_source(rlds_data, tables, options)
@@ -142,6 +140,7 @@ def push_rlds_to_reverb(
           source, [reverb_observer.py_client], timeout=timeout, infos=[infos]
       )
   else:
+    spec = specs.create_trajectory_data_spec(rlds_data, options.policy_info_fn)
     specs.check_signature(signature, spec)
     for info in infos.values():
       priorities_lib.PriorityRange.of_table(info).check(settings.priority)
