@@ -11,7 +11,6 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import local_buffer
 from rlds2reverb.replay.local import ring
@@ -142,7 +141,7 @@ class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
         leaf = np.asarray(leaf)
       _check_leaf(leaf, *expected)
       leaves.append(leaf)
-    return dataset.call(self, '_append', leaves)
+    return self._call('_append', leaves)
 
   def _append(self, *leaves):
     # In a graph the number of environments may be known only when it runs.

@@ -37,20 +37,29 @@ from rlds2reverb.store import items as store_items
 
 
 class Reader:
-  """Reads the batches of one stream in their order.
+  """Reads the batches of one iterator in their order.
 
   Attributes:
-    batches: the batches of the stream.
-    stream: the index of the stream.
-    position: the index of the next batch.
+    iterator_id: the id of the iterator.
+    position: the index of the next batch. In a `tf.data` pipeline, which reads
+      in advance, the first batch of the iterator.
+    has_ended: whether the iterator has ended, so its stream is free.
   """
 
-  def __init__(self, streams: 'Streams', stream: int, position: int):
-    self.batches = streams.batches.of_stream(streams.index, stream)
-    self.stream, self.position = stream, position
-    self._streams = streams
+  def __init__(
+      self, streams: 'Streams', iterator_id: int, stream: int, position: int
+  ):
+    self.iterator_id, self.position = iterator_id, position
+    self.has_ended = False
+    self._streams, self._stream = streams, stream
+    self._next_read = position
     self._ready: collections.deque[Any] = collections.deque()
     self._ahead: futures.Future[Any] | None = None
+
+  @functools.cached_property
+  def batches(self) -> batches_lib.FrameBatches:
+    """The batches of the stream that the iterator owns."""
+    return self._streams.batches.of_stream(self._streams.index, self._stream)
 
   def next_leaves(self, in_advance: bool) -> Sequence[np.ndarray] | None:
     """Returns the leaves of the next batch, or None after the last one.
@@ -60,27 +69,46 @@ class Reader:
     """
     if not self._ready:
       ahead, self._ahead = self._ahead, None
-      group = (
-          self.read_group(self.position) if ahead is None else ahead.result()
-      )
+      group = self._read(self.position) if ahead is None else ahead.result()
       if group is None:
         return None
       self._ready.extend(zip(*group))
       if in_advance and self.batches.in_advance:
         self._ahead = self._streams.executor.submit(
-            self.read_group, self.position + len(self._ready)
+            self._read, self.position + len(self._ready)
         )
     self.position += 1
-    self._streams.set_position(self.stream, self.position)
     return self._ready.popleft()
 
-  def read_group(self, first: int) -> list[np.ndarray] | None:
+  def next_group(self) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Returns the next group of batches of a `tf.data` pipeline.
+
+    Returns:
+      The position after each batch, int64 `[k]`, and the leaves of the batches,
+      `[k, ...]`.
+
+    Raises:
+      StopIteration: after the last batch.
+    """
+    leaves = self._read(self._next_read)
+    if leaves is None:
+      raise StopIteration
+    positions = self._next_read + np.arange(len(leaves[0])) + 1
+    self._next_read += len(positions)
+    return positions, leaves
+
+  def end(self) -> None:
+    """Frees the stream, and drops batches that were read in advance."""
+    self.has_ended, self._ahead = True, None
+    self._ready.clear()
+
+  def _read(self, first: int) -> list[np.ndarray] | None:
     """Reads the group of batches that begins with batch `first`."""
     return self.batches.read_leaves(first, self.batches.group_size)
 
 
 class Streams:
-  """The batches of a data set, and the position of each stream.
+  """The streams of a data set: their iterators and positions.
 
   Attributes:
     batches: the batches of any stream.
@@ -99,44 +127,45 @@ class Streams:
     """
     self.batches, self.index = batches, 0
     self._resumes, self._lock = resumes, threading.RLock()
-    self._is_taken: list[bool] = []
-    self.readers: dict[int, Reader] = {}
     self._new_ids = itertools.count()
+    self.readers: dict[int, Reader] = {}
     self.executor = futures.ThreadPoolExecutor(1)
-    # The position of each stream. A `tf.data` pipeline counts here, because it
-    # reads groups of batches in advance.
+    # The last reader of each stream.
+    self._last_readers: list[Reader] = []
+    # The positions of iterators of `tf.data` pipelines, by id.
     with tf.init_scope(), tf.device('cpu'):
       self._counts = tf.lookup.experimental.MutableHashTable(
-          tf.int64, tf.int64, 0, experimental_is_anonymous=True
+          tf.int64, tf.int64, -1, experimental_is_anonymous=True
       )
-    # The positions that readers have reached since `positions` was called.
-    self._positions: dict[int, int] = {}
 
   def restore(self, positions: Sequence[int]) -> None:
-    """Sets the positions of all streams, and forgets existing iterators."""
-    with self._lock, tf.init_scope(), tf.device('cpu'):
-      self._is_taken = [False] * len(positions)
-      self._positions = {}
-      self._counts.remove(self._counts.export()[0])
-      self._counts.insert(
-          np.arange(len(positions)), np.array(positions, np.int64)
-      )
+    """Sets the positions of all streams.
+
+    New iterators continue there. Existing iterators continue where they are,
+    and no longer count.
+    """
+    with self._lock:
+      self._last_readers = []
+      for stream, position in enumerate(positions):
+        reader = Reader(self, next(self._new_ids), stream, position)
+        reader.end()
+        self._last_readers.append(reader)
 
   def new_iterator(self) -> Iterator[np.int64]:
     """Yields a new iterator id. The iterator owns a stream until it ends."""
     with self._lock:
-      is_taken, iterator_id = self._is_taken, next(self._new_ids)
-      if all(is_taken):
-        is_taken.append(False)
-      stream = is_taken.index(False)
-      is_taken[stream] = True
-      position = self.positions()[stream] if self._resumes else 0
-      self.readers[iterator_id] = Reader(self, stream, position)
+      is_free = [reader.has_ended for reader in self._last_readers] + [True]
+      stream = is_free.index(True)
+      positions = [*self.positions(), 0]
+      position = positions[stream] if self._resumes else 0
+      reader = Reader(self, next(self._new_ids), stream, position)
+      self._last_readers[stream : stream + 1] = [reader]
+      self.readers[reader.iterator_id] = reader
     try:
-      yield np.int64(iterator_id)
+      yield np.int64(reader.iterator_id)
     finally:
-      is_taken[stream] = False
-      del self.readers[iterator_id]
+      reader.end()
+      del self.readers[reader.iterator_id]
 
   def read_group(self, iterator_id: int) -> list[np.ndarray]:
     """Reads the next group of batches of an iterator.
@@ -145,30 +174,20 @@ class Streams:
       iterator_id: the id of the iterator.
 
     Returns:
-      The stream, and its position after each batch, int64 `[k]`; and the leaves
-      of the batches `[k, ...]`. Groups of one batch have no axis `k`.
+      The id, and the position of the iterator after each batch, int64 `[k]`;
+      and the leaves of the batches `[k, ...]`. Groups of one batch have no axis
+      `k`.
 
     Raises:
       StopIteration: at the end of the data set.
     """
-    reader = self.readers[int(iterator_id)]
-    leaves = reader.read_group(reader.position)
-    if leaves is None:
-      raise StopIteration
-    positions = reader.position + np.arange(len(leaves[0])) + 1
-    reader.position += len(leaves[0])
-    group = [np.full_like(positions, reader.stream), positions, *leaves]
+    positions, leaves = self.readers[int(iterator_id)].next_group()
+    group = [np.full_like(positions, iterator_id), positions, *leaves]
     return group if self.batches.group_size > 1 else [leaf[0] for leaf in group]
 
-  def set_position(self, stream: int, position: int) -> None:
-    """Sets the position of a stream."""
-    self._positions[stream] = position
-
-  def set_position_in_graph(
-      self, stream: tf.Tensor, position: tf.Tensor
-  ) -> None:
-    """Sets the position of a stream, in a graph."""
-    self._counts.insert(stream, position)
+  def set_position(self, iterator_id: tf.Tensor, position: tf.Tensor) -> None:
+    """Sets the position of an iterator, in a graph."""
+    self._counts.insert(iterator_id, position)
 
   def call_in_order(
       self, function: Callable[[], Any], dtypes: Sequence[tf.DType]
@@ -182,17 +201,19 @@ class Streams:
       with tf.control_dependencies([self._counts.size()]):
         results = tf.numpy_function(function, [], dtypes)
       with tf.control_dependencies(results):
-        # The next call is after this write. No stream has the index -1.
+        # The next call is after this write. No iterator has the id -1.
         self._counts.insert(np.int64(-1), np.int64(0))
     return results
 
   def positions(self) -> list[int]:
     """Returns the position of each stream."""
     with self._lock, tf.init_scope(), tf.device('cpu'):
-      for stream in list(self._positions):
-        self._counts.insert(stream, self._positions.pop(stream))
-      streams = np.arange(len(self._is_taken))
-      return self._counts.lookup(streams).numpy().tolist()
+      readers = self._last_readers
+      ids = np.array([reader.iterator_id for reader in readers], np.int64)
+      counts = self._counts.lookup(ids).numpy().tolist()
+      return [
+          max(reader.position, count) for reader, count in zip(readers, counts)
+      ]
 
 
 class SamplingState(tf.train.experimental.PythonState):
@@ -213,8 +234,8 @@ class SamplingState(tf.train.experimental.PythonState):
   def add(self, streams: Streams) -> None:
     """Adds a data set and sets its index."""
     streams.index = len(self._data_sets)
-    for positions in self._restored[streams.index :][:1]:
-      streams.restore(positions)
+    if streams.index < len(self._restored):
+      streams.restore(self._restored[streams.index])
     self._data_sets.append(streams)
 
   def restore(self, positions: list[list[int]]) -> None:
@@ -240,11 +261,10 @@ class SamplingState(tf.train.experimental.PythonState):
     """
     try:
       saved = damage.loads_json(value)
-      if not isinstance(saved, dict) or 'positions' not in saved:
-        raise ValueError('it has no positions')
-    except ValueError as e:
+      positions = [list(map(int, places)) for places in saved['positions']]
+    except (KeyError, TypeError, ValueError) as e:
       raise ValueError(
-          f'The sampling position in the checkpoint is damaged: {e}.'
+          f'The sampling position in the checkpoint is damaged: {e!r}.'
       ) from e
     different = [
         f'{name} {saved.get(name)!r} (here {value!r})'
@@ -257,25 +277,11 @@ class SamplingState(tf.train.experimental.PythonState):
           f' {", ".join(different)}. Use the same arguments, or remove the'
           ' replay buffer from the checkpoint to sample from the start.'
       )
-    self.restore(saved['positions'])
+    self.restore(positions)
 
   def _positions(self) -> list[list[int]]:
     positions = [streams.positions() for streams in self._data_sets]
     return positions + self._restored[len(positions) :]
-
-
-class SavedBytes(tf.train.experimental.PythonState):
-  """Saves an object without TensorFlow in a checkpoint."""
-
-  def __init__(self, saved: Any):
-    """Takes an object with the methods `serialize` and `deserialize`."""
-    self._saved = saved
-
-  def serialize(self) -> bytes:
-    return self._saved.serialize()
-
-  def deserialize(self, value: bytes) -> None:
-    self._saved.deserialize(value)
 
 
 class _NumpyIterator:
@@ -411,8 +417,8 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
     of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
     return groups.flat_map(of_group) if lead else groups
 
-  def count(stream, position, *leaves):
-    streams.set_position_in_graph(stream, position)
+  def count(iterator_id, position, *leaves):
+    streams.set_position(iterator_id, position)
     return leaves
 
   dataset = tf.data.Dataset.from_generator(
@@ -475,19 +481,3 @@ def _map_here(
   mapped = tf.data.experimental.from_variant(variant, spec)
   mapped.must_live = dataset, traced
   return mapped
-
-
-def call(
-    instance: Any, name: str, args: Sequence[Any], dtypes: Any = ()
-) -> Any:
-  """Calls a method that takes arrays: eagerly, or as an operation of a graph.
-
-  Args:
-    instance: the owner of the method, which a graph does not keep alive.
-    name: the name of the method.
-    args: arrays, or tensors.
-    dtypes: the dtypes of the results, or the dtype of the result.
-  """
-  if tf.executing_eagerly():
-    return getattr(instance, name)(*map(np.asarray, args))
-  return tf.numpy_function(pipelines.weak_method(instance, name), args, dtypes)

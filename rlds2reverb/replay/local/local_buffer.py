@@ -1,5 +1,6 @@
 """The base class of replay buffers without a server."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,26 @@ import tensorflow as tf
 from tf_agents.replay_buffers import replay_buffer
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.replay import base
 from rlds2reverb.replay.local import batches as batches_lib
 from rlds2reverb.replay.local import dataset
 from rlds2reverb.store import items as store_items
 from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
+
+
+class _SavedPriorities(tf.train.experimental.PythonState):
+  """The priorities of a sampler, for a checkpoint."""
+
+  def __init__(self, sampler: sum_tree.Prioritized):
+    self._sampler = sampler
+
+  def serialize(self) -> bytes:
+    return self._sampler.serialize()
+
+  def deserialize(self, value: bytes) -> None:
+    self._sampler.deserialize(value)
 
 
 class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
@@ -35,8 +50,10 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
 
       checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
 
-  Restore it before the first batch is taken. Two iterators draw independently.
-  An iterator that is made after another has ended continues at its position.
+  Restore it before the first batch is taken: iterators from before a restore
+  continue where they are, and no longer count. Two iterators draw
+  independently. An iterator that is made after another has ended continues at
+  its position.
   In a new process, the first iterator of the first data set continues at the
   position of the first iterator in the old process, and so on. A batch counts
   when it comes out of the data set. If batches are prefetched, for example by
@@ -80,7 +97,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
         }
     )
     if isinstance(self._sampler, sum_tree.Prioritized):
-      self._priorities = dataset.SavedBytes(self._sampler)
+      self._priorities = _SavedPriorities(self._sampler)
 
   @property
   def num_items(self) -> int:
@@ -133,7 +150,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     """
     self._prioritized()
     try:
-      dataset.call(self, '_update', [keys, priorities])
+      self._call('_update', [keys, priorities])
     except store_items.SamplingError as e:
       # In a graph, TensorFlow raises the same error.
       raise tf.errors.InvalidArgumentError(None, None, str(e)) from e
@@ -154,8 +171,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     if normalization != 'table':
       return {}
     # An item of the batch may have had a lower priority than any item has now.
-    min_priority = dataset.call(
-        self, '_min_priority', [sample_info.priority], tf.float64
+    min_priority = self._call(
+        '_min_priority', [sample_info.priority], tf.float64
     )
     return {
         'min_priority': tf.reshape(min_priority, []),
@@ -167,6 +184,18 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
 
   def close(self) -> None:
     """Does nothing here: there is no server to stop."""
+
+  def _call(self, method: str, args: Sequence[Any], dtypes: Any = ()) -> Any:
+    """Calls a method that takes arrays, eagerly or as an operation of a graph.
+
+    Args:
+      method: the name of the method.
+      args: arrays, or tensors.
+      dtypes: the dtypes of the results, or the dtype of the result.
+    """
+    if tf.executing_eagerly():
+      return getattr(self, method)(*map(np.asarray, args))
+    return tf.numpy_function(pipelines.weak_method(self, method), args, dtypes)
 
   def _prioritized(self) -> sum_tree.Prioritized:
     if not isinstance(self._sampler, sum_tree.Prioritized):

@@ -257,10 +257,42 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
         [keys[n : n + 4] for keys, n in zip(expected, counts)],
     )
 
+  @parameterized.parameters(
+      lambda data: data.as_numpy_iterator(),
+      lambda data: iter(data),
+      lambda data: iter(data.map(lambda *batch: batch)),
+  )
+  def test_iterators_from_before_a_restore_do_not_count(self, make_iterator):
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    buffer = self.make('uniform')
+    dataset = buffer.as_dataset(4)
+    expected = _keys(self.make('uniform').as_dataset(4), 9)
+    iterator = make_iterator(dataset)
+    take = lambda iterator: np.asarray(next(iterator)[1].key)[:, 0].tolist()
+    found = [take(iterator) for _ in range(3)]
+    checkpoint = tf.train.Checkpoint(buffer=buffer)
+    checkpoint.write(path)
+    found += [take(iterator) for _ in range(2)]
+    checkpoint.read(path)
+    found += [take(iterator) for _ in range(2)]
+    self.assertEqual(found, expected[:7])
+    restored = make_iterator(dataset)
+    for position, num_batches in (3, 0), (5, 2):
+      self.assertEqual(
+          [take(restored) for _ in range(num_batches)], expected[3:position]
+      )
+      take(iterator)
+      checkpoint.write(path)
+      other = self.make('uniform')
+      tf.train.Checkpoint(buffer=other).read(path)
+      found = _keys(other.as_dataset(4), 2)
+      self.assertEqual(found, expected[position : position + 2])
+
   def test_a_damaged_position_in_a_checkpoint(self):
     state = dataset_lib.SamplingState({})
     deep = '[' * 5000 + ']' * 5000
-    for text in '{', '[]', '{}', deep, f'{{"positions": {deep}}}':
+    positions = (f'{{"positions": {x}}}' for x in ('7', '[7]', '[["x"]]', deep))
+    for text in '{', '[]', '{}', deep, *positions:
       with self.assertRaisesRegex(ValueError, 'sampling position .* damaged'):
         state.deserialize(text)
 
