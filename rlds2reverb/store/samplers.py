@@ -7,14 +7,13 @@ priorities, which the trainer updates.
 """
 
 import abc
-from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
 import math
 import types
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from etils import epy
 import numpy as np
@@ -46,9 +45,24 @@ class Draws(NamedTuple):
   priority: Any = None
 
 
-# Draws a batch: takes the index of the batch and its size `B`. Returns `Draws`
-# of `B` items; of fewer items at the end of an epoch, and of none after it.
-DrawFn = Callable[[int, int], Draws]
+class DrawFn(Protocol):
+  """A function that draws batches."""
+
+  def __call__(
+      self, index: int, batch_size: int, num_batches: int = 1
+  ) -> Draws:
+    """Draws consecutive batches.
+
+    Args:
+      index: the index of the first batch.
+      batch_size: the size `B` of a batch.
+      num_batches: the maximum number of batches.
+
+    Returns:
+      The items of the batches, one batch after another. The last batch of an
+      epoch may be smaller, and is the last one here. After the last batch of
+      all, there are no items.
+    """
 
 
 class Process(NamedTuple):
@@ -86,19 +100,18 @@ class Process(NamedTuple):
       )
     return share
 
-  def positions(self, index: int, batch_size: int, share: int) -> np.ndarray:
-    """Returns the positions of a batch of this process in a common order.
+  def positions(self, first: int, count: int, end: int) -> np.ndarray:
+    """Returns the positions of items of this process in a common order.
 
     Args:
-      index: the index of the batch.
-      batch_size: the size of a batch.
-      share: the number of positions of the process: every `world_size`-th.
+      first: the index of the first item among those of this process.
+      count: the number of items.
+      end: the number of items of this process.
 
     Returns:
-      int64 `[B]`; fewer for the last batch, and none after it.
+      Every `world_size`-th position, int64 `[count]`; fewer before the end.
     """
-    first = index * batch_size
-    positions = np.arange(first, min(first + batch_size, share))
+    positions = np.arange(first, min(first + count, end))
     return positions * self.world_size + self.rank
 
   def seeds(self, count: int, is_common: bool = False) -> np.ndarray:
@@ -143,10 +156,11 @@ class Uniform(Sampler):
   def bind(self, items, process):
     [seed], draw_uniform = process.seeds(1), kernels.draw_uniform
 
-    def draw(index, batch_size):
+    def draw(index, batch_size, num_batches=1):
       first_item, count = items.first, items.num_items
       items_lib.check_drawable(count, count)
-      drawn, probability = np.empty(batch_size, np.int64), np.empty(batch_size)
+      num_draws = num_batches * batch_size
+      drawn, probability = np.empty(num_draws, np.int64), np.empty(num_draws)
       first = first_draw(index, batch_size)
       draw_uniform(seed, first, first_item, count, drawn, probability)
       return Draws(drawn, probability)
@@ -162,8 +176,10 @@ class InOrder(Sampler):
     count, first_item = items.num_items, items.first
     share = process.share_of(count)
 
-    def draw(index, batch_size):
-      drawn = first_item + process.positions(index, batch_size, share)
+    def draw(index, batch_size, num_batches=1):
+      drawn = first_item + process.positions(
+          index * batch_size, num_batches * batch_size, share
+      )
       if not items_lib.alive(items, drawn).all():
         raise items_lib.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
@@ -208,9 +224,14 @@ class WithoutReplacement(Sampler):
         lambda epoch: _feistel_tables(seed, epoch, count)
     )
 
-    def draw(index, batch_size):
-      epoch, index = divmod(index, self.batches_per_epoch(share, batch_size))
-      positions = process.positions(index, batch_size, share)
+    def draw(index, batch_size, num_batches=1):
+      per_epoch = self.batches_per_epoch(share, batch_size)
+      epoch, index = divmod(index, per_epoch)
+      positions = process.positions(
+          index * batch_size,
+          num_batches * batch_size,
+          min(share, per_epoch * batch_size),
+      )
       drawn = np.empty(len(positions), np.int64)
       kernels.permute(positions, count, tables_of(epoch), drawn)
       if drawn_items is not None:
@@ -345,13 +366,15 @@ def first_draw(index: int, batch_size: int) -> int:
   return index * batch_size % 2**64
 
 
-def draw_fractions(seed: np.uint64, index: int, batch_size: int) -> np.ndarray:
-  """Returns the random numbers of a batch, in [0, 1), float64 `[B]`.
+def draw_fractions(
+    seed: np.uint64, index: int, batch_size: int, num_batches: int = 1
+) -> np.ndarray:
+  """Returns the random numbers of batches, in [0, 1), float64 `[N]`.
 
   Number `k` of batch `b` is number `b * B + k` of the SplitMix64 stream that
   begins at the seed.
   """
-  fractions = np.empty(batch_size)
+  fractions = np.empty(num_batches * batch_size)
   kernels.draw_fractions(seed, first_draw(index, batch_size), fractions)
   return fractions
 
@@ -386,8 +409,10 @@ def _draw_by_groups(
   sums, seeds = np.cumsum(weights), process.seeds(2)
   first = np.cumsum(counts) - counts
 
-  def draw(index, batch_size):
-    groups, places = [draw_fractions(seed, index, batch_size) for seed in seeds]
+  def draw(index, batch_size, num_batches=1):
+    groups, places = [
+        draw_fractions(seed, index, batch_size, num_batches) for seed in seeds
+    ]
     groups = random_lib.search_weights(sums, groups)
     items = random_lib.integers_below(places, counts[groups])
     for group, item_sums in within.items():

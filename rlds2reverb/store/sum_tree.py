@@ -95,12 +95,13 @@ class Prioritized(samplers.Sampler):
       self.attach(items, priorities)
     [seed] = process.seeds(1)
 
-    def draw(index, batch_size):
+    def draw(index, batch_size, num_batches=1):
       with items.lock:
         is_drawable = self._tree.prepare()
         items_lib.check_drawable(is_drawable, items.num_items)
         first = samplers.first_draw(index, batch_size)
-        slots, *drawn = self._tree.draw(seed, first, batch_size)
+        count = num_batches * batch_size
+        slots, *drawn = self._tree.draw(seed, first, count)
         if items.changes:
           slots = items.first + (slots - items.first) % items.num_slots
       return samplers.Draws(slots, *drawn)

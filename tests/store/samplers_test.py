@@ -105,6 +105,29 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertAllClose(drawn.probability, probabilities[drawn.items])
 
+  @parameterized.parameters(
+      samplers.Uniform(),
+      samplers.InOrder(),
+      samplers.WithoutReplacement(),
+      samplers.WithoutReplacement(drop_last=True),
+      samplers.Weighted(by='episode'),
+      sum_tree.Prioritized(),
+  )
+  def test_consecutive_batches(self, sampler):
+    draw = sampler.bind(_items([5, 0, 6]), samplers.Process(1, (0, 0), 1, 2))
+    for first, count in (0, 1), (0, 2), (1, 1), (1, 3), (2, 2), (7, 3):
+      found = draw(first, 2, count)
+      # A smaller batch, and in random orders an epoch of 5 items, ends them.
+      batches = []
+      for index in range(first, first + count):
+        if batches and isinstance(sampler, samplers.WithoutReplacement):
+          if index % sampler.batches_per_epoch(5, 2) == 0:
+            break
+        batches.append(draw(index, 2))
+      for values, parts in zip(found, zip(*batches)):
+        if values is not None:
+          self.assertEqual(values.tolist(), np.concatenate(parts).tolist())
+
   def test_sources_need_batches_of_several_data_sets(self):
     with self.assertRaisesRegex(ValueError, 'random_access.Batches'):
       samplers.Weighted({'a': 1.0}, by='source').bind(_items([5]), _PROCESS)

@@ -181,28 +181,21 @@ class FrameBatches(batches_lib.Batches):
 
     Returns:
       The draws of all batches, the size of a batch, and the number of items
-      that could be drawn. The size is 0 after the last batch.
+      that could be drawn. After the last batch, the size is 0.
     """
     batch_size = self._batch_size or 1
     with self._items.lock if self._items.changes else _NO_LOCK:
-      draws = [self._draw(first, batch_size)]
-      size = len(draws[0].items)
-      for index in range(first + 1, first + count):
-        draw = self._draw(index, batch_size)
-        if not size or len(draw.items) != size:
-          break
-        draws.append(draw)
+      draws = self._draw(first, batch_size, count)
       num_items = self._items.num_items
-    if len(draws) == 1:
-      return draws[0], size, num_items
-    return samplers.Draws(*map(_concatenate, zip(*draws))), size, num_items
+    num_drawn = len(draws.items)
+    size = min(num_drawn, batch_size)
+    if num_drawn > batch_size and num_drawn % batch_size:
+      # The last batch of an epoch is smaller, so it is not of this group.
+      end = num_drawn - num_drawn % batch_size
+      draws = samplers.Draws(*(x if x is None else x[:end] for x in draws))
+    return draws, size, num_items
 
   def _bind(self, data_set, stream):
     self._stream = stream
     self._process = self._process._replace(stream=(data_set, stream))
     self._draw = self._sampler.bind(self._items, self._process)
-
-
-def _concatenate(parts: Sequence[Any]) -> Any:
-  """Concatenates arrays, unless they are None."""
-  return None if parts[0] is None else np.concatenate(parts)
