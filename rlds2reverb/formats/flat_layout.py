@@ -237,8 +237,8 @@ def find_layout(
     specs[field] = _squeezed(specs[field])
   for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
     name, spec = NEXT + names[field], specs[field]
-    if name not in columns or _row_spec(columns, name, num_rows) != spec:
-      row_spec = _row_spec(columns, name, num_rows) if name in columns else None
+    row_spec = _row_spec(columns, name, num_rows) if name in columns else None
+    if row_spec != spec:
       raise ValueError(
           f'There must be a {name} for each {names[field]}, or for none, with'
           f' rows of {spec.dtype.name} {spec.shape}, but it is {row_spec}.'

@@ -585,8 +585,8 @@ def _read(episode: PythonEpisode, form: _Form) -> PythonEpisode:
 
 
 def _name_of(episode: PythonEpisode) -> str:
-  ids = episode.episode_id[:1].tolist()
-  return f'episode {ids[0]}' if ids else 'no episode'
+  ids = episode.episode_id
+  return f'episode {ids[0]}' if len(ids) else 'no episode'
 
 
 def _check(

@@ -206,10 +206,9 @@ class CameraCheck:
       return
     if self._first_frame is None:
       self._first_frame = np.array(frames[0])
-      first = self._first_frame.ravel()[:1].tolist()
       # Other strings, such as instructions, are often constant.
-      if frames.dtype == object:
-        self.is_frozen = all(f.startswith(_IMAGE_HEADS) for f in first)
+      if frames.dtype == object and self._first_frame.size:
+        self.is_frozen = self._first_frame.flat[0].startswith(_IMAGE_HEADS)
     self.num_frames += len(frames)
     self.is_frozen &= bool((frames == self._first_frame).all())
     if frames.dtype == object:

@@ -203,7 +203,10 @@ class Reading:
     return self.places[[index, len(self.columns) + index]].tolist()
 
   def _read(self, rlds_data: tf.data.Dataset) -> None:
-    used = {self._index, *self._excerpts.instruction[:1]} - {None, rlds.STEPS}
+    used: set[Any] = {self._index}
+    if self._excerpts.instruction:
+      used.add(self._excerpts.instruction[0])
+    used -= {None, rlds.STEPS}
     batches = episode_dataset.batches_of(
         rlds_data,
         fields=self.spec[rlds.STEPS],
