@@ -12,14 +12,14 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
-from rlds2reverb.replay.local import local_buffer
+from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.replay.local import ring
 from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import options as options_lib
 
 
-class AppendableReplayBuffer(local_buffer.LocalReplayBuffer):
+class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
   """Keeps the last frames of an agent's own experience, and samples them.
 
       replay_buffer = AppendableReplayBuffer(policy.trajectory_spec, 100_000)
