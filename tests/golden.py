@@ -5,7 +5,9 @@ An episode is a dict of the fields of its steps. Its leaves are numpy arrays
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
 import gc
 import operator
 import os
@@ -193,10 +195,107 @@ def stacked(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
     spec: the specs of stacked steps; by default those of the first episode.
   """
   spec = stacked_spec(episodes[0]) if spec is None else spec
-  return tf.data.Dataset.from_generator(
+  return from_generator(
       lambda: ({'steps': episode} for episode in list(episodes)),
-      output_signature={'steps': spec},
+      {'steps': spec},
   )
+
+
+# What `from_generator` was called with, and iterators of the generators.
+_generators: list[tuple[Callable[[], Iterable[Any]], Any]] = []
+_iterators: dict[int, Any] = {}
+
+
+def from_generator(
+    generator: Callable[[], Iterable[Any]], spec: Any
+) -> tf.data.Dataset:
+  """Like `tf.data.Dataset.from_generator`, but traces once for each spec.
+
+  TensorFlow traces four functions for each data set, and optimizes them for
+  each iterator, which takes longer than what most tests do with the data.
+
+  Args:
+    generator: returns an iterable of nests of arrays.
+    spec: the specs of their leaves.
+  """
+  leaves = tuple(tf.nest.flatten(spec, expand_composites=True))
+  _generators.append((generator, spec))
+  number = np.int64(len(_generators) - 1)
+  variant = tf.raw_ops.FlatMapDataset(
+      input_dataset=tf.data.experimental.to_variant(
+          tf.data.Dataset.from_tensors(number)
+      ),
+      other_arguments=[],
+      f=_generator_function(leaves),
+      **_output_of(leaves),
+  )
+  return tf.data.experimental.from_variant(variant, spec)
+
+
+def _output_of(leaves):
+  return {
+      'output_types': [leaf.dtype for leaf in leaves],
+      'output_shapes': [leaf.shape for leaf in leaves],
+  }
+
+
+@functools.cache
+def _generator_function(leaves):
+  """Returns a function from the number of a generator to its data set."""
+
+  def start(generator):
+    make_iterable, spec = _generators[generator]
+    iterator = iter(make_iterable())
+    _iterators[id(iterator)] = iterator, spec
+    return np.int64(id(iterator))
+
+  def get_next(number):
+    iterator, spec = _iterators[int(number)]
+    element = next(iterator)
+    tf.nest.assert_same_structure(element, spec, expand_composites=True)
+    arrays = [
+        np.asarray(array, leaf.dtype.as_numpy_dtype, order='C')
+        for array, leaf in zip(
+            tf.nest.flatten(element, expand_composites=True), leaves
+        )
+    ]
+    for array, leaf in zip(arrays, leaves):
+      if not leaf.shape.is_compatible_with(array.shape):
+        raise TypeError(f'The shape {array.shape} does not fit {leaf}.')
+    return arrays
+
+  def finish(number):
+    del _iterators[int(number)]
+    return np.int64(0)
+
+  def trace(function):
+    return tf.function(
+        function,
+        input_signature=[tf.TensorSpec([], tf.int64)],
+        autograph=False,
+        # TensorFlow does not optimize functions with this attribute.
+        experimental_attributes={'experimental_ints_on_device': True},
+    ).get_concrete_function()
+
+  def call(function, dtypes):
+    return trace(lambda number: tf.numpy_function(function, [number], dtypes))
+
+  init_func = call(start, tf.int64)
+  next_func = call(get_next, [leaf.dtype for leaf in leaves])
+  finalize_func = call(finish, tf.int64)
+
+  def make_variant(number):
+    return tf.raw_ops.GeneratorDataset(
+        init_func_other_args=[number],
+        next_func_other_args=[],
+        finalize_func_other_args=[],
+        init_func=init_func,
+        next_func=next_func,
+        finalize_func=finalize_func,
+        **_output_of(leaves),
+    )
+
+  return trace(make_variant)
 
 
 def nested(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
@@ -249,9 +348,9 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
       left = left[size:]
 
   return episode_dataset.EpisodeDataset(
-      tf.data.Dataset.from_generator(
+      from_generator(
           batches,
-          output_signature=batch_lib.EpisodeBatch(
+          batch_lib.EpisodeBatch(
               steps,
               tf.TensorSpec([None], tf.int64),
               tf.nest.map_structure(
