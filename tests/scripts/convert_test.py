@@ -242,7 +242,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(message.count(folder), path.count(folder), message)
       self.assertEqual(result.stderr.count('Read-only'), 1)
 
-  @parameterized.product(num_workers=[1, 2], columns=[0, 100])
+  @parameterized.parameters((1, 100), (2, 0))
   def test_a_bar_is_seen_on_a_terminal(self, num_workers, columns):
     data = data_sets.numbered(self.new('data'), [400] * 12, per_file=1)
     with terminals.open_terminal(columns) as terminal:

@@ -22,6 +22,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import write
 from tests.jobs import data_sets
+from tests.scripts import in_process
 from tests.scripts import programs
 
 
@@ -274,20 +275,20 @@ with mock.patch.object(serve, '_start', start):
         f'{self._folder}/checkpoint',
         items.TableItems('pairs'),
     )
-    for flag, code, message in (
+    wrong = (
         ('--max_size=pairs=5', 1, 'max_size is 5, and the data has 6'),
         ('--sampler=piars=fifo', 1, 'piars'),
         ('--max_size=0', 2, '--max_size=0 is not valid: expected an integer'),
         ('--sampler=prioritized', 2, 'prioritized takes 1 value after a colon'),
         ('--rate_limiter=mni_size:3', 2, 'expected one of min_size, queue'),
-    ):
-      result = programs.run(
-          'serve',
-          '--checkpoint_dir=checkpoint',
-          flag,
-          BUILD_WORKING_DIRECTORY=self._folder,
-      )
-      self.assertEqual(result.returncode, code, flag)
+    )
+    results = in_process.run(
+        'serve',
+        [['--checkpoint_dir=checkpoint', flag] for flag, *_ in wrong],
+        BUILD_WORKING_DIRECTORY=self._folder,
+    )
+    for (flag, code, message), result in zip(wrong, results, strict=True):
+      self.assertEqual(result.code, code, flag)
       self.assertIn(message, result.stderr)
       self.assertNotIn('Traceback', result.stderr)
 
