@@ -262,7 +262,7 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters('future', 'final', 'episode', 'random')
   def test_against_stable_baselines3(self, strategy):
-    repeats = 200
+    repeats = 100
     oracle = _NumpyHer(_EPISODES)
     data = golden.batched(_EPISODES * repeats, batch_size=7)
     relabel = _hindsight(strategy, compute_terminal=_is_near)
