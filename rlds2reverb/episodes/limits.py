@@ -122,20 +122,15 @@ def check_place(name: str, path: str, folder: str | None = None) -> None:
     folder: the folder of the data set; None if every path needs permission.
   """
   path = os.path.abspath(os.path.join(folder or '', path))
-  places = _allowed_places() + ([] if folder is None else [folder])
-  if not any(_is_below(path, os.path.abspath(place)) for place in places):
+  allowed = os.environ.get(PLACES_VARIABLE, '').split(os.pathsep)
+  places = [os.path.expanduser(place) for place in allowed if place]
+  if folder is not None:
+    places.append(folder)
+  places = list(map(os.path.abspath, places))
+  if not any(os.path.commonpath([path, place]) == place for place in places):
     raise ValueError(
         f'{name} names {path}'
         + (f', which is outside of {folder}' if folder else '')
         + '. If you trust the file, and the files that it names, allow their'
         f' folder: {PLACES_VARIABLE}={os.path.dirname(path)}.'
     )
-
-
-def _allowed_places() -> list[str]:
-  places = os.environ.get(PLACES_VARIABLE, '').split(os.pathsep)
-  return [os.path.expanduser(place) for place in places if place]
-
-
-def _is_below(path: str, folder: str) -> bool:
-  return os.path.commonpath([path, folder]) == folder

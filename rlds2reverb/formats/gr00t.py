@@ -84,19 +84,15 @@ def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
         )
       columns, shape = None, features[feature]['shape']
       if default:
-        columns = slice(entry.get('start'), entry.get('end'))
-        if len(shape) != 1 or not _is_within(columns, shape[0]):
+        begin, end = entry.get('start'), entry.get('end')
+        is_range = isinstance(begin, int) and isinstance(end, int)
+        if len(shape) != 1 or not (is_range and 0 <= begin < end <= shape[0]):
           raise ValueError(
-              f'{field} ranges from {columns.start} to {columns.stop}, but its'
-              f' feature has the shape {list(shape)}.'
+              f'{field} ranges from {begin} to {end}, but its feature has the'
+              f' shape {list(shape)}.'
           )
+        columns = slice(begin, end)
       is_task = modality == _ANNOTATION
       step_field = f'{parent}/{name.replace(".", "/")}'
       parts[step_field] = Part(feature, columns, is_task)
   return parts
-
-
-def _is_within(columns: slice, size: int) -> bool:
-  begin, end = columns.start, columns.stop
-  is_range = isinstance(begin, int) and isinstance(end, int)
-  return is_range and 0 <= begin < end <= size

@@ -360,14 +360,10 @@ def _with_source(episodes: Callable[[], Episodes], source: str) -> Episodes:
   """Yields episodes; the default of their place is the data set."""
   with contextlib.closing(episodes()) as stream:
     for episode in stream:
-      if source and not episode.place and not _names(episode, source):
+      is_named = isinstance(episode, errors.Fault) and source in episode.rule
+      if source and not episode.place and not is_named:
         episode = episode._replace(place=source)
       yield episode
-
-
-def _names(episode: Episode, source: str) -> bool:
-  """Returns whether an episode is a fault that names the data set."""
-  return isinstance(episode, errors.Fault) and source in episode.rule
 
 
 def _find_form(episodes: Callable[[], Episodes], num_compared: int) -> _Form:

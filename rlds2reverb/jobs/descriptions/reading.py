@@ -66,8 +66,8 @@ class Bounds:
   names: tuple[str, ...] = ()
 
 
-class NumberColumn(NamedTuple):
-  """A number of a field.
+class Component(NamedTuple):
+  """A component of a field: one of its numbers.
 
   Attributes:
     field: the path of the field in a step.
@@ -156,9 +156,7 @@ class Reading:
     sizes = [leaf.shape.num_elements() for _, leaf in leaves]
     self._starts = np.cumsum([0, *sizes])
     self.columns = [
-        NumberColumn(
-            field, i, f'{field}[{i}]' if size > 1 else field, start + i
-        )
+        Component(field, i, f'{field}[{i}]' if size > 1 else field, start + i)
         for field, size, start in zip(fields, sizes, self._starts)
         for i in range(min(size, _MAX_COLUMNS))
     ]
@@ -190,7 +188,7 @@ class Reading:
     """The results for fields with images, decoded or encoded."""
     return list(self._cameras.values())
 
-  def columns_of(self, field: str) -> list[tuple[int, NumberColumn]]:
+  def columns_of(self, field: str) -> list[tuple[int, Component]]:
     """Returns the columns of a field with their indices in `columns`."""
     return [
         (index, column)
