@@ -54,9 +54,7 @@ def _dataset(episodes, form='stacked'):
       lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype),
       spec['steps'],
   )
-  data = tf.data.Dataset.from_generator(
-      lambda: iter(episodes), output_signature=spec
-  )
+  data = golden.from_generator(lambda: episodes, spec)
   if form == 'batched':
     return golden.in_batches(data, batch_size=5)
   if form == 'stacked':
