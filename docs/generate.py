@@ -118,7 +118,7 @@ def _methods(cls: Any, documented: Container[Any]) -> Iterator[str]:
       continue
     for name, value in vars(owner).items():
       is_static = isinstance(value, (staticmethod, classmethod))
-      function = value.__func__ if is_static else value
+      function = inspect.unwrap(value.__func__ if is_static else value)
       is_method = inspect.isfunction(function)
       if not is_method and not isinstance(function, property):
         continue

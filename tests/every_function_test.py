@@ -3,21 +3,40 @@
 The numpy arrays of a user stay as they are: TensorFlow 2.15 lends the arrays of
 a `from_generator` data set to the graph, where they are aligned to 64 bytes,
 and may write into a slice of one. And an episode's fields must have a row for
-every step.
+every step. AutoGraph calls the functions of the library unchanged, also those
+that they pass to methods of data sets.
 """
 
+from collections.abc import Iterator
+import contextlib
 import functools
+import importlib.util
+import inspect
+from typing import Any
+from unittest import mock
 
 from absl.testing import parameterized
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.core import config
+from tensorflow.python.autograph.impl import api
 
 import rlds2reverb
 from rlds2reverb import agents
+from rlds2reverb import datasets
+from rlds2reverb import fields
+from rlds2reverb import formats
+from rlds2reverb import indexing
+from rlds2reverb import replay
+from rlds2reverb import statistics
+from rlds2reverb import tokens
+from rlds2reverb import training
+from rlds2reverb import trajectories
 from rlds2reverb import transforms
 from rlds2reverb import windows
 from tests import golden
+from tests import ways
 
 _LENGTHS = (2, 3, 16, 17, 33, 65)
 # TensorFlow writes the apostrophe of the sentence as \\'.
@@ -373,6 +392,184 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
     for form in golden.FORMS.values():
       mapped = rlds2reverb.map_fields(form([steps]), mapping)
       self._assert_refused(lambda: list(mapped), *sources, ': 3', 'steps: 4')  # pylint: disable=cell-var-from-loop
+
+
+_PACKAGES = (
+    agents,
+    datasets,
+    fields,
+    formats,
+    indexing,
+    replay,
+    statistics,
+    tokens,
+    training,
+    trajectories,
+    transforms,
+    transforms.robotics,
+    windows,
+)
+
+
+@contextlib.contextmanager
+def _record_conversions() -> Iterator[list[str]]:
+  """Records the functions of the library that AutoGraph rewrites."""
+  converted = []
+  convert = api._convert_actual  # pylint: disable=protected-access
+
+  def record(function, context):
+    if f'{function.__module__}.'.startswith('rlds2reverb.'):
+      converted.append(f'{function.__module__}: {function.__qualname__}')
+    return convert(function, context)
+
+  with mock.patch.object(api, '_convert_actual', record):
+    yield converted
+
+
+def _find_functions(package: Any) -> Iterator[Any]:
+  """Yields the public functions of a package, and methods of its classes."""
+  for name, value in vars(package).items():
+    is_ours = getattr(value, '__module__', '').startswith('rlds2reverb.')
+    if name.startswith('_') or not is_ours:
+      continue
+    if inspect.isfunction(value):
+      yield value
+    elif inspect.isclass(value):
+      for cls in value.__mro__:
+        if cls.__module__.startswith('rlds2reverb.'):
+          for member in vars(cls).values():
+            member = getattr(member, '__func__', member)
+            if inspect.isfunction(member) and (
+                member.__module__ == cls.__module__
+            ):
+              yield member
+
+
+def _with_images(steps: golden.Episode) -> golden.Episode:
+  image = tf.io.encode_png(tf.zeros([2, 2, 3], tf.uint8)).numpy()
+  return {**steps, 'image': np.array([image] * len(steps['reward']))}
+
+
+def _make_texts() -> tf.data.Dataset:
+  texts = {'prompt': 'a', 'chosen': 'b c', 'rejected': 'd e', 'response': 'f'}
+  return tf.data.Dataset.from_tensors(texts)
+
+
+def _split(strings):
+  return tf.strings.unicode_decode(strings, 'UTF-8')
+
+
+def _decode_images(unused_data):
+  return golden.stacked([_with_images(ways.FIVE)]).map(
+      lambda e: transforms.decode_images(e['steps'], ['image'], size=(2, 2))
+  )
+
+
+def _call_in_a_function(data):
+  """Calls functions of rows and of batches in a `tf.function`."""
+
+  @tf.function
+  def call(steps):
+    return (
+        windows.n_step_transitions(steps, 3),
+        windows.sample_slices(windows.transition_rows(steps), (2, 2), 1),
+        transforms.Compose([transforms.ScaleReward(2.0)])({'steps': steps}),
+        transforms.FrameSkip(2).transform(steps),
+        transforms.KeepEpisodes(min_length=2)({'steps': steps}),
+        replay.sequence_priority(steps['reward'][tf.newaxis]),
+    )
+
+  unchanged = windows.transition_rows, transforms.FrameSkip(2).transform
+  for function in call, *map(tf.function, unchanged):
+    function({name: tf.constant(column) for name, column in ways.FIVE.items()})
+  return data
+
+
+def _look_up(data):
+  index = indexing.TransitionIndex.from_episodes(data)
+  return data.map(lambda e: index.lookup(e['steps']))
+
+
+def _nest(data):
+  return data.map(
+      lambda e: {'steps': tf.data.Dataset.from_tensor_slices(e['steps'])}
+  )
+
+
+# Functions that the tables above do not call, or call in another way.
+_MORE_FUNCTIONS = {
+    'in_a_function': _call_in_a_function,
+    'images': _decode_images,
+    'draw_steps': _on_data(lambda s: windows.draw_steps(s, 2, 1)),
+    'goals': lambda d: transforms.draw_goals_from_other_episodes(
+        d, 0.5, goal='observation', goal_step='reward'
+    ),
+    'transform_in_map': lambda d: _nest(d).map(transforms.ScaleReward(2.0)),
+    'mapping_in_map': lambda d: d.map(rlds2reverb.fields.StepMapping()),
+    'filter': lambda d: d.filter(transforms.KeepEpisodes(min_length=2)),
+    'predicate': lambda d: transforms.transform_episodes(
+        d, [transforms.DropNoOps(predicate=lambda s: s['reward'] < 0)]
+    ),
+    'take': lambda d: transforms.transform_episodes(
+        d, [transforms.ScaleReward(2.0)]
+    ).take(1),
+    'function_of_episodes': lambda d: transforms.transform_episodes(
+        d, [lambda e: e]
+    ),
+    'exact_mixture': lambda d: datasets.mix_datasets(
+        {'a': _convert(d), 'b': _convert(d)}, batch_size=2
+    ),
+    'texts': lambda _: tokens.convert_texts_to_episodes(_make_texts(), _split),
+    'text_batches': lambda _: tokens.convert_texts_to_batches(
+        _make_texts(), _split, 4, 1
+    ),
+    'text_pairs': lambda _: tokens.convert_texts_to_pairs(
+        _make_texts(), _split, 4, 1
+    ),
+    'index': _look_up,
+    'replay_buffer': lambda d: rlds2reverb.EpisodesReplayBuffer(
+        d, rlds2reverb.Windows(2)
+    ).as_dataset(2, sequence_preprocess_fn=lambda frames: frames),
+    'split_by_policy': lambda d: agents.split_by_policy(
+        d.map(lambda e: {'steps': _by_agent(e['steps'])}), str
+    ),
+}
+
+
+class AutoGraphTest(parameterized.TestCase):
+
+  def test_rules_are_unchanged(self):
+    # A new copy of the module has TensorFlow's rules.
+    original = importlib.util.module_from_spec(config.__spec__)
+    config.__spec__.loader.exec_module(original)
+    self.assertEqual(
+        list(map(str, config.CONVERSION_RULES)),
+        list(map(str, original.CONVERSION_RULES)),
+    )
+
+  @parameterized.parameters(*_PACKAGES)
+  def test_public_functions_are_marked(self, package):
+    functions = list(_find_functions(package))
+    self.assertNotEmpty(functions)
+    for function in functions:
+      self.assertTrue(api.is_autograph_artifact(function), function)
+
+  def _check_unchanged(self, function, data):
+    with _record_conversions() as converted:
+      function(data)
+    self.assertEmpty(converted)
+
+  @_named(_STEP_FUNCTIONS)
+  @pytest.mark.few(3)
+  def test_functions_of_steps(self, function):
+    self._check_unchanged(_on_data(function), golden.stacked([ways.FIVE]))
+
+  @_named({**_DATA_FUNCTIONS, **_OTHERS, **_MORE_FUNCTIONS})
+  @pytest.mark.few(6)
+  def test_functions_of_data(self, function):
+    steps = _episode(np.random.default_rng(0), 6, True)
+    data = golden.stacked([steps])
+    self._check_unchanged(function, data)
 
 
 if __name__ == '__main__':

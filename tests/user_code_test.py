@@ -110,6 +110,13 @@ class UserCodeTest(parameterized.TestCase):
       ('called', lambda data: data.map(_COMPOSED), 4),
       ('filter', lambda data: data.filter(_KeepGood()), 1),
       (
+          'method',
+          lambda data: data.map(lambda one: one['steps'])
+          .map(_COMPOSED.transform)
+          .map(lambda steps: {'steps': steps}),
+          4,
+      ),
+      (
           'on_steps',
           lambda data: data.map(
               lambda one: {'steps': _COMPOSED.transform(one['steps'])}
@@ -130,6 +137,14 @@ class UserCodeTest(parameterized.TestCase):
   def test_on_episodes(self, function, factor):
     (found,) = _rewards_of(function(golden.stacked([ways.FIVE])))
     np.testing.assert_array_equal(found, factor * _REWARD)
+
+  @parameterized.parameters(_COMPOSED, _KeepGood(), _MAPPING)
+  def test_the_user_disabled_it(self, function):
+    disabled = tf.autograph.experimental.do_not_convert(
+        lambda episode: function(episode)  # pylint: disable=unnecessary-lambda
+    )
+    with self.assertRaises(tf.errors.OperatorNotAllowedInGraphError):
+      golden.stacked([ways.FIVE]).map(disabled)
 
   @pytest.mark.long
   def test_on_fragments_frames_and_items(self):

@@ -22,3 +22,6 @@ from rlds2reverb.agents.episodes import select_agent
 from rlds2reverb.agents.episodes import split_by_policy
 from rlds2reverb.agents.stacking import stack_agents
 from rlds2reverb.agents.stacking import unroll_agents
+from rlds2reverb.episodes import tf_private
+
+tf_private.mark_package(__name__)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
@@ -219,6 +220,7 @@ def _sum_rewards_between(reward, rows) -> Any:
   )
 
 
+@pipelines.do_not_convert
 def split_by_policy(
     rlds_data: tf.data.Dataset,
     policy_mapping_fn: Callable[[Any], str],

@@ -31,6 +31,7 @@ import tensorflow_datasets as tfds
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
@@ -428,6 +429,7 @@ class _OneSize(tfds.decode.Decoder):
       # The first image is decoded once more, to get its size.
       size = tf.shape(self.decode_example(encoded[0]))
 
+      @pipelines.as_library_code
       def decode(step):
         image = self.decode_example(encoded[step])
         step_size = tf.shape(image)
@@ -609,8 +611,10 @@ def _find_sizes(encoded: tf.Tensor) -> tf.Tensor:
       sizes,
       places,
       tf.map_fn(
-          lambda place: tf.cast(
-              tf.image.extract_jpeg_shape(encoded[place[0]])[:2], tf.int64
+          pipelines.as_library_code(
+              lambda place: tf.cast(
+                  tf.image.extract_jpeg_shape(encoded[place[0]])[:2], tf.int64
+              )
           ),
           places,
           fn_output_signature=tf.TensorSpec([2], tf.int64),

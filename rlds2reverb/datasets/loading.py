@@ -144,15 +144,15 @@ def load_episodes(
           ' tf.data, and its builder does not read TFRecord or ArrayRecord'
           ' files.'
       )
-  decode = decode_episode
+  decode = tf_private.as_library_code(decode_episode)
   if is_known:
     count = tf.constant(num_episodes, tf.int64)
     episodes = episode_dataset.with_cardinality(episodes, count)
-    decode = lambda unused_number, episode: decode_episode(episode)
+    decode = tf_private.as_library_code(
+        lambda unused_number, episode: decode_episode(episode)
+    )
   return tf_private.with_damage_finder(
-      tf_private.WrappedDataset(
-          episodes.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-      ),
+      tf_private.WrappedDataset(episodes.map(decode, tf.data.AUTOTUNE)),
       explain,
   )
 

@@ -18,6 +18,7 @@ import tree
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
@@ -44,6 +45,7 @@ class Mixed(NamedTuple):
   mask: dict[str, tf.Tensor]
 
 
+@pipelines.do_not_convert
 @gin.configurable(module='rlds2reverb')
 def mix_datasets(
     datasets: Mapping[str, tf.data.Dataset],

@@ -57,6 +57,7 @@ def read_file(
   return read_tfrecords(path).skip(skip).take(take)
 
 
+@tf_private.do_not_convert
 def read_tfrecords(
     path: Any, buffer_size: int | None = None
 ) -> tf.data.Dataset:
@@ -156,6 +157,7 @@ def read_lengths(path: str, stop: int) -> np.ndarray:
   return np.array(lengths, np.int64)
 
 
+@tf_private.do_not_convert
 def read_array_record_files(
     instructions: Sequence[Any],
     read_config: tfds.ReadConfig,
@@ -242,6 +244,7 @@ def read_array_record_files(
   return records.with_options(read_config.options)
 
 
+@tf_private.do_not_convert
 def read_array_records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
   """Returns records of one ArrayRecord file, string `[]`.
 

@@ -409,6 +409,7 @@ def _file_bytes(path: str) -> int:
     return 0  # Reading the file will raise the error.
 
 
+@pipelines.do_not_convert
 def complete_batches(read: RecordBatches, max_bytes: int) -> tf.data.Dataset:
   """Divides batches of records, and recovers the records before an error.
 

@@ -7,6 +7,7 @@ Users see a `tf.data.Dataset` of RLDS episodes. The library processes
 
 from collections.abc import Callable
 from collections.abc import Iterable
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -75,6 +76,7 @@ class EpisodeDataset(tf_private.WrappedDataset):
       return tf.constant(tf.data.UNKNOWN_CARDINALITY, tf.int64)
     return self._indices.cardinality()
 
+  @pipelines.do_not_convert
   def take(self, count, name=None):
     limit = tf.cast(count, tf.int64)
     is_taken = lambda batch: (batch.episode < limit) | (limit < 0)
@@ -284,7 +286,7 @@ def map_episodes(
       which are stacked. It may need AutoGraph.
   """
   mapped = number_episodes(batches).flat_map(
-      lambda batch: _map_batch(function, batch)
+      pipelines.as_library_code(lambda batch: _map_batch(function, batch))
   )
   if isinstance(mapped.element_spec, batch_lib.EpisodeBatch):
     return mapped
@@ -351,7 +353,7 @@ def _map_batch(function, batch: batch_lib.EpisodeBatch) -> tf.data.Dataset:
   first = tf.reduce_sum(batch.episode[:1])
   count = _num_readable(batch)
   indices = tf.data.Dataset.range(count)
-  episodes = indices.map(lambda index: batch_lib.get_episode(index, batch))
+  episodes = indices.map(functools.partial(batch_lib.get_episode, batch=batch))
   pairs = function(first, episodes).map(batch_lib.split_steps)
   if not _bytes_of_row(pairs.element_spec):
     with tf.control_dependencies(_check_no_fault(batch)):
@@ -584,6 +586,7 @@ def number_episodes(batches: tf.data.Dataset) -> tf.data.Dataset:
   return pipelines.scan(batches, tf.constant(0, tf.int64), number)
 
 
+@pipelines.do_not_convert
 def drop_empty(batches: tf.data.Dataset) -> tf.data.Dataset:
   """Drops batches of no episodes."""
   return batches.filter(lambda batch: batch_lib.num_episodes(batch) > 0)

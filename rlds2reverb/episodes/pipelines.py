@@ -20,8 +20,10 @@ import tensorflow as tf
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_private
 
-# A decorator for functions of the user.
+# Decorators for functions of the user, and of this library.
 as_user_code = tf_private.as_user_code
+as_library_code = tf_private.as_library_code
+do_not_convert = tf_private.do_not_convert
 
 # A decorator for functions that a graph uses in several places, and that take
 # long to trace.
@@ -69,7 +71,7 @@ def map_elements(
   """Like `data.map`, but skips graph optimization of the function."""
   traced, spec = _trace(function, data.element_spec)
   if not _is_dense((data.element_spec, spec)):
-    return data.map(function, num_parallel_calls)
+    return data.map(as_library_code(function), num_parallel_calls)
   arguments = dict(f=traced, preserve_cardinality=True)
   op = tf.raw_ops.MapDataset
   if num_parallel_calls is not None:
@@ -94,7 +96,7 @@ def flat_map(
   traced, spec = _trace(function, data.element_spec)
   spec = spec.element_spec
   if not _is_dense((data.element_spec, spec)):
-    return data.flat_map(function)
+    return data.flat_map(as_library_code(function))
   arguments = dict(f=traced)
   if num_parallel_calls is None:
     return _make_dataset(tf.raw_ops.FlatMapDataset, data, spec, arguments)
@@ -131,7 +133,7 @@ def scan(
     state = tf.nest.map_structure(tf.type_spec_from_value, initial)
   traced, (_, spec) = _trace(function, (state, data.element_spec))
   if not _is_dense((state, data.element_spec, spec)):
-    return data.scan(initial, function)
+    return data.scan(initial, as_library_code(function))
   arguments = dict(
       initial_state=tf.nest.flatten(initial), f=traced, use_default_device=True
   )
@@ -222,7 +224,7 @@ def pair_with_next(
       follows the last one.
   """
   end = steps_lib.zeros(data.element_spec)
-  with_end = data.filter(predicate).concatenate(
+  with_end = data.filter(as_library_code(predicate)).concatenate(
       tf.data.Dataset.from_tensors(end)
   )
   # `scan` returns the previous element, so `end` comes out first.
@@ -258,9 +260,11 @@ def map_or_else(
 
   def attempt(*element):
     data_of_one = tf.data.Dataset.from_tensors(element)
-    result = data_of_one.map(function)
+    result = data_of_one.map(as_library_code(function))
     replacement = data_of_one.map(
-        lambda *element: fallback(result.element_spec, *element)
+        as_library_code(
+            lambda *element: fallback(result.element_spec, *element)
+        )
     )
     # After an error, the first data set is empty.
     return result.ignore_errors().concatenate(replacement).take(1)

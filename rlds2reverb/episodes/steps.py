@@ -9,6 +9,7 @@ given `SkipDecoding` for `steps`. The library accepts both.
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import rows as rows_lib
+from rlds2reverb.episodes import tf_private
 
 UNEQUAL_LENGTHS = 'All fields of an episode must have the same number of steps.'
 
@@ -291,13 +293,16 @@ def stack_fields(steps: Any, fields: Iterable[str]) -> dict[str, Any]:
   not checked.
   """
   if isinstance(steps, tf.data.Dataset):
-    return stack_steps(steps.map(lambda step: select_fields(step, fields)))
+    return stack_steps(
+        steps.map(functools.partial(select_fields, fields=fields))
+    )
   return select_fields(steps, fields)
 
 
 def stack_episodes(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
   """Returns the episodes with stacked `steps`; see `stack_steps`."""
 
+  @tf_private.as_library_code
   def stack(episode):
     return {**episode, rlds.STEPS: stack_steps(episode[rlds.STEPS])}
 

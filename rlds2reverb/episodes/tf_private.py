@@ -9,15 +9,16 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import functools
+import sys
 import threading
 import types
-from typing import Any
+from typing import Any, cast, TypeVar
 
 import tensorflow as tf
 
 # pylint: disable=g-direct-tensorflow-import
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.eager import context
@@ -34,16 +35,54 @@ from rlds2reverb.episodes import errors
 
 # pylint: disable=protected-access
 
+_Function = TypeVar('_Function', bound=Callable[..., Any])
+
+
 # AutoGraph rewrites `if` and `for` statements that depend on tensors, in a
 # function and in all functions it calls. This library has none, and rewriting
 # it would take one to four seconds for the first function of `windows` in a
-# `Dataset.map`, and change its errors. So it is excluded by a rule for the
-# names of its modules, as TensorFlow excludes its own packages. The rule must
-# exist before a function of the user that calls the library is traced.
-autograph_config.CONVERSION_RULES = (
-    autograph_config.DoNotConvert('rlds2reverb'),
-    *autograph_config.CONVERSION_RULES,
+# `Dataset.map`, and change its errors. So AutoGraph calls the functions of this
+# library unchanged. `mark_package` marks the functions of modules. Two
+# decorators are for functions in functions, which are passed to methods of a
+# data set, to `tf.map_fn` or to the user:
+# - `do_not_convert`, for the outer function, if it calls no code of the user.
+# - `as_library_code`, for the inner function, or for a method. It is a cache of
+#   size 0. AutoGraph does not rewrite caches, but it rewrites functions that
+#   they call by `as_user_code`, unless the user disabled it.
+do_not_convert: Callable[[_Function], _Function] = (
+    tf.autograph.experimental.do_not_convert
 )
+as_library_code: Callable[[_Function], _Function] = cast(
+    Any, functools.lru_cache(maxsize=0)
+)
+# Packages that the others use. They cannot mark themselves, because importing
+# them must not import TensorFlow.
+_SHARED_PACKAGES = (
+    'rlds2reverb.arrays.',
+    'rlds2reverb.episodes.',
+    'rlds2reverb.store.',
+)
+
+
+def mark_package(name: str) -> None:
+  """Makes AutoGraph call functions and methods unchanged.
+
+  Args:
+    name: the name of a package. The functions of all its imported modules are
+      marked, and the functions of `_SHARED_PACKAGES`.
+  """
+  prefixes = f'{name}.', *_SHARED_PACKAGES
+  for module_name, module in list(sys.modules.items()):
+    if not f'{module_name}.'.startswith(prefixes):
+      continue
+    for value in list(vars(module).values()):
+      is_class = isinstance(value, type) and value.__module__ == module_name
+      for member in vars(value).values() if is_class else [value]:
+        if isinstance(member, (classmethod, staticmethod)):
+          member = member.__func__
+        is_function = isinstance(member, types.FunctionType)
+        if is_function and member.__module__ == module_name:
+          autograph.autograph_artifact(member)
 
 
 def autograph_enabled() -> contextlib.AbstractContextManager[None]:
@@ -115,6 +154,7 @@ def temporary_default_graph() -> Iterator[None]:
 def as_user_code(function: Callable[..., Any]) -> Callable[..., Any]:
   """Decorates a user function, so that AutoGraph rewrites it in graphs."""
 
+  @as_library_code
   def call(*args, **kwargs):
     if tf.executing_eagerly():
       return function(*args, **kwargs)

@@ -4,6 +4,7 @@ A `StepMapping` defines the source of each field. Well-known data sets have
 configs with their mappings.
 """
 
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.fields.configs import config_names
 from rlds2reverb.fields.configs import load_mapping
 from rlds2reverb.fields.configs import load_mixture
@@ -15,3 +16,5 @@ from rlds2reverb.fields.sources import TerminalOnZeroDiscount
 from rlds2reverb.fields.sources import TextFromCodes
 from rlds2reverb.fields.step_mapping import step_policy_info
 from rlds2reverb.fields.step_mapping import StepMapping
+
+tf_private.mark_package(__name__)

@@ -15,6 +15,7 @@ import tree
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths as paths_lib
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import sources as sources_lib
@@ -122,6 +123,7 @@ class StepMapping:
             f' {dtype!r}.'
         ) from e
 
+  @pipelines.as_library_code
   def __call__(self, episode: dict[str, Any]) -> dict[str, Any]:
     """Maps the steps of one episode, eagerly or in `dataset.map`.
 

@@ -4,6 +4,9 @@
 memory. Each format has a reader in a separate module.
 """
 
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.formats.readers import load
 from rlds2reverb.formats.ted import to_ted
 from rlds2reverb.formats.torchrl import save_torchrl
+
+tf_private.mark_package(__name__)

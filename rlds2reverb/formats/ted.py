@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
@@ -361,6 +362,7 @@ def stacked(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
       if a field has a reserved name of TED.
   """
 
+  @pipelines.as_library_code
   def stack(episode):
     steps = steps_lib.stack_steps(episode[rlds.STEPS])
     steps_lib.check_dense(steps)

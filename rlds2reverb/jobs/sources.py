@@ -782,8 +782,9 @@ def _add_index(episodes: tf.data.Dataset, begin: int) -> tf.data.Dataset:
         episode_dataset.number_episodes(episodes.batches), add
     )
     return episode_dataset.EpisodeDataset(batches, episodes.cardinality())
-  return episodes.enumerate(start=begin).map(
-      lambda index, episode: {**episode, EPISODE_INDEX: index}
+  return pipelines.map_elements(
+      episodes.enumerate(start=begin),
+      lambda index, episode: {**episode, EPISODE_INDEX: index},
   )
 
 
@@ -792,8 +793,8 @@ def read_lengths(episodes: tf.data.Dataset) -> list[int]:
   batches = episode_dataset.batches_of(
       episodes, fields=[rlds.IS_FIRST], episode_fields=[], with_faults=True
   )
-  lengths = batches.map(
-      lambda batch: batch.row_splits[1:] - batch.row_splits[:-1]
+  lengths = pipelines.map_elements(
+      batches, lambda batch: batch.row_splits[1:] - batch.row_splits[:-1]
   )
   return [int(length) for batch in lengths for length in batch.numpy()]
 
@@ -803,7 +804,9 @@ def read_indices(episodes: tf.data.Dataset) -> list[int]:
   batches = episode_dataset.batches_of(
       episodes, episode_fields=[EPISODE_INDEX], with_faults=True
   )
-  indices = batches.map(lambda batch: batch.fields[EPISODE_INDEX])
+  indices = pipelines.map_elements(
+      batches, lambda batch: batch.fields[EPISODE_INDEX]
+  )
   return [int(index) for batch in indices for index in batch.numpy()]
 
 

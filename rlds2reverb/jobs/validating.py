@@ -12,6 +12,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.jobs import sources as sources_lib
@@ -197,6 +198,7 @@ def _map_faults(rlds_data, rules, limit) -> tf.data.Dataset:
   """
   steps_lib.get_steps_spec(rlds_data.element_spec)  # Raises without RLDS steps.
 
+  @pipelines.as_library_code
   def find_faults(episode):
     batch = batch_lib.make_batch(
         steps_lib.stack_fields(

@@ -32,6 +32,7 @@ from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import records as records_lib
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.episodes import tf_private
@@ -207,7 +208,7 @@ def _load_in_place(builder, split, num_processes) -> _Episodes:
   )
   parse = features_lib.make_record_decoder(builder.info.features, decoders)
   return _Episodes(
-      dataset.unbatch().map(parse, tf.data.AUTOTUNE),
+      dataset.unbatch().map(pipelines.as_library_code(parse), tf.data.AUTOTUNE),
       records.folder,
       records.folder,
       [
@@ -252,8 +253,9 @@ def _write(
   steps_lib.check_has_steps(
       'An element of a data set to index', mapped.element_spec
   )
-  steps = steps_lib.stack_episodes(mapped).map(
-      lambda episode: steps_lib.check_equal_lengths(episode[rlds.STEPS])
+  steps = pipelines.map_elements(
+      steps_lib.stack_episodes(mapped),
+      lambda episode: steps_lib.check_equal_lengths(episode[rlds.STEPS]),
   )
   layout = rows_lib.RowLayout.of_spec(
       tree.map_structure(
@@ -421,6 +423,7 @@ def _read_tfrecords(tasks: Sequence[records_lib.Records]) -> tf.data.Dataset:
   num_bytes = sum(int(task.length.sum()) for task in tasks)
   buffer_size = min(num_bytes // len(paths), _MAX_BUFFER_BYTES)
 
+  @pipelines.as_library_code
   def read_run(path, offset, count):
     # This is `tf.data.TFRecordDataset` from any offset of a file.
     variant = tf.raw_ops.TFRecordDatasetV2(

@@ -5,6 +5,7 @@ chunks and items of Reverb. `server` writes these to a running
 server, and `checkpoint` to disk. `local` samples frames without a server.
 """
 
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.replay.checkpoint.merge import merge_reverb_checkpoints
 from rlds2reverb.replay.checkpoint.merge import split_reverb_checkpoint
 from rlds2reverb.replay.checkpoint.records import CheckpointError
@@ -22,3 +23,5 @@ from rlds2reverb.replay.server.priority_updates import PriorityUpdater
 from rlds2reverb.replay.server.push import push_rlds_to_reverb
 from rlds2reverb.replay.server.sampling import sample_reverb_servers
 from rlds2reverb.replay.server.tables import create_reverb_table
+
+tf_private.mark_package(__name__)

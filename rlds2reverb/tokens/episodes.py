@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.tokens import texts as texts_lib
 
@@ -196,10 +197,12 @@ def convert_texts_to_episodes(
   checks.check_positive('batch_size', batch_size)
   texts_lib.select_fields(texts, ('prompt', 'response'))
 
+  @pipelines.as_library_code
   def tokenize(batch):
     prompt_ids = texts_lib.tokenize(tokenizer, batch['prompt'])
     return prompt_ids, texts_lib.tokenize(tokenizer, batch['response']), batch
 
+  @pipelines.as_library_code
   def to_episode(prompt_ids, response_ids, element):
     fields = dict(element)
     arguments = {

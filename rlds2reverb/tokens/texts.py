@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
+from rlds2reverb.episodes import pipelines
 
 Tokenizer = Callable[[tf.Tensor], Any]
 
@@ -94,6 +95,7 @@ def make_python_tokenizer(
     empty = np.zeros([0], dtype.as_numpy_dtype)
     return np.concatenate([empty, *rows]), lengths
 
+  @pipelines.do_not_convert
   def tokenizer(strings):
     values, lengths = tf.numpy_function(call, [strings], (dtype, tf.int64))
     return tf.RaggedTensor.from_row_lengths(
@@ -132,6 +134,7 @@ def tokenize(tokenizer: Tokenizer, strings: tf.Tensor) -> tf.RaggedTensor:
   return ids.merge_dims(1, -1) if ids.shape.rank > 2 else ids
 
 
+@pipelines.do_not_convert
 def select_fields(
     texts: tf.data.Dataset, fields: Sequence[str]
 ) -> tf.data.Dataset:
@@ -236,6 +239,7 @@ def convert_texts_to_batches(
   """
   checks.check_positive('batch_size', batch_size)
 
+  @pipelines.as_library_code
   def pad(batch):
     prompts = tokenize(tokenizer, batch['prompt'])
     responses = tokenize(tokenizer, batch['response'])
@@ -244,7 +248,9 @@ def convert_texts_to_batches(
   texts = select_fields(texts, ('prompt', 'response'))
   samples = texts.batch(batch_size).map(pad).unbatch()
   if only_valid:
-    samples = samples.filter(lambda sample: sample.valid_sample)
+    samples = samples.filter(
+        pipelines.as_library_code(lambda sample: sample.valid_sample)
+    )
   return samples.batch(batch_size, drop_remainder)
 
 
@@ -285,6 +291,7 @@ def convert_texts_to_pairs(
   checks.check_positive('max_length', max_length)
   checks.check_positive('batch_size', batch_size)
 
+  @pipelines.as_library_code
   def is_pair(text):
     chosen, rejected = text['chosen'], text['rejected']
     num_words = tf.minimum(count_words(chosen), count_words(rejected))
@@ -298,7 +305,11 @@ def convert_texts_to_pairs(
       select_fields(texts, ('prompt', 'chosen', 'rejected'))
       .filter(is_pair)
       .batch(batch_size, drop_remainder)
-      .map(lambda b: PreferencePairs(pad(b, 'chosen'), pad(b, 'rejected')))
+      .map(
+          pipelines.as_library_code(
+              lambda b: PreferencePairs(pad(b, 'chosen'), pad(b, 'rejected'))
+          )
+      )
   )
 
 

@@ -96,10 +96,12 @@ class PolicyInfo:
   def __init__(self, policy_info_fn: PolicyInfoFn, step_spec: dict[str, Any]):
     self.fields = set()
 
+    @pipelines.as_library_code
     def call(current, following):
       info = pipelines.as_user_code(policy_info_fn)(current, following)
       return tree.traverse(_to_tensors, info)
 
+    @pipelines.as_library_code
     def call_and_record(*steps):
       return call(*(_RecordingStep(step, self.fields) for step in steps))
 

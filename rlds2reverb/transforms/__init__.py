@@ -5,6 +5,7 @@ transformed data. Images are decoded late, on the frames that are used.
 Transforms of robot actions are in `transforms.robotics`.
 """
 
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.fields.configs import load_transforms
 from rlds2reverb.transforms import robotics
 from rlds2reverb.transforms.applying import Compose
@@ -35,3 +36,5 @@ from rlds2reverb.transforms.tasks import DrawInstruction
 from rlds2reverb.transforms.tasks import DropConditioning
 from rlds2reverb.transforms.tasks import MarkActions
 from rlds2reverb.transforms.tasks import MarkPadding
+
+tf_private.mark_package(__name__)

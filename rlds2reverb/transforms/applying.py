@@ -52,6 +52,7 @@ class Compose(base.EpisodeTransform):
       value = any(getattr(transform, name) for transform in transforms)
       object.__setattr__(self, name, value)
 
+  @pipelines.as_library_code
   def __call__(self, episode, episode_index=None):
     if self.has_filter:
       raise ValueError(
@@ -66,11 +67,13 @@ class Compose(base.EpisodeTransform):
       batch = transform.transform_batch(batch)
     return batch
 
+  @pipelines.as_library_code
   def transform(self, steps):
     for transform in self._without_filters():
       steps = pipelines.as_user_code(transform.transform)(steps)
     return steps
 
+  @pipelines.as_library_code
   def invert(self, steps):
     for transform in reversed(self._without_filters()):
       steps = pipelines.as_user_code(transform.invert)(steps)
@@ -156,6 +159,7 @@ def _apply(batches, transform, counter):
       return steps_lib.stack_episodes(episodes)
     return episodes
 
+  @pipelines.as_library_code
   def transform_batch(batch):
     transformed = transform.transform_batch(batch)
     if add_removed is not None:

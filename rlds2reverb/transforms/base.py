@@ -216,6 +216,7 @@ class EpisodeTransform(EpisodeOperation):
           ' must have only one.'
       )
 
+  @pipelines.as_library_code
   def __call__(
       self, episode: dict[str, Any], episode_index: Any | None = None
   ) -> dict[str, Any]:
@@ -239,6 +240,7 @@ class EpisodeTransform(EpisodeOperation):
     steps = self._transform_one(episode[rlds.STEPS], episode_index)
     return {**episode, rlds.STEPS: steps}
 
+  @pipelines.as_library_code
   def transform(
       self, steps: dict[str, Any], episode_index: Any | None = None
   ) -> dict[str, Any]:
@@ -361,6 +363,7 @@ class EpisodeFilter(EpisodeOperation):
 
   has_filter = True
 
+  @pipelines.as_library_code
   def __call__(self, episode: dict[str, Any]) -> tf.Tensor:
     """Filters one episode, for example in `rlds_data.filter(keep)`.
 
@@ -394,7 +397,9 @@ class EpisodeFilter(EpisodeOperation):
   def keep_each(self, batch: batch_lib.EpisodeBatch) -> tf.Tensor:
     """Returns which episodes of a batch to keep, bool `[E]`."""
     return tf.map_fn(
-        lambda index: self(batch_lib.get_episode(index, batch)),
+        pipelines.as_library_code(
+            lambda index: self(batch_lib.get_episode(index, batch))
+        ),
         tf.range(batch_lib.num_episodes(batch)),
         fn_output_signature=tf.bool,
     )

@@ -50,6 +50,7 @@ class KeepEpisodes(base.EpisodeFilter):
   labeled: paths.Path | None = None
   predicate: Callable[[dict[str, Any]], tf.Tensor] | None = None
 
+  @pipelines.as_library_code
   def keep(self, episode: dict[str, Any]) -> tf.Tensor:
     """Returns whether to keep an episode, bool `[]`.
 
@@ -177,8 +178,10 @@ class DropNoOps(base.EpisodeTransform):
     else:
       bounds = tf.unique(rows.first).y, tf.unique(rows.last).y + 1
       is_no_op = tf.map_fn(
-          lambda bounds: self._call_predicate(
-              rows_lib.copy_rows(steps, *bounds)
+          pipelines.as_library_code(
+              lambda bounds: self._call_predicate(
+                  rows_lib.copy_rows(steps, *bounds)
+              )
           ),
           bounds,
           fn_output_signature=tf.RaggedTensorSpec([None], tf.bool),

@@ -342,6 +342,7 @@ def _to_like(name, value, like, rows) -> tf.Tensor:
   return tf.reshape(tf.cast(value, like.dtype), tf.shape(like))
 
 
+@pipelines.do_not_convert
 def _zip_with_other_episodes(
     episodes: tf.data.Dataset, field: paths.Path, shuffle_size: int, seed: int
 ) -> tf.data.Dataset:

@@ -40,6 +40,7 @@ from rlds2reverb.arrays import augmentation as augmentation_lib
 from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import depth_maps
@@ -55,6 +56,7 @@ gin.configurable(module='rlds2reverb')(Augmentation)
 
 
 @gin.configurable(module='rlds2reverb')
+@pipelines.do_not_convert
 def decode_images(
     nest: Any,
     fields: Sequence[paths.Path],

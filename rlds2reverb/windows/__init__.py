@@ -8,6 +8,7 @@ The class `Windows`, which defines where windows start, is in
 `episodes.windows`, because sequences and replay buffers are windows, too.
 """
 
+from rlds2reverb.episodes import tf_private
 from rlds2reverb.windows.fragments import apply_horizon
 from rlds2reverb.windows.fragments import chop_into_sequences
 from rlds2reverb.windows.fragments import convert_rlds_to_fragments
@@ -24,3 +25,5 @@ from rlds2reverb.windows.unrolling import unroll
 from rlds2reverb.windows.views import apply_views
 from rlds2reverb.windows.views import compute_views
 from rlds2reverb.windows.views import ViewRequirement
+
+tf_private.mark_package(__name__)

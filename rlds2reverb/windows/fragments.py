@@ -176,6 +176,7 @@ def convert_rlds_to_fragments(
         f' {count_steps_by!r}, which does not count them.'
     )
 
+  @pipelines.as_library_code
   def to_rows(index, episode):
     """Returns the rows of an episode, and by how much each of them counts."""
     rows = transitions.rows_of_element(episode)
@@ -191,6 +192,7 @@ def convert_rlds_to_fragments(
     counts = paths.get(rows.columns, agent_steps)
     return rows, tf.reshape(tf.cast(counts, tf.int64), [length])
 
+  @pipelines.as_library_code
   def find_pieces(carried_count, element):
     """Finds the pieces of an episode, and whether each fills its batch."""
     rows, counts = element
@@ -207,7 +209,9 @@ def convert_rlds_to_fragments(
     )
     return carried_count, (rows, ends, is_full)
 
+  @pipelines.as_library_code
   def to_pieces(rows, ends, is_full):
+    @pipelines.as_library_code
     def piece(index):
       piece_rows = rows_lib.slice_rows(rows, ends[index], ends[index + 1])
       return _apply(fragment_fn, piece_rows).columns, is_full[index]
@@ -217,7 +221,9 @@ def convert_rlds_to_fragments(
   pieces = (
       rlds_data.enumerate()
       .map(to_rows)
-      .filter(lambda rows, counts: tf.size(counts) > 0)
+      .filter(
+          pipelines.as_library_code(lambda rows, counts: tf.size(counts) > 0)
+      )
       .scan(tf.constant(0, tf.int64), find_pieces)
       .flat_map(to_pieces)
   )
@@ -270,6 +276,7 @@ def _find_ends(totals, num_rows, length) -> tf.Tensor:
   return ends
 
 
+@pipelines.do_not_convert
 def _concat_pieces(pieces, drop_remainder):
   """Concatenates pieces up to each one that fills its batch.
 
@@ -298,6 +305,7 @@ def _concat_pieces(pieces, drop_remainder):
   )
 
 
+@pipelines.do_not_convert
 def apply_horizon(
     rlds_data: tf.data.Dataset,
     horizon: int | None,

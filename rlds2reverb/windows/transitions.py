@@ -10,6 +10,7 @@ import tree
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
@@ -353,6 +354,7 @@ class FlatRows(NamedTuple):
     return cls(**nests, lengths=ends - starts)
 
 
+@pipelines.do_not_convert
 def _concat_episodes(rlds_data: tf.data.Dataset) -> tuple[Any, tf.Tensor]:
   """Reads the transitions of all episodes, and the length of each."""
   # Rows and lengths must come from one pass, because a data set may be shuffled

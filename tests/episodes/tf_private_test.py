@@ -6,8 +6,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.autograph.core import config
-from tensorflow.python.autograph.impl import conversion
 import tensorflow_datasets as tfds
 from tf_agents.replay_buffers import reverb_utils
 
@@ -29,10 +27,6 @@ _OWN = {
     'pad_end_of_episodes': 1,
     'tile_end_of_episodes': 1,
 }
-
-
-def _a_function_of_a_user():
-  pass
 
 
 class PrivateTest(parameterized.TestCase):
@@ -74,14 +68,6 @@ class PrivateTest(parameterized.TestCase):
     spec = {'a': tf.TensorSpec([2], tf.int32)}
     proto = tf_private.encode_structure(spec)
     self.assertEqual(tf_private.decode_structure(proto), spec)
-
-  def test_autograph_excludes_the_library_alone(self):
-    rules = [str(rule) for rule in config.CONVERSION_RULES]
-    added = [rule for rule in rules if 'rlds2reverb' in rule]
-    self.assertEqual(added, ['DoNotConvert rule for rlds2reverb'])
-    self.assertIn('DoNotConvert rule for tensorflow', rules)
-    self.assertTrue(conversion.is_allowlisted(tf_private.inputs_of))
-    self.assertFalse(conversion.is_allowlisted(_a_function_of_a_user))
 
   def test_eager_tensors(self):
     device = tf.constant(0).device

@@ -395,10 +395,13 @@ def make_dataset(
   if streams.batches.element_spec[1].key.shape.rank == 2:
     sequence_fn = lambda frames: tf.vectorized_map(item_fn, frames)
   return _graph_dataset(streams).map(
-      lambda frames, info: (sequence_fn(frames), info)
+      pipelines.as_library_code(
+          lambda frames, info: (sequence_fn(frames), info)
+      )
   )
 
 
+@pipelines.do_not_convert
 def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   """Returns the batches as a data set that graphs can read."""
   batches, read = streams.batches, pipelines.weak_method(streams, 'read_group')

@@ -165,7 +165,11 @@ class ServerReplayBuffer(
     dataset.replay_buffer = self
     if sequence_preprocess_fn is not None:
       preprocess = pipelines.as_user_code(sequence_preprocess_fn)
-      dataset = dataset.map(lambda frames, info: (preprocess(frames), info))
+      dataset = dataset.map(
+          pipelines.as_library_code(
+              lambda frames, info: (preprocess(frames), info)
+          )
+      )
       if sample_batch_size is not None:
         dataset = dataset.batch(sample_batch_size, drop_remainder=True)
     return dataset

@@ -24,6 +24,7 @@ from rlds2reverb.datasets import mixtures
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import paths
+from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.replay import priorities as priorities_lib
 from rlds2reverb.replay import reverb
@@ -42,6 +43,7 @@ _POLL_TIMEOUT_SECONDS = 1
 _END = -1
 
 
+@pipelines.do_not_convert
 def sample_reverb_servers(
     servers: str | reverb.Client | reverb.Server | Sequence[Any],
     table_name: str,
