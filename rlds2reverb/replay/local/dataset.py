@@ -36,6 +36,32 @@ from rlds2reverb.store import damage
 from rlds2reverb.store import items as store_items
 
 
+class CallOrder:
+  """Calls Python in graphs, one call after another as in the program.
+
+  TensorFlow keeps the order of operations that share a resource, such as a
+  table. Without one, calls are ordered among themselves, but not with calls in
+  a loop or a branch.
+  """
+
+  def __init__(self):
+    with tf.init_scope(), tf.device('cpu'):
+      self._table = tf.lookup.experimental.MutableHashTable(
+          tf.int64, tf.int64, 0, experimental_is_anonymous=True
+      )
+
+  def call(
+      self, function: Callable[..., Any], args: Sequence[Any], dtypes: Any
+  ) -> Any:
+    """Returns the results of `tf.numpy_function` for the same arguments."""
+    with tf.device('cpu'):
+      with tf.control_dependencies([self._table.size()]):
+        results = tf.numpy_function(function, args, dtypes)
+      with tf.control_dependencies(tf.nest.flatten(results)):
+        self._table.insert(np.int64(0), np.int64(0))
+    return results
+
+
 class Reader:
   """Reads the batches of one iterator in their order.
 
@@ -114,18 +140,25 @@ class Streams:
     batches: the batches of any stream.
     index: the index of the data set.
     readers: the readers of iterators, by the ids of the iterators.
+    order: the order of calls of Python in graphs.
     executor: the thread that reads batches in advance.
   """
 
-  def __init__(self, batches: batches_lib.FrameBatches, resumes: bool = True):
+  def __init__(
+      self,
+      batches: batches_lib.FrameBatches,
+      order: CallOrder,
+      resumes: bool = True,
+  ):
     """Creates the streams.
 
     Args:
       batches: the batches of any stream.
+      order: the order of calls of Python in graphs.
       resumes: whether an iterator begins at the position of its stream, rather
         than at the start.
     """
-    self.batches, self.index = batches, 0
+    self.batches, self.order, self.index = batches, order, 0
     self._resumes, self._lock = resumes, threading.RLock()
     self._new_ids = itertools.count()
     self.readers: dict[int, Reader] = {}
@@ -188,22 +221,6 @@ class Streams:
   def set_position(self, iterator_id: tf.Tensor, position: tf.Tensor) -> None:
     """Sets the position of an iterator, in a graph."""
     self._counts.insert(iterator_id, position)
-
-  def call_in_order(
-      self, function: Callable[[], Any], dtypes: Sequence[tf.DType]
-  ) -> list[tf.Tensor]:
-    """Calls Python in a graph, one call after another as in the program.
-
-    TensorFlow keeps the order of operations that have a resource, such as a
-    table, and of no others.
-    """
-    with tf.device('cpu'):
-      with tf.control_dependencies([self._counts.size()]):
-        results = tf.numpy_function(function, [], dtypes)
-      with tf.control_dependencies(results):
-        # The next call is after this write. No iterator has the id -1.
-        self._counts.insert(np.int64(-1), np.int64(0))
-    return results
 
   def positions(self) -> list[int]:
     """Returns the position of each stream."""
@@ -351,7 +368,7 @@ class _BatchIterator(tf_private.PlainIterator):
   def _next_internal(self):
     pack = self._streams.batches.pack
     if not tf.executing_eagerly():
-      leaves = self._streams.call_in_order(self._read, self._flat_output_types)
+      leaves = self._streams.order.call(self._read, [], self._flat_output_types)
       for leaf, shape in zip(leaves, self._flat_output_shapes):
         leaf.set_shape(shape)
       return pack(leaves)

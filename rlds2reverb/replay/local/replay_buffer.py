@@ -90,6 +90,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     self._items: Any = items
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()
     self._process = process
+    # Updates, appended frames and batches of a graph come in its order.
+    self._order = dataset.CallOrder()
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, process)
@@ -201,7 +203,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     """
     if tf.executing_eagerly():
       return getattr(self, method)(*map(np.asarray, args))
-    return tf.numpy_function(pipelines.weak_method(self, method), args, dtypes)
+    function = pipelines.weak_method(self, method)
+    return self._order.call(function, args, dtypes)
 
   def _prioritized(self) -> sum_tree.Prioritized:
     if not isinstance(self._sampler, sum_tree.Prioritized):
@@ -217,7 +220,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps)
-    streams = dataset.Streams(batches)
+    streams = dataset.Streams(batches, self._order)
     batch_dataset = dataset.make_dataset(streams, sequence_preprocess_fn)
     # A data set that raised an error must not count: later data sets would draw
     # other batches, and a checkpoint would restore another position.
@@ -228,7 +231,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       self, sample_batch_size, num_steps, sequence_preprocess_fn, **unused
   ):
     batches = self._batches(sample_batch_size, num_steps, samplers.InOrder())
-    streams = dataset.Streams(batches, resumes=False)
+    streams = dataset.Streams(batches, self._order, resumes=False)
     return dataset.make_dataset(streams, sequence_preprocess_fn)
 
   def _batches(

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 
 from absl.testing import parameterized
 import numpy as np
@@ -348,6 +349,31 @@ class UpdatesTest(tf.test.TestCase):
           set(info.key.numpy().ravel().tolist()), {item, (item + 1) % 8}
       )
       self.assertAllClose(info.probability, info.priority / 3)
+
+  def test_before_a_loop_in_a_graph(self):
+    buffer = _Buffer(
+        golden.stacked(cuts.episodes_of([9])),
+        sampler=sum_tree.Prioritized(alpha=1.0),
+    )
+    keys = tf.cast(tf.range(8), tf.uint64)
+    batches = iter(buffer.as_dataset(50))
+
+    def slow_priorities(item):
+      time.sleep(0.2)
+      return np.eye(8)[item]
+
+    @tf.function
+    def train(item):
+      priorities = tf.numpy_function(slow_priorities, [item], tf.float64)
+      buffer.update_priorities(keys, priorities)
+      drawn = tf.TensorArray(tf.uint64, 2)
+      for index in tf.range(2):
+        _, info = next(batches)
+        drawn = drawn.write(index, info.key[:, 0])
+      return drawn.concat()
+
+    for item in 3, 7, 0:
+      self.assertEqual(set(train(item).numpy().tolist()), {item})
 
 
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):
