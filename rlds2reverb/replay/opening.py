@@ -98,7 +98,13 @@ def open_replay_buffer(
   length = None if windows is None else windows.length
   open_table = functools.partial(_open_server, length=length, timeout=timeout)
   if not isinstance(reverb_server, bool):
-    if data is not None or reverb_table is not None or kwargs:
+    if (
+        data is not None
+        or split != 'train'
+        or priority != 1.0
+        or reverb_table is not None
+        or kwargs
+    ):
       raise ValueError(
           f'The server at {tables_lib.address_of(reverb_server)} has its own'
           ' data and tables, so data must be None, and only windows, table_name'

@@ -170,6 +170,8 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     for data, kwargs in (
         (None, dict(seed=1)),
         (None, dict(reverb_table=object())),
+        (None, dict(priority=2.0)),
+        (None, dict(split='test')),
         (_data(), {}),
     ):
       with self.assertRaisesRegex(ValueError, 'has its own data and tables'):

@@ -75,9 +75,7 @@ class ServerReplayBuffer(
     # A cache instead of a dictionary, which TensorFlow would track for its
     # checkpoints.
     self._iterator = functools.lru_cache(maxsize=None)(
-        lambda batch_size, num_steps: iter(
-            self._as_dataset(batch_size, num_steps, None, None)
-        )
+        pipelines.weak_method(self, '_make_iterator')
     )
 
   @property
@@ -173,6 +171,9 @@ class ServerReplayBuffer(
       if sample_batch_size is not None:
         dataset = dataset.batch(sample_batch_size, drop_remainder=True)
     return dataset
+
+  def _make_iterator(self, sample_batch_size, num_steps):
+    return iter(self._as_dataset(sample_batch_size, num_steps, None, None))
 
   def _next_batch(self, sample_batch_size, num_steps):
     with tf.init_scope():
