@@ -293,7 +293,8 @@ def find_output_problem(
     job: the job.
     folder: the output folder, for errors that name no path.
   """
-  folders = job.folder, job.plan.output.place
+  # With a separator: `/data/robot_raw` is not in `/data/robot`.
+  folders = tuple(f'{f}/' for f in (job.folder, job.plan.output.place))
   cause: BaseException | None = error
   while cause is not None:
     path, reason = None, ''
@@ -301,7 +302,7 @@ def find_output_problem(
       path, reason = cause.filename, os.strerror(cause.errno)
     elif isinstance(cause, tf.errors.OpError):
       path, _, reason = errors.message_of(cause).rpartition('; ')
-    is_output = str(path).startswith(folders)
+    is_output = f'{path}/'.startswith(folders)
     remedy = _WRITE_ERRORS.get(reason)
     if remedy is None and is_output:
       remedy = _FOLDER_ERRORS.get(reason)

@@ -514,7 +514,7 @@ class ConvertTest(_ConvertTestCase):
 
   def test_what_becomes_of_errors(self):
     job = job_lib.Job(self.plan())
-    attempt = tasks.Attempt(job)
+    attempt, place = tasks.Attempt(job), job.plan.output.place
     for error, kind, message in (
         (MemoryError('8 GiB'), tasks.TaskError, 'not enough memory: 8 GiB'),
         (TypeError('Of no kind.'), tasks.TaskError, 'TypeError: Of no kind.'),
@@ -533,6 +533,28 @@ class ConvertTest(_ConvertTestCase):
         ),
         # A file of the data.
         (PermissionError(errno.EACCES, 'Denied', '/data'), OSError, '/data'),
+        # The name of its folder begins with the path of the output.
+        (
+            PermissionError(errno.EACCES, 'Denied', f'{place}_raw/x'),
+            OSError,
+            f"Denied: '{place}_raw/x'",
+        ),
+        (
+            tf.errors.PermissionDeniedError(
+                None, None, f'{job.folder}_raw/x; Permission denied'
+            ),
+            tasks.TaskError,
+            f'PermissionDeniedError: {job.folder}_raw/x; Permission denied',
+        ),
+        # The output itself, and files in it.
+        *(
+            (
+                PermissionError(errno.EACCES, 'Denied', path),
+                tasks.CommonError,
+                f'{job.folder} cannot be written: Permission denied.',
+            )
+            for path in (place, f'{place}/x', job.folder)
+        ),
         (
             tf.errors.ResourceExhaustedError(
                 None, None, f'{job.part(3)}/x; No space left on device'
@@ -553,6 +575,25 @@ class ConvertTest(_ConvertTestCase):
       found = attempt.run(mock.Mock(side_effect=error))
       self.assertIs(type(found), kind)
       self.assertIn(message, str(found))
+
+  def test_errors_of_an_output_at_a_url(self):
+    place = 'gs://bucket/out'
+    job = mock.Mock(folder=f'{place}.job')
+    job.plan.output.place = place
+    for path, is_output in (
+        (place, True),
+        (f'{place}/x', True),
+        (f'{job.folder}/parts/1', True),
+        (f'{place}_raw/x', False),
+        ('gs://bucket/other/x', False),
+    ):
+      error = tf.errors.PermissionDeniedError(
+          None, None, f'{path}; Permission denied'
+      )
+      found = tasks.find_output_problem(error, job, place)
+      expected = f'{place} cannot be written: Permission denied.'
+      self.assertStartsWith(found, expected if is_output else '')
+      self.assertEqual(bool(found), is_output)
 
 
 @pytest.mark.long
