@@ -84,7 +84,8 @@ class ChunkReader:
       index: the `Index` of the steps.
 
     Raises:
-      ValueError: if steps do not have the required fields.
+      ValueError: if steps do not have the required fields, or `has_action` is
+        not one number or bool per step.
     """
     self._chunks, self._index = chunks, index
     layout, lengths = index.layout, index.lengths
@@ -103,11 +104,17 @@ class ChunkReader:
     # The number of steps of each episode that have an action.
     self._num_actions = np.maximum(lengths - 1, 0)
     if _HAS_ACTION in structure:
-      place = layout.places[structure[_HAS_ACTION]]
-      has_action = index.groups[place.group][:, place.begin]
+      number = structure[_HAS_ACTION]
+      column = layout.columns[number]
+      if column.is_string or tuple(column.shape) not in ((), (1,)):
+        raise ValueError(
+            f'Step field {_HAS_ACTION} must be one number or bool per step, of'
+            f' shape () or (1,), but is {column.dtype} {column.shape}.'
+        )
+      [has_action] = index.take(np.arange(index.num_rows), [number])
       has_rows = lengths > 0
       self._num_actions[has_rows] = np.add.reduceat(
-          has_action, self._first_row[has_rows], dtype=np.int64
+          has_action.ravel() != 0, self._first_row[has_rows], dtype=np.int64
       )
     self.episodes = store_items.Episodes(
         self._first_row,

@@ -158,6 +158,55 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       for number, item in enumerate(expected):
         data.assert_equal(self, item, items[number])
 
+  @parameterized.parameters('bool', 'float32', 'int64', 'uint16')
+  def test_has_action_of_any_dtype(self, dtype):
+    # The lowest byte of 1.0 and of 256 is 0; and 2 is not two actions.
+    true = {'int64': 2, 'uint16': 256}.get(dtype, 1)
+    has_action = np.multiply([1, 1, 1, 0, 1, 1], true).astype(dtype)
+    for shape in ([-1], [-1, 1]):
+      episodes = []
+      for rows in slice(4), slice(4, 6):
+        number = np.arange(6, dtype=np.float32)[rows]
+        episodes.append(
+            {
+                'observation': number,
+                'action': number[:, np.newaxis],
+                'is_first': number == number[0],
+                'has_action': has_action.reshape(shape)[rows],
+            }
+        )
+      index = random_access.build_index(
+          golden.stacked(episodes), self.new_folder()
+      )
+      chunks = random_access.ActionChunks(2, 2)
+      found = random_access.Items(index, chunks).batch(np.arange(6))
+      expected = [windows.stack_and_chunk(each, 2, 2) for each in episodes]
+      tree.map_structure(
+          lambda leaf, *parts: self.assertAllEqual(leaf, np.concatenate(parts)),
+          found,
+          *expected,
+      )
+      own_frames = found['action_mask'][:, 1].tolist()
+      t, f = True, False
+      self.assertEqual(
+          own_frames, [[t, t], [t, t], [t, f], [f, f], [t, t], [t, f]]
+      )
+
+  def test_has_action_must_be_one_number(self):
+    steps = {
+        name: np.ones([3, 2], np.float32)
+        for name in ('observation', 'action', 'has_action')
+    }
+    steps['is_first'] = np.arange(3) == 0
+    index = random_access.build_index(
+        golden.stacked([steps]), self.new_folder()
+    )
+    message = 'has_action must be one number or bool per step'
+    with self.assertRaisesRegex(ValueError, message):
+      random_access.Items(index, random_access.ActionChunks())
+    with self.assertRaisesRegex(ValueError, message):
+      windows.stack_and_chunk(steps, 2, 2)
+
   def test_files_that_tfds_reads_itself_are_copied(self):
     index = random_access.Index(self.folder)
     with mock.patch.object(
