@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
+import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -167,7 +169,8 @@ class Items(ItemSequence):
       transform: a function that is applied to a batch of items `[B, ...]`, such
         as a `Normalizer`. It may add and remove fields and change dtypes and
         shapes, for all items alike. It is also applied to the first item, for
-        `spec`.
+        `spec`. A checkpoint of an iterator identifies a function by its module
+        and name, and another object by its repr, without addresses.
 
     Raises:
       ValueError: if the index has no such fields, or `transform` does not keep
@@ -212,7 +215,7 @@ class Items(ItemSequence):
         self.windows,
         sorted(self._images.items()),
         self._with_mask,
-        self.transform,
+        _name_function(self.transform),
     ]
 
   def episode_and_start(self, items: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -403,6 +406,14 @@ class MixedItems(ItemSequence):
   def identity(self) -> Any:
     """Returns a value that differs for other items, for `fingerprint`."""
     return [[name, items.identity()] for name, items in self.sources.items()]
+
+
+def _name_function(function: Any) -> Any:
+  """Returns a function, or its name if its repr differs between processes."""
+  if inspect.isfunction(function):
+    return f'{function.__module__}.{function.__qualname__}'
+  name = re.sub(r' at 0x[0-9a-f]+', '', repr(function))
+  return function if name == repr(function) else name
 
 
 def _name(keys: tuple[Any, ...]) -> str:

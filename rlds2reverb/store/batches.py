@@ -158,8 +158,9 @@ class BatchIterator:
     if state['identity'] != self._batches.identity():
       raise ValueError(
           'The state is of other batches: the data, the windows, the images,'
-          ' the weights, the seed, replacement or the batch size differs. If'
-          ' this is intended, iterate(start=position) starts at any position.'
+          ' the transform, the weights, the seed, replacement or the batch size'
+          ' differs. If this is intended, iterate(start=position) starts at any'
+          ' position.'
       )
     checks.check_not_negative("The state's position", state['position'])
     self.close()

@@ -1,8 +1,11 @@
+import dataclasses
+import functools
 import itertools
 import os
 import pickle
 import tempfile
 import time
+from typing import Any
 from unittest import mock
 
 from absl.testing import parameterized
@@ -28,6 +31,22 @@ def _steps(name, first, length):
   if name == 'b':
     steps['extra'] = np.ones([length, 2], np.float32)
   return steps
+
+
+class _Scale:
+
+  def apply(self, batch):
+    return batch
+
+  __call__ = apply
+
+
+@dataclasses.dataclass
+class _Chain:
+  part: Any
+
+  def __call__(self, batch):
+    return batch
 
 
 class BatchesTest(parameterized.TestCase, tf.test.TestCase):
@@ -177,6 +196,43 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
         other.iterate().load_state_dict(state)
+
+  def test_states_name_functions_by_their_module_and_name(self):
+
+    def make(factor):
+      def scale(batch):
+        return {**batch, 'id': batch['id'] * factor}
+
+      return scale
+
+    def other(batch):
+      return batch
+
+    scales = make(1), make(1)  # As in two processes.
+    for one, same in (
+        scales,
+        [functools.partial(scale) for scale in scales],
+        [_Scale(), _Scale()],
+        [_Scale().apply, _Scale().apply],
+        [_Chain(scale) for scale in scales],
+    ):
+      batches, again = self.noting(one), self.noting(same)
+      iterator = again.iterate()
+      iterator.load_state_dict(batches.iterate(start=3).state_dict())
+      self.assertEqual(iterator.position, 3)
+      # Grain compares them.
+      self.assertEqual(repr(batches.items), repr(again.items))
+      for function in None, other, functools.partial(other), _Chain(other):
+        iterator = self.noting(function).iterate()
+        with self.assertRaisesRegex(ValueError, 'the images, the transform,'):
+          iterator.load_state_dict(batches.iterate().state_dict())
+    [[_, items]] = self.noting(scales[0]).items.identity()
+    self.assertEndsWith(items[-1], 'make.<locals>.scale')
+    self.assertStartsWith(items[-1], __name__)
+    # A repr without addresses distinguishes objects, as before.
+    state = self.noting(_Chain('a')).iterate().state_dict()
+    with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
+      self.noting(_Chain('b')).iterate().load_state_dict(state)
 
   def test_few_batches_are_read_in_advance(self):
     read = []
