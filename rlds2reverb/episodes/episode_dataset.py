@@ -78,7 +78,7 @@ class EpisodeDataset(tf_private.WrappedDataset):
 
   @pipelines.do_not_convert
   def take(self, count, name=None):
-    limit = tf.cast(count, tf.int64)
+    limit = tf.convert_to_tensor(count, tf.int64)
     is_taken = lambda batch: (batch.episode < limit) | (limit < 0)
     # A batch may have no episodes, and then the data is read further.
     starts_before_limit = lambda batch: tf.reduce_all(is_taken(batch)[:1])
@@ -86,13 +86,21 @@ class EpisodeDataset(tf_private.WrappedDataset):
     return self._filter(batches, is_taken, 'take', count)
 
   def skip(self, count, name=None):
-    limit = tf.cast(count, tf.int64)
+    limit = tf.convert_to_tensor(count, tf.int64)
     is_left = lambda batch: (batch.episode >= limit) & (limit >= 0)
     batches = number_episodes(self.batches)
     return self._filter(batches, is_left, 'skip', count)
 
   def shard(self, num_shards, index, name=None):
-    count, shard = tf.cast(num_shards, tf.int64), tf.cast(index, tf.int64)
+    count = tf.convert_to_tensor(num_shards, tf.int64)
+    shard = tf.convert_to_tensor(index, tf.int64)
+    shard = errors.assert_true(
+        shard,
+        (shard >= 0) & (shard < count),
+        'The index must be in [0, num_shards), but index and num_shards are',
+        shard,
+        count,
+    )
     is_in_shard = lambda batch: batch.episode % count == shard
     batches = number_episodes(self.batches)
     return self._filter(batches, is_in_shard, 'shard', num_shards, index)

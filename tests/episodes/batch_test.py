@@ -138,6 +138,55 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found.element_spec, expected.element_spec)
         self._assert_same(found, expected)
 
+  @parameterized.parameters((2, 2), (2, -1), (0, 0))
+  def test_shards_that_do_not_exist(self, num_shards, index):
+    plain = _episodes([1, 2, 3])
+    batches = _together(plain)
+    data_sets = (
+        plain,
+        episode_dataset.EpisodeDataset(batches),
+        episode_dataset.EpisodeDataset(batches, 3),
+    )
+
+    def count(data, *args):
+      shard = data.shard(*args)
+      return shard.reduce(tf.constant(0), lambda total, _: total + 1)
+
+    args = tf.constant(num_shards, tf.int64), tf.constant(index, tf.int64)
+    for data in data_sets:
+      for call in (
+          lambda data=data: data.shard(num_shards, index),
+          lambda data=data: data.shard(*args),
+          # In graphs.
+          lambda data=data: tf.function(lambda: count(data, *args))(),
+          lambda data=data: tf.function(lambda *x: count(data, *x))(*args),
+          lambda data=data: list(
+              tf.data.Dataset.from_tensors(args).map(lambda *x: count(data, *x))
+          ),
+      ):
+        with self.assertRaisesRegex(
+            tf.errors.InvalidArgumentError,
+            rf'ndex .*[ \[]{index}\b|Number of shards .* {num_shards}\b',
+        ):
+          call()
+
+  def test_numbers_of_episodes_must_be_integers(self):
+    plain = _episodes([1, 2, 3])
+    batches = _together(plain)
+    for data in (
+        plain,
+        episode_dataset.EpisodeDataset(batches),
+        episode_dataset.EpisodeDataset(batches, 3),
+    ):
+      for call in (
+          lambda data=data: data.take(1.5),
+          lambda data=data: data.skip(1.5),
+          lambda data=data: data.shard(2.5, 0),
+          lambda data=data: data.shard(2, 0.5),
+      ):
+        with self.assertRaises(TypeError):
+          call()
+
   def test_an_episode_does_not_share_the_memory_of_its_batch(self):
     # TensorFlow 2.15 may write the sum into the tensor that it was given.
     batch = next(_together(_episodes([2, 1])).as_numpy_iterator())
