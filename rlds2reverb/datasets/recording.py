@@ -91,18 +91,16 @@ def record_episodes(
     FileNotFoundError: if there is no saved policy in the policy's folder.
     OSError: if `directory` cannot be written. This is checked before the
       environment is made.
-    ValueError: if `num_episodes` or `max_steps` is not positive; if there is no
-      such environment or `file_format`, or a package is not installed; if a
-      space has elements without a fixed shape; if an observation, action or
-      reward does not fit its space; or if `max_steps` is shorter than an
-      episode of a vectorized environment that resets itself.
+    ValueError: if `num_episodes` or `max_steps` is not a positive integer; if
+      there is no such environment or `file_format`, or a package is not
+      installed; if a space has elements without a fixed shape; if an
+      observation, action or reward does not fit its space; or if `max_steps` is
+      shorter than an episode of a vectorized environment that resets itself.
   """
   checks.check_choice('file_format', file_format, saving.FILE_FORMATS)
-  if num_episodes < 1 or (max_steps is not None and max_steps < 1):
-    raise ValueError(
-        'num_episodes and max_steps must be positive, but are'
-        f' {num_episodes} and {max_steps}.'
-    )
+  checks.check_positive('num_episodes', num_episodes)
+  if max_steps is not None:
+    checks.check_positive('max_steps', max_steps)
   directory = files.expand(directory)
   with atomic.new_folder(directory, [loading.INFO_FILE]) as folder:
     env = environments.make_environment(environment, seed)

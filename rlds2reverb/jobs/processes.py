@@ -126,11 +126,10 @@ class Processes(Engine):
 
     Raises:
       RuntimeError: if the calling script has no `__main__` guard.
-      ValueError: if `num_workers` is not positive.
+      ValueError: if `num_workers` is not a positive integer.
     """
     checks.check_main_guard()
-    if num_workers < 1:
-      raise ValueError(f'num_workers must be positive, but is {num_workers}.')
+    checks.check_positive('num_workers', num_workers)
     self.num_workers = num_workers
     self._forker: Any = None
     self._is_forked = fork

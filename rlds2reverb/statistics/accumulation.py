@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import batch as batch_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -236,11 +237,9 @@ class Accumulation:
     """Takes the spec of a step, and arguments of `compute_statistics`."""
     if fields is not None:
       paths.check_list('fields', fields)
-    if sample_size < 1 or not all(0 <= q <= 1 for q in quantiles):
-      raise ValueError(
-          'sample_size must be positive and quantiles in [0, 1], but they are'
-          f' {sample_size} and {quantiles}.'
-      )
+    checks.check_positive('sample_size', sample_size)
+    if not all(0 <= q <= 1 for q in quantiles):
+      raise ValueError(f'quantiles must be in [0, 1], but are {quantiles}.')
     self.leaves = choose_leaves(step_spec, fields)
     self.used = {rlds.REWARD, *rlds.FLAGS}
     self.used |= {keys[0] for keys, _ in self.leaves}

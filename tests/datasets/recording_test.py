@@ -403,8 +403,10 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         (object(), 1, {}, 'An environment must be'),
         (object, 1, {}, 'neither observation_space'),
         ('CartPole-v1', 1, {'policy': 3}, 'A policy must be a function'),
-        ('CartPole-v1', 0, {}, 'must be positive'),
-        ('CartPole-v1', 1, {'max_steps': 0}, 'must be positive'),
+        ('CartPole-v1', 0, {}, 'num_episodes must be a positive integer'),
+        ('CartPole-v1', 2.5, {}, 'num_episodes must be a positive integer'),
+        ('CartPole-v1', 1, {'max_steps': 0}, 'max_steps must be a positive'),
+        ('CartPole-v1', 1, {'max_steps': 2.5}, 'max_steps must be a positive'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         recording.record_episodes(name, self._directory(), count, **kwargs)

@@ -102,8 +102,10 @@ class InProcessEngineTest(job_testing.JobTestCase):
       ):
         found = processes.choose_num_workers(num_mib << 20, 4)
         self.assertEqual(found, count)
-    with self.assertRaisesRegex(ValueError, 'num_workers must be positive'):
-      processes.Processes(0)
+    for count in 0, 2.5:
+      message = f'num_workers must be a positive integer, but is {count}'
+      with self.assertRaisesRegex(ValueError, message):
+        processes.Processes(count)
 
 
 @pytest.mark.long

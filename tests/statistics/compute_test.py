@@ -208,8 +208,9 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     for arguments, message in (
         ({'fields': ['observations']}, 'Did you mean observation'),
         ({'fields': 'reward'}, r"Write \['reward'\]"),
-        ({'quantiles': [1.5]}, r'quantiles in \[0, 1\]'),
-        ({'sample_size': 0}, 'sample_size must be positive'),
+        ({'quantiles': [1.5]}, r'quantiles must be in \[0, 1\]'),
+        ({'sample_size': 0}, 'sample_size must be a positive integer'),
+        ({'sample_size': 2.5}, 'sample_size must be a positive integer'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         compute.compute_statistics(data, **arguments)
