@@ -35,9 +35,9 @@ class KeepEpisodes(base.EpisodeFilter):
       episode succeeded, for example `episode_metadata/success`. With a field of
       the steps, such as `steps/is_terminal`, the episode succeeded if the field
       is true, or not 0, in any step.
-    labeled: the path, in a step, of a string that is not empty in any step,
-      such as `observation/instruction`. This is `skip_unlabeled` of Octo and
-      OpenVLA.
+    labeled: the path, in a step, of a string, such as
+      `observation/instruction`; episodes are kept in which it is non-empty in
+      at least one step. This is `skip_unlabeled` of Octo and OpenVLA.
     predicate: a function that is called in the graph with the episode, with
       stacked steps, and returns whether to keep it, bool `[]`.
   """
