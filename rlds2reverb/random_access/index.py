@@ -317,5 +317,5 @@ def _check_source(folder: str, path: str, source: dict[str, Any]) -> None:
   raise OSError(
       f'The data set {path} has changed since the index {folder} was made of'
       f' it. It had {indexed}, and now has {present}. Remove the folder of the'
-      ' index, and make it again.'
+      ' index; the next call with it builds it again.'
   )

@@ -23,6 +23,8 @@ MARKER = 'store.json'
 ARRAYS = 'arrays.npz'
 VERSION = 5
 _OLD_MARKERS = ('prepared_frames.json', 'random_access.json')
+# What to do about a folder that cannot be used.
+_REMEDY = 'Remove the folder; the next call with it builds it again.'
 # A file has a checksum for each block of this many bytes.
 BLOCK_BYTES = 1 << 20
 
@@ -124,8 +126,8 @@ def read_marker(folder: str) -> dict[str, Any] | None:
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise _damaged(path, str(e)) from e
   raise OSError(
-      f'{path} is of version {version}, and this is version {VERSION}. Remove'
-      ' its folder, and make it again.'
+      f'{path} is of version {version}, and this is version {VERSION}.'
+      f' {_REMEDY}'
   )
 
 
@@ -161,15 +163,12 @@ def check_files(folder: str, files: dict[str, Any], blocks: int | None) -> None:
 def naming_damage(folder: str) -> contextlib.AbstractContextManager[None]:
   """Turns errors of the content of a folder into OSErrors that name it."""
   path = os.path.join(folder, MARKER)
-  remedy = 'Remove its folder, and make it again.'
-  return damage.naming_damage(path, remedy)
+  return damage.naming_damage(path, _REMEDY)
 
 
 def _damaged(path: str, problem: str) -> OSError:
   """Returns the error of a damaged file."""
-  return OSError(
-      f'{path} is damaged: {problem}. Remove its folder, and make it again.'
-  )
+  return OSError(f'{path} is damaged: {problem}. {_REMEDY}')
 
 
 def map_file(path: str, row_bytes: int) -> np.ndarray:

@@ -117,8 +117,8 @@ class DataFiles:
       except FileNotFoundError as e:
         raise FileNotFoundError(
             f'{path} is missing, but existed when the index was made. Restore'
-            ' it; or remove the folder of the index, and make it again. If the'
-            ' data set has moved, give its new folder.'
+            ' it; or remove the folder of the index: the next call with it'
+            ' builds it again. If the data set has moved, give its new folder.'
         ) from e
       if size != file.size:
         raise _changed(path, f'has {size} bytes, but had {file.size}')
@@ -179,5 +179,6 @@ def _changed(path: str, how: str) -> OSError:
   return OSError(
       damage.pointer_hint(path)
       or f'{path} {how} when the index was made. The index does not fit the'
-      ' data any more: remove its folder, and make it again.'
+      ' data any more. Remove its folder; the next call with it builds it'
+      ' again.'
   )

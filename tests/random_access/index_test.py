@@ -106,11 +106,13 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(OSError, f'{one.name} is another file'):
       items.batch(range(17))
     os.truncate(other, 10)
-    with self.assertRaisesRegex(OSError, f'{other.name} has .* make it again'):
+    with self.assertRaisesRegex(
+        OSError, f'{other.name} has .* builds it again'
+    ):
       self.open()
     other.unlink()
     with self.assertRaisesRegex(
-        FileNotFoundError, f'{other.name} is missing.* make it again'
+        FileNotFoundError, f'{other.name} is missing.* builds it again'
     ):
       self.open()
     shutil.rmtree(self.data_dir)
@@ -122,7 +124,7 @@ class IndexTest(parameterized.TestCase):
     name = self.files[0].name[:-1] + '9'
     shutil.copy(self.files[0], self.files[0].parent / name)
     with self.assertRaisesRegex(
-        OSError, 'had 3 files .* now has 4 .*make it again'
+        OSError, 'had 3 files .* now has 4 .*builds it again'
     ):
       self.open()
     os.remove(self.files[0].parent / name)
