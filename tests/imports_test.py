@@ -13,7 +13,7 @@ from absl.testing import absltest
 _ROOT = pathlib.Path(__file__).absolute().parent.parent
 # A folder of the library imports from itself and from those above it in this
 # list, the folders within a folder standing where the list has them.
-_FLOORS = (
+_LAYERS = (
     'episodes',
     'arrays',
     'store',
@@ -37,8 +37,7 @@ _FLOORS = (
     'jobs/descriptions',
     'jobs',
 )
-# These bring the folders below their own together for the user, and stand
-# above them.
+# These files import from the layers above their own folder, for the user.
 _ABOVE_THEIR_FOLDERS = (
     'rlds2reverb/replay/__init__.py',
     'rlds2reverb/replay/opening.py',
@@ -82,14 +81,14 @@ def _find_file(module: pathlib.Path, files: list[str]) -> str | None:
   return None
 
 
-def _get_floor(path: str) -> int:
-  """Returns the place of a file in `_FLOORS`; the package itself is on top."""
+def _get_layer(path: str) -> int:
+  """Returns the place of a file in `_LAYERS`; the package itself is on top."""
   folder = str(pathlib.Path(path).parent.relative_to('rlds2reverb'))
   if folder == '.':
-    return len(_FLOORS)
+    return len(_LAYERS)
   if path in _ABOVE_THEIR_FOLDERS:
-    return max(i for i, name in enumerate(_FLOORS) if name.startswith(folder))
-  return _FLOORS.index(folder)
+    return max(i for i, name in enumerate(_LAYERS) if name.startswith(folder))
+  return _LAYERS.index(folder)
 
 
 class ImportsTest(absltest.TestCase):
@@ -102,10 +101,10 @@ class ImportsTest(absltest.TestCase):
       imported = {_find_file(m, files) for m in _get_imported_modules(path)}
       for other in sorted(imported - {None}):
         self.assertLessEqual(
-            _get_floor(other),
-            _get_floor(path),
+            _get_layer(other),
+            _get_layer(path),
             f'{path} must not import {other}: imports go'
-            f' {" <- ".join(_FLOORS)}.',
+            f' {" <- ".join(_LAYERS)}.',
         )
 
   def test_each_test_runs_as_a_program(self):

@@ -184,7 +184,7 @@ def find_items(
   )
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
   """Chunks and items that are sent or written together.
 
   Attributes:
@@ -335,7 +335,7 @@ class Layout:
     self._chunks = chunks_lib.ChunkTable()
     self._rows_before: list[Any] = []
 
-  def add(self, segment: frames_lib.Segment) -> Iterator[Batch]:
+  def add(self, segment: frames_lib.Segment) -> Iterator[EncodedBatch]:
     """Yields the batches of a segment.
 
     Raises:
@@ -358,7 +358,7 @@ class Layout:
     for positioned_segment, items in positioned:
       yield from self._encode(positioned_segment, items)
 
-  def batches(self) -> Iterator[Batch]:
+  def batches(self) -> Iterator[EncodedBatch]:
     """Yields the batches of all segments of the source; see `add`."""
     for segment in self._source.segments():
       yield from self.add(segment)
@@ -406,7 +406,7 @@ class Layout:
       return []
     return list(itertools.compress(segment.episode_ids, segment.step == 0))
 
-  def _encode(self, positioned, items) -> Iterator[Batch]:
+  def _encode(self, positioned, items) -> Iterator[EncodedBatch]:
     """Yields batches; each has the items whose last chunk is in it."""
     source, segment, old = self._source, positioned.segment, self._chunks
     bounds = chunks_lib.cut_chunks(
@@ -433,7 +433,9 @@ class Layout:
     num_chunks = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
     for begin in range(len(old.keys), len(chunks.keys), num_chunks):
       end = min(begin + num_chunks, len(chunks.keys))
-      batch = Batch(list(itertools.islice(new_chunks, num_chunks)), [], [])
+      batch = EncodedBatch(
+          list(itertools.islice(new_chunks, num_chunks)), [], []
+      )
       keep = [needed]
       for table, table_items, stop in zip(source.tables, items, stops):
         first, last = np.searchsorted(stop, (begin, end), 'right').tolist()

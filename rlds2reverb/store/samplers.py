@@ -131,7 +131,10 @@ class Sampler(abc.ABC):
 
   @abc.abstractmethod
   def bind(self, items: Any, process: Process) -> DrawFn:
-    """Returns the function that draws items."""
+    """Returns the function that draws items.
+
+    A `Prioritized` sampler also takes over their priorities, once.
+    """
 
   def batch_size(
       self, items: Any, process: Process, batch_size: int

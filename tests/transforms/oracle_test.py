@@ -1,4 +1,4 @@
-"""Holds transforms to loops in numpy over the steps of one episode.
+"""Compares transforms with loops in NumPy over the steps of one episode.
 
 Every transform of the table meets random episodes of 1 to 12 steps, many at
 once, and one by one in a graph. In half of the data sets the last action

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tree
 
 from rlds2reverb.replay import reverb
-from rlds2reverb.store import batches as batches_lib
+from rlds2reverb.store import batches as store_batches
 from rlds2reverb.store import samplers
 
 with epy.lazy_imports():
@@ -30,7 +30,7 @@ _GROUP_BYTES = 1 << 20
 _MAX_GROUP = 16
 
 
-class FrameBatches(batches_lib.Batches):
+class FrameBatches(store_batches.Batches):
   """The batches of one stream: `batches[i]` is the batch of index `i`.
 
   A batch is a pair of a `Trajectory` `[B, L, ...]` and a `SampleInfo` `[B, L]`

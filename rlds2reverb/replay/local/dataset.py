@@ -31,7 +31,7 @@ import tensorflow as tf
 
 from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import tf_private
-from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.replay.local import batches as frame_batches
 from rlds2reverb.store import damage
 from rlds2reverb.store import items as store_items
 
@@ -83,7 +83,7 @@ class Reader:
     self._ahead: futures.Future[Any] | None = None
 
   @functools.cached_property
-  def batches(self) -> batches_lib.FrameBatches:
+  def batches(self) -> frame_batches.FrameBatches:
     """The batches of the stream that the iterator owns."""
     return self._streams.batches.of_stream(self._streams.index, self._stream)
 
@@ -146,7 +146,7 @@ class Streams:
 
   def __init__(
       self,
-      batches: batches_lib.FrameBatches,
+      batches: frame_batches.FrameBatches,
       order: CallOrder,
       resumes: bool = True,
   ):
@@ -338,7 +338,7 @@ class _BatchDataset(tf_private.WrappedDataset):
 
   def __iter__(self):
     return (
-        _BatchIterator(self) if tf.executing_eagerly() else super().__iter__()
+        _TensorIterator(self) if tf.executing_eagerly() else super().__iter__()
     )
 
   def as_numpy_iterator(self):
@@ -347,7 +347,7 @@ class _BatchDataset(tf_private.WrappedDataset):
     return _NumpyIterator(self._streams)
 
 
-class _BatchIterator(tf_private.PlainIterator):
+class _TensorIterator(tf_private.PlainIterator):
   """Reads batches by NumPy, eagerly and where a graph calls `next`."""
 
   def _create_iterator(self, dataset):

@@ -14,7 +14,7 @@ from rlds2reverb.episodes import tf_private
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import base
 from rlds2reverb.replay import items as items_lib
-from rlds2reverb.replay.local import batches as batches_lib
+from rlds2reverb.replay.local import batches as frame_batches
 from rlds2reverb.replay.local import dataset
 from rlds2reverb.replay.local import loading
 from rlds2reverb.store import items as store_items
@@ -114,7 +114,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
 
   def batches(
       self, sample_batch_size: int | None = None, *, stream: int = 0
-  ) -> batches_lib.FrameBatches:
+  ) -> frame_batches.FrameBatches:
     """Returns batches of NumPy arrays by their indices, without TensorFlow.
 
     Stream 0 has the batches of the first data set's first iterator.
@@ -236,7 +236,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
 
   def _batches(
       self, batch_size, num_steps, sampler=None
-  ) -> batches_lib.FrameBatches:
+  ) -> frame_batches.FrameBatches:
     length = self._items.length
     if batch_size is not None:
       checks.check_positive('sample_batch_size', batch_size)
@@ -253,7 +253,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
           f' the replay buffer with Windows({num_steps}), such as'
           f' open_replay_buffer(data, rlds2reverb.Windows({num_steps})).'
       )
-    return batches_lib.FrameBatches(
+    return frame_batches.FrameBatches(
         self.store,
         self._items,
         sampler or self._sampler,

@@ -253,7 +253,7 @@ class InsertStream:
     self._channel.close()
     self._reader.join()
 
-  def write(self, batch: layout_lib.Batch) -> None:
+  def write(self, batch: layout_lib.EncodedBatch) -> None:
     """Sends a batch; blocks while too many requests are queued.
 
     The server drops all chunks except `batch.keep_chunk_keys`, and fails the

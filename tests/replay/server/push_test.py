@@ -74,7 +74,7 @@ def _push(method, data, observer, info=None, **options):
 
 
 class PushTest(parameterized.TestCase, tf.test.TestCase):
-  """What is written in both ways, `bulk_test` says."""
+  """Arguments and effects of a push. `bulk_test` compares the contents."""
 
   @parameterized.parameters(
       (
