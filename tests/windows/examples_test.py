@@ -15,6 +15,7 @@ from tf_agents.trajectories import trajectory
 from rlds2reverb import windows
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import windows as windows_lib
+from rlds2reverb.windows import transitions
 from tests import contract
 from tests import golden
 from tests.agents import episodes as agent_episodes
@@ -159,6 +160,12 @@ _EXAMPLES = {
             2,
         )._asdict(),
         {'initial_state': '2 4'},
+    ),
+    'unroll_rows_without_is_first': (
+        lambda: _unroll(
+            transitions.TransitionRows({'observation': tf.range(5, 11)}), 3, 3
+        )._asdict(),
+        {'columns/observation': '5 6 7; 8 9 10', 'initial_state': '0 8'},
     ),
     'burn_in': (lambda: _burn_in(6, 2, 2), _PARTS),
     'burn_in_time_major': (lambda: _burn_in(6, 2, 2, time_major=True), _PARTS),
