@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from etils import epy
 import numpy as np
 import tensorflow as tf
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
+
+with epy.lazy_imports():
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
 
 _NORMALIZATIONS = ('batch', 'table', 'none')
 _IMPOSSIBLE = 'The probability of a sample must be above 0. Found:'
@@ -220,19 +224,22 @@ def _eager_weights(
   probability = np.asarray(sample_info.probability, np.float64)
   priority = np.asarray(sample_info.priority, np.float64)
   for values, message in (probability, _IMPOSSIBLE), (priority, _NO_PRIORITY):
-    if not (values > 0).all():
+    if not values.min(initial=np.inf) > 0:
       invalid = values[~(values > 0)][:16].tolist()
       raise tf.errors.InvalidArgumentError(None, None, f'{message} {invalid}')
   exponent = float(beta)
-  with np.errstate(divide='ignore', invalid='ignore'):  # As in a graph.
-    if normalization == 'table':
-      ratio = priority / float(min_priority)
-      exponent *= priority_exponent
-    elif normalization == 'batch':
-      ratio = probability / probability.min(initial=np.inf)
-    else:
-      ratio = np.asarray(sample_info.table_size, np.float64) * probability
-    weights = (ratio**-exponent).astype(np.float32)
+  if normalization == 'table':
+    values, divisor = priority, float(min_priority)
+    exponent *= priority_exponent
+  elif normalization == 'batch':
+    values, divisor = probability, probability.min(initial=np.inf)
+  else:
+    table_size = np.asarray(sample_info.table_size, np.float64)
+    values, divisor = table_size * probability, 1.0
+  weights = np.empty(values.shape, np.float32)
+  kernels.compute_weights(
+      values.ravel(), divisor, -exponent, weights.reshape(-1)
+  )
   if isinstance(sample_info.probability, np.ndarray):
     return weights
   return tf.convert_to_tensor(weights)

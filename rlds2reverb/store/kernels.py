@@ -34,7 +34,11 @@ def _kernel(*signatures):
 
   def compile_kernel(function):
     jit = functools.partial(
-        numba.njit, [*signatures], nogil=True, no_cfunc_wrapper=True
+        numba.njit,
+        [*signatures],
+        nogil=True,
+        no_cfunc_wrapper=True,
+        error_model='numpy',  # A division by 0 is infinite, not an error.
     )
     try:
       kernel = jit(cache=True)(function)
@@ -335,6 +339,26 @@ def fill_sample_info(
   _repeat(priority, priorities)
   table_size[:] = num_items
   times_sampled[:] = 0
+
+
+@_kernel(numba.void(_FLOATS, numba.float64, numba.float64, numba.float32[::1]))
+def compute_weights(values, divisor, exponent, weights):
+  """Computes the importance weights `(values / divisor) ** exponent`.
+
+  Equal values one after another, such as those of the rows of an item, are
+  computed once.
+
+  Args:
+    values: probabilities or priorities, float64 `[N]`.
+    divisor: the divisor of all values.
+    exponent: the exponent.
+    weights: receives the weights, float32 `[N]`.
+  """
+  for k in range(len(values)):
+    if k > 0 and values[k] == values[k - 1]:
+      weights[k] = weights[k - 1]
+    else:
+      weights[k] = (values[k] / divisor) ** exponent
 
 
 @_inner

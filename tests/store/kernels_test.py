@@ -84,6 +84,11 @@ def fill_sample_info(
   times_sampled[:] = 0
 
 
+def compute_weights(values, divisor, exponent, weights):
+  with np.errstate(divide='ignore', over='ignore'):
+    weights[:] = (values / divisor) ** exponent
+
+
 def levels(tree):
   """Returns the levels of a sum tree from the leaves up, each `[2, n, 4]`."""
   firsts = [(4**k - 1) // 3 + 1 for k in range(20)]
@@ -222,6 +227,15 @@ class KernelsTest(parameterized.TestCase):
           99,
           *[np.full(shape, 7, x) for x in ('u8', 'f8', 'i8', 'f8', 'i4')],
       )
+
+  def test_weights(self):
+    values = np.repeat(10.0 ** np.arange(-20, 20), [1, 2, 3, 1] * 10)
+    for divisor in 1e-3, 1.0, 7.0, 0.0:
+      for exponent in 0.0, -0.4, -1.0, 3.0:
+        weights = np.zeros(len(values), np.float32)
+        self.check(
+            compute_weights, values, divisor, exponent, weights, rtol=1e-6
+        )
 
   def make_tree(self, priorities):
     """Returns a tree with priorities, but without sums."""
