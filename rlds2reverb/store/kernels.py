@@ -345,8 +345,8 @@ def fill_sample_info(
 def compute_weights(values, divisor, exponent, weights):
   """Computes the importance weights `(values / divisor) ** exponent`.
 
-  Equal values one after another, such as those of the rows of an item, are
-  computed once.
+  Equal values one after another, such as the rows of an item have, are computed
+  once.
 
   Args:
     values: probabilities or priorities, float64 `[N]`.
@@ -454,14 +454,14 @@ def draw_from_tree(tree, seed, first, slots, probability, priority):
       # Numba checks signed indices for negative ones, which is slower. There
       # are no branches that the processor could not predict.
       group, remainder = np.uint64(groups[k]), remainders[k]
-      one = tree[group, 0, 0]
-      two = one + tree[group, 0, 1]
-      three = two + tree[group, 0, 2]
-      child = np.uint64(remainder >= one) + np.uint64(remainder >= two)
-      child += np.uint64(remainder >= three)
-      below = one if remainder >= one else 0.0
-      below = two if remainder >= two else below
-      below = three if remainder >= three else below
+      sum_1 = tree[group, 0, 0]
+      sum_2 = sum_1 + tree[group, 0, 1]
+      sum_3 = sum_2 + tree[group, 0, 2]
+      child = np.uint64(remainder >= sum_1) + np.uint64(remainder >= sum_2)
+      child += np.uint64(remainder >= sum_3)
+      below = sum_1 if remainder >= sum_1 else 0.0
+      below = sum_2 if remainder >= sum_2 else below
+      below = sum_3 if remainder >= sum_3 else below
       # Rounding may leave a remainder that is not below the sum of the group.
       while tree[group, 0, child] == 0:
         child -= np.uint64(1)

@@ -104,7 +104,7 @@ class Process(NamedTuple):
     """Returns the positions of items of this process in a common order.
 
     Args:
-      first: the index of the first item among those of this process.
+      first: the index of the first item among the items of this process.
       count: the number of items.
       end: the number of items of this process.
 

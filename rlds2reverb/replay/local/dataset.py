@@ -91,7 +91,7 @@ class Reader:
     """Returns the leaves of the next batch, or None after the last one.
 
     Args:
-      in_advance: whether a thread may read the next group of batches meanwhile.
+      in_advance: whether a thread may read the next group ahead.
     """
     if not self._ready:
       ahead, self._ahead = self._ahead, None

@@ -332,11 +332,14 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
 class UpdatesTest(tf.test.TestCase):
 
-  def test_in_the_middle_of_sampling(self):
-    buffer = _Buffer(
+  def make(self):
+    return _Buffer(
         golden.stacked(cuts.episodes_of([9])),
         sampler=sum_tree.Prioritized(alpha=1.0),
     )
+
+  def test_in_the_middle_of_sampling(self):
+    buffer = self.make()
     keys = tf.cast(tf.range(8), tf.uint64)
     batches = iter(buffer.as_dataset(50))
     next(batches)
@@ -351,10 +354,7 @@ class UpdatesTest(tf.test.TestCase):
       self.assertAllClose(info.probability, info.priority / 3)
 
   def test_before_a_loop_in_a_graph(self):
-    buffer = _Buffer(
-        golden.stacked(cuts.episodes_of([9])),
-        sampler=sum_tree.Prioritized(alpha=1.0),
-    )
+    buffer = self.make()
     keys = tf.cast(tf.range(8), tf.uint64)
     batches = iter(buffer.as_dataset(50))
 
