@@ -68,10 +68,12 @@ class ServerReplayBuffer(
         sequence_length,
         server_address=address,
     )
-    # Keeps a server alive that `open_replay_buffer` started. It must stop while
-    # Reverb's modules are still loaded.
+    # Keeps a server alive that `open_replay_buffer` started. At the end of the
+    # process it must be deleted while Reverb's modules are still loaded.
     self._local_server = server if isinstance(server, reverb.Server) else None
-    self._finalizer = weakref.finalize(self, _stop, server, owns_server)
+    self._finalizer = weakref.finalize(
+        self, _release_server, weakref.ref(self), server, owns_server
+    )
     # A cache instead of a dictionary, which TensorFlow would track for its
     # checkpoints.
     self._iterator = functools.lru_cache(maxsize=None)(
@@ -128,7 +130,6 @@ class ServerReplayBuffer(
 
   def close(self) -> None:
     """Stops the server if this replay buffer owns it."""
-    self._local_server = None
     self._finalizer()
 
   @functools.cached_property
@@ -181,6 +182,10 @@ class ServerReplayBuffer(
     return next(iterator)
 
 
-def _stop(server: Any, owns_server: bool) -> None:
+def _release_server(buffer_ref, server, owns_server) -> None:
+  """Stops an own server, and drops it from the buffer if that still exists."""
   if owns_server:
     server.stop()
+  replay_buffer = buffer_ref()
+  if replay_buffer is not None:
+    replay_buffer._local_server = None
