@@ -7,8 +7,8 @@ call of a Python function that returns a constant batch; with updates, a second
 call takes the priorities. The limit in NumPy is indexing one packed row, which
 copies each window by `memcpy`, in one or several threads. A batch has a
 contiguous array for each column, into which NumPy can split the copy. With
-updates, the limit is this copy of windows that the compiled kernels draw, and
-an update by the kernels.
+updates, the limit is such a copy of windows that the compiled kernels draw, and
+weights and an update by the kernels.
 
 cpprb and flashbax are measured on the same data if they are installed. They
 require versions that TensorFlow 2.15 excludes, but work with it on Python 3.11:
@@ -45,7 +45,7 @@ _BATCHES = flags.DEFINE_integer('batches', 2000, 'Batches of a run.')
 _PAIRS, _SEQUENCES = (256, 2), (32, 80)
 _GATHER, _PACKED = 'plain tf.gather', 'NumPy, one packed row'
 _SPLIT = f'{_PACKED}, split into columns'
-_KERNELS = f'{_PACKED}, drawn and updated by the kernels'
+_KERNELS = f'{_SPLIT}, drawn and updated by the kernels'
 _CALL = "TensorFlow's call alone"
 _CALLS = f'{_CALL}, with updates'
 _CPPRB, _FLASHBAX = 'cpprb, a call a batch', 'flashbax, compiled'
@@ -195,24 +195,33 @@ def _indexing(columns, num_items, size, length, batches, is_split=False):
     for _ in range(batches):
       batch = windows[rng.integers(0, num_items, size)]
       if is_split:
-        batch = batch.view(dtype).reshape([size, length])
-        for name in dtype.names:
-          np.ascontiguousarray(batch[name])
+        _split(batch, dtype)
 
   return run
 
 
+def _split(batch, dtype):
+  """Copies windows of packed rows into an array for each column."""
+  rows = batch.view(dtype).reshape([len(batch), -1])
+  for name in dtype.names:
+    np.ascontiguousarray(rows[name])
+
+
 def _drawing(columns, length, size, batches):
   """Returns a run that draws, copies and updates windows by the kernels."""
-  windows, _ = _windows(columns, length)
+  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+
+  windows, dtype = _windows(columns, length)
   count = len(windows)
   tree = sum_tree.SumTree(np.ones(count), 0.6)
+  weights = np.empty(size, np.float32)
 
   def run():
     for number in range(batches):
-      items, _, priorities = tree.draw(np.uint64(0), number * size, size)
-      windows[items]  # pylint: disable=pointless-statement
-      tree.update(items, priorities, 0, count)
+      items, *values = tree.draw(np.uint64(0), number * size, size)
+      _split(windows[items], dtype)
+      kernels.compute_weights(*values, values[0], 1.0, True, -0.4, weights)
+      tree.update(items, values[1], 0, count)
 
   return run
 

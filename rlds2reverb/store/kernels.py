@@ -11,6 +11,7 @@ lazily.
 
 import functools
 import time
+from typing import Any
 
 from absl import logging
 from llvmlite import ir
@@ -43,17 +44,28 @@ def _kernel(*signatures):
     try:
       kernel = jit(cache=True)(function)
     except RuntimeError:  # No cache folder is writable.
-      return jit()(function)
-    _cached.append(kernel)
+      kernel = jit()(function)
+    _kernels.append(kernel)
     return kernel
 
   return compile_kernel
 
 
+def _log_seconds(kernels, start):
+  """Logs and returns the time since `start`, unless the cache had kernels."""
+  duration = time.perf_counter() - start
+  # Without a cache, there are no hits either.
+  if not all(kernel.stats.cache_hits for kernel in kernels):
+    logging.info(
+        'Compiled %d sampling kernels in %.1f s.', len(kernels), duration
+    )
+  return duration
+
+
 # Only kernels call these functions. Wrappers for Python and C would take a
 # quarter of the time of compiling.
 _inner = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)
-_cached = []
+_kernels: list[Any] = []
 _start = time.perf_counter()
 
 
@@ -235,11 +247,22 @@ def _copy_words(rows, word, width, size, num_rows, gathered, to):
       word += width
 
 
-@_kernel(_gather_signature(numba.uint8), _gather_signature(numba.uint32))
+@functools.cache
+def gather_words(dtype):
+  """Returns the kernel of `gather` for words of a dtype, uint8 or uint32.
+
+  Few data sets need both.
+  """
+  start = time.perf_counter()
+  kernel = _kernel(_gather_signature(numba.from_dtype(dtype)))(gather)
+  _log_seconds([kernel], start)
+  return kernel
+
+
 def gather(rows, padding, starts, ends, length, repeats, columns, gathered):
   """Gathers columns of windows of rows.
 
-  A word is an element of `rows`: 1 or 4 bytes.
+  A word is an element of `rows`: 1 or 4 bytes. `gather_words` compiles it.
 
   Args:
     rows: all rows, one after the other, `[num_rows * width]` words.
@@ -341,24 +364,46 @@ def fill_sample_info(
   times_sampled[:] = 0
 
 
-@_kernel(numba.void(_FLOATS, numba.float64, numba.float64, numba.float32[::1]))
-def compute_weights(values, divisor, exponent, weights):
+@_kernel(
+    numba.boolean(
+        _FLOATS, _FLOATS, _FLOATS, numba.float64, numba.boolean, numba.float64,
+        numba.float32[::1],
+    )
+)  # fmt: skip
+def compute_weights(
+    probability, priority, values, divisor, by_smallest, exponent, weights
+):
   """Computes the importance weights `(values / divisor) ** exponent`.
 
   Equal values one after another, such as the rows of an item have, are computed
   once.
 
   Args:
-    values: probabilities or priorities, float64 `[N]`.
+    probability: the probabilities of rows, float64 `[N]`.
+    priority: the priorities of their items, float64 `[N]`.
+    values: numbers, such as these probabilities, float64 `[N]`.
     divisor: the divisor of all values.
+    by_smallest: whether the divisor is the smallest value instead.
     exponent: the exponent.
     weights: receives the weights, float32 `[N]`.
+
+  Returns:
+    Whether all probabilities and priorities are above 0. If not, there are no
+    weights.
   """
+  smallest = np.inf
+  for k in range(len(values)):
+    if not (probability[k] > 0 and priority[k] > 0):
+      return False
+    smallest = min(smallest, values[k])
+  if by_smallest:
+    divisor = smallest
   for k in range(len(values)):
     if k > 0 and values[k] == values[k - 1]:
       weights[k] = weights[k - 1]
     else:
       weights[k] = (values[k] / divisor) ** exponent
+  return True
 
 
 @_inner
@@ -534,7 +579,5 @@ def update_tree(
   return highest
 
 
-# How long compiling or loading the kernels took.
-seconds = time.perf_counter() - _start
-if not _cached or any(kernel.stats.cache_misses for kernel in _cached):
-  logging.info('The sampling kernels were compiled in %.1f s.', seconds)
+# How long compiling or loading these kernels took.
+seconds = _log_seconds(_kernels, _start)

@@ -337,7 +337,7 @@ class RowStore:
     for group, word, places in plan.calls:
       size = plan.num_bytes // word
       gathered = np.ndarray(size, _WORDS[word], memory, first)
-      gather = self._gather_kernels[group, word]
+      gather = self._gather_kernel(group, word)
       gather(starts, ends, length, repeats_last, places, gathered)
     return [
         np.ndarray(shape, dtype, memory, first + offset)
@@ -385,19 +385,23 @@ class RowStore:
     return f'{place} of {path}, {length} bytes'
 
   @functools.cached_property
-  def _gather_kernels(self) -> dict[Any, Callable[..., None]]:
-    """`kernels.gather` of each group of columns, by the bytes of a word."""
+  def _gather_kernel(self) -> Callable[[int, int], Callable[..., None]]:
+    """A cached function of a group of columns and the bytes of a word.
+
+    It returns `kernels.gather` of the rows of the group.
+    """
     padding = self.layout.encode_padding(self.padding)
-    return {
-        (group, word): functools.partial(
-            kernels.gather,
-            rows.reshape(-1).view(dtype),
-            padding[group].view(dtype),
-        )
-        for group, rows in enumerate(self.groups)
-        for word, dtype in _WORDS.items()
-        if rows.shape[1] % word == 0
-    }
+
+    @functools.cache
+    def gather_kernel(group, word):
+      dtype = _WORDS[word]
+      return functools.partial(
+          kernels.gather_words(dtype),
+          self.groups[group].reshape(-1).view(dtype),
+          padding[group].view(dtype),
+      )
+
+    return gather_kernel
 
 
 def open_rows(

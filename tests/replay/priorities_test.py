@@ -39,6 +39,9 @@ class ImportanceTest(tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         priorities.importance_weights(_INFO, 1.0, **settings)
 
+    with self.assertRaisesRegex(ValueError, 'must have one shape'):
+      priorities.importance_weights(_INFO._replace(priority=[1.0, 2.0]), 1.0)
+
   def test_graphs_and_eager_calls_agree_on_zeros(self):
     table = {'normalization': 'table', 'priority_exponent': 0.5}
     for info, settings, expected in (

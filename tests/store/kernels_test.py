@@ -84,9 +84,16 @@ def fill_sample_info(
   times_sampled[:] = 0
 
 
-def compute_weights(values, divisor, exponent, weights):
+def compute_weights(
+    probability, priority, values, divisor, by_smallest, exponent, weights
+):
+  if not ((probability > 0) & (priority > 0)).all():
+    return False
   with np.errstate(divide='ignore', over='ignore'):
-    weights[:] = (values / divisor) ** exponent
+    weights[:] = (
+        values / (min(values) if by_smallest else divisor)
+    ) ** exponent
+  return True
 
 
 def levels(tree):
@@ -149,7 +156,10 @@ class KernelsTest(parameterized.TestCase):
         argument.copy() if isinstance(argument, np.ndarray) else argument
         for argument in arguments
     ]
-    result = getattr(kernels, function.__name__)(*copies)
+    kernel = getattr(kernels, function.__name__)
+    if function is gather:
+      kernel = kernels.gather_words(arguments[0].dtype)
+    result = kernel(*copies)
     self.assertEqual(result, function(*arguments))
     for actual, expected in zip(copies, arguments):
       np.testing.assert_allclose(actual, expected, rtol=rtol)
@@ -230,12 +240,18 @@ class KernelsTest(parameterized.TestCase):
 
   def test_weights(self):
     values = np.repeat(10.0 ** np.arange(-20, 20), [1, 2, 3, 1] * 10)
+    weights, ones = np.zeros(len(values), np.float32), np.ones(len(values))
     for divisor in 1e-3, 1.0, 7.0, 0.0:
       for exponent in 0.0, -0.4, -1.0, 3.0:
-        weights = np.zeros(len(values), np.float32)
-        self.check(
-            compute_weights, values, divisor, exponent, weights, rtol=1e-6
-        )
+        for by_smallest in False, True:
+          settings = divisor, by_smallest, exponent
+          self.check(
+              compute_weights, ones, ones, values, *settings, weights, rtol=1e-6
+          )
+    for invalid in 0.0, -1.0, np.nan:
+      wrong = np.append(ones[1:], invalid)
+      for first in (wrong, ones), (ones, wrong):
+        self.check(compute_weights, *first, values, 1.0, False, -1.0, weights)
 
   def make_tree(self, priorities):
     """Returns a tree with priorities, but without sums."""
@@ -308,7 +324,7 @@ class KernelsTest(parameterized.TestCase):
     rows.flags.writeable = False
     gathered = np.zeros(6, np.uint8)
     one = np.array([1])
-    kernels.gather(
+    kernels.gather_words(rows.dtype)(
         rows, rows[:3], one, one + 2, 2, False, np.array([[0, 3, 0]]), gathered
     )
     self.assertEqual(gathered.tolist(), [3, 4, 5, 6, 7, 8])
