@@ -135,7 +135,7 @@ def main():
   _print_leaves(data_spec, lambda spec: f'{spec.dtype.name} {spec.shape}')
 
   if importlib.util.find_spec('reverb') is not None:
-    with usage.quiet_stderr('[reverb/'):
+    with usage.quiet_stderr(usage.REVERB_LINES):
       _push_and_sample(episodes, data_spec, max_size=2 * frames)
   else:
     _print_stage('no Reverb', 'is installed: sampling without a server')

@@ -291,7 +291,7 @@ def _serve(server, checkpoints, signals):
       _say('Writing a last checkpoint ...')
       _say(f'Checkpoint: {checkpoints.write(client)}')
   finally:
-    with usage.quiet_stderr('[reverb/'):
+    with usage.quiet_stderr(usage.REVERB_LINES):
       server.stop()
   _say('Stopped.')
 
@@ -302,7 +302,7 @@ def main():
   try:
     with lock, usage.StopSignals() as signals:
       port = FLAGS.metrics_port
-      with usage.quiet_stderr('[reverb/'):
+      with usage.quiet_stderr(usage.REVERB_LINES):
         if port is not None:
           _check_metrics()
         server = _start(checkpoints)

@@ -304,15 +304,15 @@ def find_builder(
     if os.path.isfile(directory):
       message = (
           f'{message[:-1]}, but a file. Read a file of another format by'
-          f' formats.load({name!r}, {extension or "hdf5"!r}).'
+          f' formats.load({name!r}, format={extension or "hdf5"!r}).'
       )
     elif name[:1] in ('/', '~', '.') or extension:
       message = f'There is no file or folder {directory}.'
     else:
       message += (
           " If it is a name of another format, such as LeRobot's, name it:"
-          f" formats.load({name!r}, 'lerobot'), or IndexedData({name!r},"
-          " options={'format': 'lerobot'})."
+          f" formats.load({name!r}, format='lerobot'), or"
+          f" IndexedData({name!r}, options={{'format': 'lerobot'}})."
       )
     raise FileNotFoundError(f'{message}{hint}') from None
   if not files.is_folder(os.fspath(builder.data_path)):

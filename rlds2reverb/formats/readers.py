@@ -115,7 +115,7 @@ def load(
     raise ValueError(
         f'The format of {local} is not known. It must be one of'
         f' {", ".join(READERS)}: formats.load({os.fspath(data)!r},'
-        f" 'hdf5').{format_registry.hint(local)}"
+        f" format='hdf5').{format_registry.hint(local)}"
     )
   checks.check_choice('The format of files', format, READERS)
   reader = READERS[format]
@@ -139,7 +139,7 @@ def _missing(data: str, local: str, format: str | None) -> str:
   if format is None and not data.startswith(('/', '~', '.')):
     message += (
         ' If it is the name of a data set, specify its format:'
-        f" formats.load({data!r}, 'lerobot')."
+        f" formats.load({data!r}, format='lerobot')."
     )
   return message
 

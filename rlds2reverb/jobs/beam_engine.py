@@ -46,7 +46,7 @@ _PIPELINE_PROGRAM = """
 from absl import logging
 from rlds2reverb.jobs import usage
 logging.use_absl_handler()
-usage.quiet_logs(is_worker=True)
+usage.quiet_logs()
 from rlds2reverb.jobs import beam_engine
 beam_engine.run_pipeline()
 """
@@ -276,7 +276,7 @@ class _Do(beam.DoFn):
     self._failures = failures
 
   def setup(self):
-    usage.quiet_logs(is_worker=True)  # Workers may be separate processes.
+    usage.quiet_logs()  # Workers may be separate processes.
 
   def process(self, number: int) -> None:
     path = os.path.join(self._failures, str(number))

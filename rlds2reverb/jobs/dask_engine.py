@@ -62,7 +62,7 @@ class DaskEngine(processes.Engine):
 
   def map(self, attempt, numbers, report):
     def call(number):
-      usage.quiet_logs(is_worker=True)
+      usage.quiet_logs()
       return attempt(number, lambda progress: None)
 
     numbers = list(numbers)

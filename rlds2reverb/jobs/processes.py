@@ -197,7 +197,7 @@ def _fork_workers(pipe: connections.Connection, num_tasks: int) -> None:
   """Passes tasks from a pipe to workers, until this process is killed."""
   _die_with_parent()
   _return_free_memory()
-  usage.quiet_logs(is_worker=True)
+  usage.quiet_logs()
   # By the pipes of workers: process ids, numbers of started tasks, and current
   # tasks.
   pids: dict[Any, int] = {}

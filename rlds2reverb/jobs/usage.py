@@ -16,12 +16,10 @@ import contextlib
 import gc
 import math
 import os
-import re
 import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, NoReturn
@@ -48,15 +46,6 @@ _INTERRUPTED = 130  # As of a shell after SIGINT.
 # A signal to a process group may arrive twice, as timeout(1) also sends it to
 # the program. Later signals are from the user.
 _SECONDS_OF_ONE_SIGNAL = 1.0
-# Arguments in error messages that are also flags.
-_ARGUMENTS = (
-    'column_names',
-    'data_dir',
-    'episode_column',
-    'format',
-    'max_episode_steps',
-    'step_column',
-)
 # With fewer bytes, TensorFlow aborts with a C++ stack trace when it starts
 # threads, and a Reverb server blocks indefinitely. The smallest data set needs
 # 2.45 GB on two processors.
@@ -70,12 +59,10 @@ _USELESS_MESSAGES = (
     'Could not serialize policy.distribution()',
     'apitools not found',
 )
-# Prints the captured output if it reads end of file instead of a line.
-_WATCHER = 'read -r line || { cat "/dev/fd/$1"; echo "$0"; } >&2'
-_DIED = (
-    'The process died while a library was starting. The output of the library'
-    ' is above.'
-)
+# Lines of C++ that no user can act on: TensorFlow about CUDA, when it is
+# imported, and the log of a Reverb server.
+_CUDA_LINES = 'Unable to register cu|absl::InitializeLog'
+REVERB_LINES = r'^\[reverb/'
 
 
 def run(
@@ -135,7 +122,8 @@ def run(
         _fail(errors_lib.message_of(e))
       raise
 
-  atexit.register(_finish)
+  # Collecting garbage in all of TensorFlow would take a second.
+  atexit.register(gc.freeze)
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   code: Any = _FAILED
   try:
@@ -170,13 +158,10 @@ def wrong_usage():
 class StopSignals:
   """Waits for SIGINT (Ctrl-C) or SIGTERM; a context manager.
 
-  Before `hold`, a signal raises KeyboardInterrupt. It is raised again if Python
-  drops it, as in `__del__`, and every two seconds until the block is left, as
-  C++ may convert it to another error. After `hold`, a signal ends `wait`. A
-  second signal, at least a second later, ends the program immediately.
-
-  After an interrupt, errors that Python drops are not printed, as deleting
-  incomplete graphs raises them.
+  Before `hold`, a signal raises KeyboardInterrupt. It is raised again every two
+  seconds until the block is left, because `__del__` may drop it, and C++ may
+  convert it to another error. After `hold`, a signal ends `wait`. A second
+  signal, at least a second later, ends the program immediately.
   """
 
   def __init__(self):
@@ -188,15 +173,9 @@ class StopSignals:
   def __enter__(self) -> StopSignals:
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGALRM
     self._handlers = {n: signal.signal(n, self._on_signal) for n in numbers}
-    self._unraisablehook = sys.unraisablehook
-    sys.unraisablehook = self._on_unraisable
     return self
 
   def __exit__(self, unused_type, error, unused_traceback) -> None:
-    if self._is_interrupted:
-      sys.unraisablehook = lambda _: None
-    else:
-      sys.unraisablehook = self._unraisablehook
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in self._handlers.items():
       signal.signal(number, handler)
@@ -228,14 +207,10 @@ class StopSignals:
       self._stop.set()
     else:
       self._is_interrupted = True
+      # Deleting incomplete graphs raises errors, which Python would print.
+      sys.unraisablehook = lambda _: None
       signal.setitimer(signal.ITIMER_REAL, 2)
       raise KeyboardInterrupt
-
-  def _on_unraisable(self, unraisable: Any) -> None:
-    if unraisable.exc_type is KeyboardInterrupt:
-      signal.setitimer(signal.ITIMER_REAL, 0.01)
-    elif not self._is_interrupted:
-      self._unraisablehook(unraisable)
 
 
 def require(*names: str) -> None:
@@ -280,32 +255,6 @@ def check_memory() -> None:
     )
 
 
-def with_flags(message: str) -> str:
-  """Replaces arguments of functions by flags in a message.
-
-  `column_names={'actions': 'act'}` becomes `--column_names=actions=act`, and
-  `episode_column=...` becomes `--episode_column=...`.
-  """
-  names = '|'.join(
-      re.escape(name) for name in _ARGUMENTS if name in flags.FLAGS
-  )
-  if not names:
-    return message
-
-  def format_pairs(match) -> str:
-    text = re.sub(r'[\'"]', '', match[2]).replace(': ', '=').replace(', ', ',')
-    return f'--{match[1]}={text}'
-
-  message = re.sub(r', or IndexedData\(.*?\}\)', '', message)
-  message = re.sub(
-      r'\bformats\.load\([^()]*?, [\'"](\w+)[\'"]\)', r'--format=\1', message
-  )
-  message = re.sub(
-      rf'(?<![-\w.])({names})=\{{([^{{}}]*)\}}', format_pairs, message
-  )
-  return re.sub(rf'(?<![-\w.(])({names})=(?=[\w.\'"])', r'--\1=', message)
-
-
 def _exit_on_signals(code: Any) -> None:
   """Makes signals exit immediately with the exit code of the program."""
   exit_code = code if isinstance(code, int) else int(code is not None)
@@ -313,26 +262,17 @@ def _exit_on_signals(code: Any) -> None:
     signal.signal(number, lambda *_: os._exit(exit_code))
 
 
-def _finish() -> None:
-  """Makes Python exit fast, and with the exit code of the program."""
-  # Python would restore the default handlers.
-  for number in signal.SIGINT, signal.SIGTERM:
-    signal.signal(number, signal.SIG_IGN)
-  # Collecting garbage in all of TensorFlow would take a second.
-  gc.freeze()
-
-
 def _fail(error: Any) -> NoReturn:
   if isinstance(error, BrokenPipeError):
     raise error  # Nobody reads the output, as after `| head`.
   logging.debug('The error was raised here:', exc_info=True)
-  print(with_flags(str(error)), file=sys.stderr)
+  print(str(error), file=sys.stderr)
   sys.exit(_FAILED)
 
 
 def _refuse(error: Exception) -> NoReturn:
   """Exits after an error in the command line, with one line."""
-  message = with_flags(' '.join(str(error).split()))
+  message = ' '.join(str(error).split())
   if isinstance(error, flags.UnrecognizedFlagError):
     name = error.flagname
     hint = checks.did_you_mean(name, flags.FLAGS, prefix='--')
@@ -343,70 +283,45 @@ def _refuse(error: Exception) -> NoReturn:
   sys.exit(_WRONG_USAGE)
 
 
-def quiet_logs(*, is_worker: bool = False) -> None:
-  """Hides log messages that no user can act on.
-
-  Args:
-    is_worker: whether this is a worker of an engine, which may kill it at any
-      time and reports its death.
-  """
+def quiet_logs() -> None:
+  """Hides log messages that no user can act on."""
   logging.set_verbosity(logging.WARNING)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  with quiet_stderr(is_watched=not is_worker):
+  # AutoGraph compiles TF-Agents' comparisons with `is`, which warns.
+  warnings.filterwarnings('ignore', category=SyntaxWarning)
+  with quiet_stderr(_CUDA_LINES):
     # Imported here because the imports print.
     import tensorflow
     import tf_agents  # noqa: F401
   tensorflow.get_logger().setLevel('ERROR')
   logging.get_absl_handler().addFilter(_is_useful)
-  # AutoGraph compiles TF-Agents' comparisons with `is`, which warns.
-  warnings.filterwarnings('ignore', category=SyntaxWarning)
 
 
 @contextlib.contextmanager
-def quiet_stderr(noise: str = '', *, is_watched: bool = True) -> Iterator[None]:
+def quiet_stderr(pattern: str) -> Iterator[None]:
   """Removes lines from the output to stderr, including the output of C++.
 
-  TensorFlow prints its build flags when it is imported, and a Reverb server
-  logs. Other lines are printed at the end of the block. After an error, all
-  lines are printed. If the process dies, as by an abort in C++, a watcher
-  process prints them.
+  Other lines are printed at the end of the block, or when the process dies.
 
   Args:
-    noise: the start of the lines to remove; by default all lines are removed.
-    is_watched: whether to start a watcher process.
+    pattern: an extended regular expression of `grep` for the lines to remove.
   """
   sys.stderr.flush()
-  with tempfile.TemporaryFile() as captured:
-    watcher = None
-    try:
-      if is_watched:
-        # It gets a line at the end of the block, and none if this process dies.
-        watcher = subprocess.Popen(  # pylint: disable=consider-using-with
-            ['sh', '-c', _WATCHER, _DIED, str(captured.fileno())],
-            stdin=subprocess.PIPE,
-            pass_fds=[captured.fileno()],
-            start_new_session=True,  # It survives a signal to the group.
-        )
-    except OSError:
-      yield  # Without a watcher, removed lines could get lost.
-      return
+  with subprocess.Popen(
+      ['grep', '-vE', pattern],
+      stdin=subprocess.PIPE,
+      stdout=2,
+      start_new_session=True,  # It survives a signal to the group.
+  ) as grep:
+    assert grep.stdin is not None
     stderr = os.dup(2)
-    os.dup2(captured.fileno(), 2)
+    os.dup2(grep.stdin.fileno(), 2)
     try:
       yield
-    except Exception:
-      noise = None
-      raise
     finally:
       sys.stderr.flush()
       os.dup2(stderr, 2)
       os.close(stderr)
-      if watcher is not None:
-        watcher.communicate(b'\n')
-      captured.seek(0)
-      for line in captured.read().decode(errors='replace').splitlines(True):
-        if noise is None or not line.startswith(noise):
-          sys.stderr.write(line)
 
 
 def _is_useful(record) -> bool:

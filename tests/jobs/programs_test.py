@@ -88,32 +88,6 @@ class FlagsTest(parameterized.TestCase):
     with self.assertRaisesRegex(app.UsageError, 'no option .episode_column'):
       self._sources(dataset=['x'], format=['zarr'], episode_column='run')
 
-  @parameterized.parameters(
-      (
-          "pass column_names={'actions': ...}. If there is none, pass"
-          " column_names={'rewards': None}.",
-          'pass --column_names=actions=.... If there is none, pass'
-          ' --column_names=rewards=None.',
-      ),
-      (
-          "pass column_names={'a': 'b', 'c': 'd'} or episode_column=..., or"
-          ' max_episode_steps=3',
-          'pass --column_names=a=b,c=d or --episode_column=..., or'
-          ' --max_episode_steps=3',
-      ),
-      (
-          "formats.load('a/b', 'lerobot'), or IndexedData('a/b',"
-          " options={'format': 'lerobot'}).",
-          '--format=lerobot.',
-      ),
-      (
-          '--format=npz and f(format=3) stay as they are',
-          '--format=npz and f(format=3) stay as they are',
-      ),
-  )
-  def test_messages_speak_of_flags(self, message, expected):
-    self.assertEqual(usage.with_flags(message), expected)
-
   def test_a_mixture(self):
     sources, num_workers, _ = self._sources(
         'oxe_magic_soup',
@@ -182,7 +156,7 @@ class StopSignalsTest(absltest.TestCase):
         _Deleted(lambda: 1 / 0)
         _Deleted(stop)
         try:
-          time.sleep(1)
+          time.sleep(4)
           after_it.append('work')
         finally:
           _Deleted(lambda: [][0])
@@ -209,7 +183,6 @@ class RunTest(parameterized.TestCase):
       ('a_second_signal', 'second', 'SIGTERM', 130, ''),
       ('a_thread_at_the_end', 'thread', 'SIGTERM', 3, ''),
       ('a_function_at_the_end', 'atexit', 'SIGINT', 3, ''),
-      ('the_very_end', 'del', 'SIGTERM', 3, ''),
   )
   @pytest.mark.long
   def test_a_signal_during(self, when, name, code, message):
@@ -218,15 +191,9 @@ import atexit, os, signal, sys, threading, time
 from absl import flags
 from rlds2reverb.jobs import usage
 
-def stop(when, argv=tuple(sys.argv), os=os, signal=signal):
-  if argv[1] == f'--when={when}':
-    os.kill(os.getpid(), getattr(signal, argv[2][len('--signal='):]))
-
-class Last:
-  def __del__(self, stop=stop):
-    stop('del')
-
-last = Last()
+def stop(when):
+  if sys.argv[1] == f'--when={when}':
+    os.kill(os.getpid(), getattr(signal, sys.argv[2][len('--signal='):]))
 
 def is_valid(value):
   if value:
@@ -283,16 +250,14 @@ def _run_program(program, paths=None):
 
 class QuietTest(absltest.TestCase):
 
-  def test_quiet_stderr_leaves_lines_out_unless_there_is_an_error(self):
+  def test_quiet_stderr_removes_lines(self):
     program = """
 import os
 from rlds2reverb.jobs import usage
-with usage.quiet_stderr('[noise]'):
+with usage.quiet_stderr(r'^\\[noise\\]'):
   os.write(2, b'[noise] of C++\\nof use\\n')
 os.write(2, b'[noise] later\\n')
-with usage.quiet_stderr():
-  os.write(2, b'anything\\n')
-with usage.quiet_stderr():
+with usage.quiet_stderr('noise'):
   os.write(2, b'why\\n')
   raise ValueError('what')
 """
@@ -314,7 +279,6 @@ with usage.quiet_stderr():
     )
     self.assertEqual(done.returncode, -signal.SIGABRT)
     self.assertStartsWith(done.stderr, 'terminate called: no thread\n')
-    self.assertIn('The process died while a library was starting.', done.stderr)
 
   def test_only_useful_logs_are_printed(self):
     # As `distributed.batched` logs when it meets a closed connection.
