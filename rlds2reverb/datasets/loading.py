@@ -22,6 +22,7 @@ from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import format_registry
 from rlds2reverb.datasets import record_files
 from rlds2reverb.datasets import records as records_lib
+from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
@@ -80,17 +81,19 @@ def load_episodes(
     FileNotFoundError: if there is no such data set on disk.
     OSError: if the file system cannot be reached.
     ValueError: if the data set has no such split, if `split` is not one split,
-      if its episodes have no steps, or if `shard_index` is not between 0 and
-      `num_shards - 1`.
+      if its episodes have no steps, if `num_shards` is not a positive integer,
+      or if `shard_index` is not an integer from 0 to `num_shards - 1`.
     InvalidArgumentError: while iterating, if an episode cannot be read as its
       features say, or its step fields differ in length; or if it has images of
       several sizes, and `decoders` does not leave them encoded. The episodes
       before it come out first.
   """
-  if not 0 <= shard_index < num_shards:
+  checks.check_positive('num_shards', num_shards)
+  checks.check_not_negative('shard_index', shard_index)
+  if shard_index >= num_shards:
     raise ValueError(
-        f'shard_index must be at least 0 and less than num_shards={num_shards},'
-        f' but is {shard_index}.'
+        f'shard_index must be less than num_shards={num_shards}, but is'
+        f' {shard_index}.'
     )
   builder = find_rlds_builder(name_or_directory, split, data_dir)
   features = builder.info.features

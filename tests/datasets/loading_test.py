@@ -177,7 +177,9 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         (None, 1, 0, several),
         ('train', 2, 2, 'shard_index must be'),
         ('train', 3, -1, 'shard_index must be'),
-        ('train', 0, 0, 'shard_index must be'),
+        ('train', 0, 0, 'num_shards must be a positive integer, but is 0'),
+        ('train', 0.5, 0, 'num_shards must be a positive integer, but is 0.5'),
+        ('train', 2, 0.5, 'shard_index must be an integer from 0 up'),
     ):
       with self.assertRaisesRegex(ValueError, message):
         loading.load_episodes(
