@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
@@ -40,8 +41,9 @@ class IndexedData:
     config: the argument of `map_fields`: the name of a config, or its file. Its
       transforms are applied, too. By default the steps are not mapped.
     split: the split.
-    prepare: a function of a module that is applied after that, from a data set
-      of episodes to another; see `build_index`.
+    prepare: a function of a module, or a `functools.partial` of one, that is
+      applied after that, from a data set of episodes to another; see
+      `build_index`.
     weight: the data set is drawn in proportion to its weight. By default it is
       the number of items. Either all data sets have a weight, or none has.
     item_weights: a function from the `Items` of the data set to the weight of
@@ -68,12 +70,11 @@ class IndexedData:
     directory = os.path.expanduser(os.fspath(self.directory))
     if os.path.isdir(directory):
       directory = os.path.abspath(directory)
-    prepare = self.prepare
     return {
         'directory': directory,
         'config': self.config,
         'split': self.split,
-        'prepare': prepare and f'{prepare.__module__}.{prepare.__qualname__}',
+        'prepare': self.prepare and _name_function(self.prepare),
         # They are compared with options from a JSON file.
         'options': json.loads(json.dumps(dict(self.options))),
     }
@@ -90,6 +91,22 @@ class IndexedData:
           episodes, transforms.load_transforms(self.config)
       )
     return self.prepare(episodes) if self.prepare else episodes
+
+
+def _name_function(function: Any) -> str:
+  """Returns the name of `prepare`, with the arguments of a partial."""
+  if isinstance(function, functools.partial):
+    name = _name_function(function.func)
+    text = f'{name}(*{function.args}, **{function.keywords})'
+    if ' at 0x' not in text:
+      return text
+  elif hasattr(function, '__qualname__'):
+    return f'{function.__module__}.{function.__qualname__}'
+  raise ValueError(
+      f'prepare is {function!r}, which an index cannot identify in other'
+      ' processes. Define a function in a module, or a functools.partial of one'
+      ' with numbers and strings.'
+  )
 
 
 class Index(rows_lib.RowStore):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import dataclasses
 import functools
+import hashlib
 import inspect
 import re
 from typing import Any
@@ -409,9 +410,27 @@ class MixedItems(ItemSequence):
 
 
 def _name_function(function: Any) -> Any:
-  """Returns a function, or its name if its repr differs between processes."""
+  """Returns a value that identifies a function in all processes.
+
+  An object without a repr of its own is identified by its class and attributes.
+  """
   if inspect.isfunction(function):
     return f'{function.__module__}.{function.__qualname__}'
+  if inspect.ismethod(function):
+    return [function.__qualname__, _name_function(function.__self__)]
+  if isinstance(function, np.ndarray):  # Its repr may skip values.
+    return hashlib.sha256(function.tobytes()).hexdigest()[:16]
+  if type(function).__repr__ is object.__repr__:
+    values = sorted(getattr(function, '__dict__', {}).items())
+    values = [
+        (name, _name_function(value))
+        for name, value in values
+        if not inspect.ismethod(value)  # It may be one of the object itself.
+    ]
+    return [
+        f'{type(function).__module__}.{type(function).__qualname__}',
+        values,
+    ]
   name = re.sub(r' at 0x[0-9a-f]+', '', repr(function))
   return function if name == repr(function) else name
 

@@ -35,6 +35,9 @@ def _steps(name, first, length):
 
 class _Scale:
 
+  def __init__(self, factor=1):
+    self.factor = factor
+
   def apply(self, batch):
     return batch
 
@@ -229,10 +232,21 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     [[_, items]] = self.noting(scales[0]).items.identity()
     self.assertEndsWith(items[-1], 'make.<locals>.scale')
     self.assertStartsWith(items[-1], __name__)
-    # A repr without addresses distinguishes objects, as before.
-    state = self.noting(_Chain('a')).iterate().state_dict()
-    with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
-      self.noting(_Chain('b')).iterate().load_state_dict(state)
+    for one, same, another in (
+        (_Chain('a'), _Chain('a'), _Chain('b')),  # Dataclasses.
+        (_Scale(2), _Scale(2), _Scale(3)),
+        (_Scale(2).apply, _Scale(2).apply, _Scale(3).apply),
+        (_Scale(_Scale(2)), _Scale(_Scale(2)), _Scale(_Scale(3))),
+        (
+            _Scale(np.arange(2000.0)),
+            _Scale(np.arange(2000.0)),
+            _Scale(np.arange(2000.0) + (np.arange(2000) == 1000)),
+        ),
+    ):
+      state = self.noting(one).iterate().state_dict()
+      self.noting(same).iterate().load_state_dict(state)
+      with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
+        self.noting(another).iterate().load_state_dict(state)
 
   def test_few_batches_are_read_in_advance(self):
     read = []

@@ -1,6 +1,7 @@
 """One call from data sets to batches, compared with `tf.data` and by hand."""
 
 import concurrent.futures
+import functools
 import os
 import shutil
 import subprocess
@@ -43,6 +44,24 @@ def without_camera(episodes):
       prepare(episodes),
       [transforms.SelectFields(exclude=['observation/image'])],
   )
+
+
+def times(episodes, factor):
+  return prepare(episodes).map(
+      lambda episode: {
+          **episode,
+          'steps': {
+              **episode['steps'],
+              'action': episode['steps']['action'] * factor,
+          },
+      }
+  )
+
+
+class _Prepare:
+
+  def __call__(self, episodes):
+    return episodes
 
 
 class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
@@ -136,6 +155,32 @@ class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(again.identity(), batches.identity())
     with self.assertRaisesRegex(ValueError, 'made with another prepare'):
       self.open(other=prepare)
+
+  def test_a_partial_prepares_the_episodes(self):
+    folder = os.path.join(self.folder, 'partial')
+
+    def first_action(make):
+      batches = random_access.open_batches(
+          {
+              'one': random_access.IndexedData(
+                  self.directories['one'], prepare=make
+              )
+          },
+          folder,
+          1,
+          random_access.ActionChunks(1, 1),
+          seed=1,
+      )
+      return data.leaves(batches[0])['action']
+
+    expected = first_action(functools.partial(times, factor=2.0))
+    again = first_action(functools.partial(times, factor=2.0))
+    np.testing.assert_array_equal(again, expected)
+    with self.assertRaisesRegex(ValueError, 'made with another prepare'):
+      first_action(functools.partial(times, factor=3.0))
+    for wrong in functools.partial(times, factor=object()), _Prepare():
+      with self.assertRaisesRegex(ValueError, 'Define a function in a module'):
+        first_action(wrong)
 
   def open_one(self, directory, indexes, **kwargs):
     return random_access.open_batches(
