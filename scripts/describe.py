@@ -19,7 +19,6 @@ from rlds2reverb.jobs import usage
 with epy.lazy_imports():  # So that `--help` is fast.
   import tensorflow as tf
 
-  from rlds2reverb.datasets import atomic
   from rlds2reverb.datasets import files
   from rlds2reverb.episodes import errors
   from rlds2reverb.jobs import describing
@@ -125,7 +124,7 @@ def main():
   descriptions = [_describe(first, FLAGS.environment)]
   descriptions += map(_describe, compared)
   if page:
-    atomic.write_text(page, views.to_html(*descriptions))
+    files.write_text(page, views.to_html(*descriptions))
   if folder:
     for description, name in zip(descriptions, ('', 'compared')):
       views.write_summaries(description, os.path.join(folder, name))

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 
 _PARQUET = '.parquet'
 
@@ -267,7 +268,7 @@ def _detect_folder(path: str) -> str:
       # Other programs write a metadata.json, too.
       if name != 'minari' or not file.endswith('metadata.json'):
         return name
-      if 'minari_version' in files.read_json_object(file_path):
+      if 'minari_version' in json_files.read_json_object(file_path):
         return name
   # Hugging Face `datasets` writes `train-00000-of-00002.parquet`; in a
   # repository, such files are below `data`.

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import environments
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
@@ -102,7 +101,7 @@ def record_episodes(
   if max_steps is not None:
     checks.check_positive('max_steps', max_steps)
   directory = files.expand(directory)
-  with atomic.new_folder(directory, [loading.INFO_FILE]) as folder:
+  with files.new_folder(directory, [loading.INFO_FILE]) as folder:
     env = environments.make_environment(environment, seed)
     try:
       recorder = _Recorder(env, policies.make_policy(policy, env.num_envs))

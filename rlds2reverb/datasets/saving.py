@@ -11,10 +11,10 @@ from absl import logging
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
+from rlds2reverb.datasets import json_files
 from rlds2reverb.datasets import loading
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import steps as steps_lib
@@ -97,7 +97,7 @@ def save_episodes(
   if file_format != TFRECORD:
     contents.append(file_format)
   fingerprint = fingerprints.fingerprint(*contents)
-  atomic.recover_interrupted_write(directory)
+  files.recover_interrupted_write(directory)
   has_files = bool(files.names_in(directory))
   if has_files:
     marker = os.path.join(directory, _MARKER)
@@ -106,7 +106,7 @@ def save_episodes(
           f'{directory} holds something that save_episodes did not write.'
           ' Choose another directory.'
       )
-    stored = files.read_json(
+    stored = json_files.read_json(
         marker, f'Remove {directory} to save the episodes again.'
     )
     is_same = stored.get('fingerprint') == fingerprint
@@ -128,7 +128,7 @@ def save_episodes(
           ' overwrite=True. Or choose another directory.'
       )
   default_name, version = name_and_version(directory)
-  with atomic.new_folder(
+  with files.new_folder(
       directory,
       [loading.INFO_FILE, _MARKER],
       replace=has_files,
@@ -178,7 +178,7 @@ def write_episodes(
 
   Args:
     episodes: the episodes, which TFDS can encode with `features`.
-    folder: the folder to write into; see `atomic.new_folder`.
+    folder: the folder to write into; see `files.new_folder`.
     name: the name of the data set, converted to a name that TFDS allows.
     description: a description of the data set.
     features: the TFDS features of an episode.

@@ -12,7 +12,7 @@ An entry may have an `original_key`, the name of another feature.
 import os
 from typing import Any, NamedTuple
 
-from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 
 _FILE = os.path.join('meta', 'modality.json')
@@ -60,7 +60,7 @@ def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
         f'modality=True requires {path}, which does not exist. Without it, the'
         ' features of LeRobot are read unchanged.'
     )
-  modalities = files.read_json_object(path)
+  modalities = json_files.read_json_object(path)
   parts = {}
   for modality, entries in modalities.items():
     if modality not in _MODALITIES:
@@ -71,9 +71,11 @@ def read_parts(directory: str, features: dict[str, Any]) -> dict[str, Part]:
     parent, default = _MODALITIES[modality]
     if entries is None:
       continue
-    entries = files.get_json_value(modalities, modality, dict, path)
+    entries = json_files.get_json_value(modalities, modality, dict, path)
     for name in entries:
-      entry = files.get_json_value(entries, name, dict, f'{modality} of {path}')
+      entry = json_files.get_json_value(
+          entries, name, dict, f'{modality} of {path}'
+      )
       feature = entry.get('original_key') or default or f'{modality}.{name}'
       field = f'{modality}.{name} of {path}'
       if feature not in features:

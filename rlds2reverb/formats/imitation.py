@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -75,13 +76,15 @@ def load_imitation(path: files.PathLike) -> tf.data.Dataset:
   state = os.path.join(path, _STATE_FILE)
   if os.path.isfile(state):
     tables = [
-        files.get_json_value({'': shard}, '', dict, f"'_data_files' of {state}")
-        for shard in files.get_json_value(
-            files.read_json_object(state), '_data_files', list, state
+        json_files.get_json_value(
+            {'': shard}, '', dict, f"'_data_files' of {state}"
+        )
+        for shard in json_files.get_json_value(
+            json_files.read_json_object(state), '_data_files', list, state
         )
     ]
     tables = [
-        files.get_json_value(
+        json_files.get_json_value(
             table, 'filename', str, f"'_data_files' of {state}"
         )
         for table in tables

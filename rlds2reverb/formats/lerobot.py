@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
@@ -107,7 +108,7 @@ class _Info(NamedTuple):
       row: the metadata of the episode.
       prefix: the prefix of the v3 columns with the indices of the file.
     """
-    template = files.get_json_value(
+    template = json_files.get_json_value(
         self.content, key, str, self.path, _PATHS[self.is_v3][key]
     )
     index = row[_EPISODE_INDEX]
@@ -116,7 +117,7 @@ class _Info(NamedTuple):
       for name in 'chunk_index', 'file_index':
         names[name] = row[f'{prefix}/{name}']
     else:
-      size = files.get_json_value(
+      size = json_files.get_json_value(
           self.content, 'chunks_size', int, self.path, _CHUNKS_SIZE
       )
       if size < 1:
@@ -166,28 +167,28 @@ def _read_info(name_or_directory: files.PathLike) -> _Info:
   )
   directory = downloads.find(name_or_directory, 'LeRobot', root, _INFO_FILE)
   path = os.path.join(directory, _INFO_FILE)
-  content = files.read_json_object(path)
-  version = files.get_json_value(content, 'codebase_version', str, path)
+  content = json_files.read_json_object(path)
+  version = json_files.get_json_value(content, 'codebase_version', str, path)
   if not version.startswith(('v2.', 'v3.')):
     raise ValueError(
         f'{directory} is a LeRobot data set of version {version}. Supported'
         ' are v2.0, v2.1 and v3.0. Convert it with the scripts of LeRobot.'
     )
-  features = files.get_json_value(content, 'features', dict, path)
+  features = json_files.get_json_value(content, 'features', dict, path)
   for name in features:
-    feature = files.get_json_value(
+    feature = json_files.get_json_value(
         features, name, dict, f"'features' of {path}"
     )
     place = f'the feature {name!r} of {path}'
-    files.get_json_value(feature, 'dtype', str, place)
-    shape = files.get_json_value(feature, 'shape', list, place)
+    json_files.get_json_value(feature, 'dtype', str, place)
+    shape = json_files.get_json_value(feature, 'shape', list, place)
     if not all(type(size) is int and size >= 0 for size in shape):
       raise ValueError(
           f"'shape' of {place} must be a list of sizes, but is {shape}."
       )
   fps = None
   if content.get('fps') is not None:
-    fps = files.get_json_value(content, 'fps', float, path)
+    fps = json_files.get_json_value(content, 'fps', float, path)
     if not fps > 0:
       raise ValueError(f"'fps' of {path} must be positive, but is {fps}.")
   is_v3 = version.startswith('v3.')
@@ -310,9 +311,9 @@ _Rows = tuple[str, list[dict[str, Any]]]
 def _read_rows_v2(folder: str, unused_videos: Collection[str]) -> _Rows:
   path = os.path.join(folder, 'episodes.jsonl')
   rows = []
-  for place, row in files.read_json_lines(path):
+  for place, row in json_files.read_json_lines(path):
     for name in _EPISODE_INDEX, _LENGTH:
-      files.get_json_value(row, name, int, place)
+      json_files.get_json_value(row, name, int, place)
     rows.append(row)
   return path, rows
 
@@ -322,10 +323,10 @@ def _read_tasks_v2(folder: str) -> dict[int, bytes]:
   if not os.path.exists(path):
     return {}
   return {
-      files.get_json_value(line, _TASK_INDEX, int, place): files.get_json_value(
-          line, _TASK, str, place
-      ).encode()
-      for place, line in files.read_json_lines(path)
+      json_files.get_json_value(
+          line, _TASK_INDEX, int, place
+      ): json_files.get_json_value(line, _TASK, str, place).encode()
+      for place, line in json_files.read_json_lines(path)
   }
 
 

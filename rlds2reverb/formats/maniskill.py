@@ -16,6 +16,7 @@ import gin
 import tensorflow as tf
 
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import hdf5
 from rlds2reverb.formats import python_episodes
@@ -61,6 +62,6 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
     )
   metadata, fields = f'{os.path.splitext(path)[0]}.json', {}
   if os.path.isfile(metadata):
-    env_info = files.read_json_object(metadata).get('env_info')
+    env_info = json_files.read_json_object(metadata).get('env_info')
     fields['env_info'] = json.dumps(env_info)
   return hdf5.read_groups(path, _LAYOUT, groups, lambda group: fields)

@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
@@ -128,15 +129,20 @@ def _read_metadata(folder: str) -> tuple[str, dict[str, Any]]:
   path = os.path.join(folder, 'metadata.json')
   if not files.exists(path):
     return '', {}
-  metadata = files.read_json_object(path)
+  metadata = json_files.read_json_object(path)
   spaces: dict[str, Any] = {}
   for column, key in _SPACES.items():
     if metadata.get(key) is not None:
       # A space is JSON in a string.
-      text = files.get_json_value(metadata, key, str, path)
+      text = json_files.get_json_value(metadata, key, str, path)
       place = f'{key!r} of {path}'
-      spaces |= _leaves(files.parse_json_object(text, place), column, place)
-  return files.get_json_value(metadata, 'data_format', str, path, ''), spaces
+      spaces |= _leaves(
+          json_files.parse_json_object(text, place), column, place
+      )
+  return (
+      json_files.get_json_value(metadata, 'data_format', str, path, ''),
+      spaces,
+  )
 
 
 def _leaves(

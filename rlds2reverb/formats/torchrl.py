@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rlds
@@ -137,8 +137,8 @@ def _find_oldest(storage_folder: str, capacity: int) -> int | None:
   path = os.path.join(above, 'writer', 'metadata.json')
   if name != 'storage' or not os.path.isfile(path):
     return None
-  cursor = files.get_json_value(
-      files.read_json_object(path), 'cursor', int, path
+  cursor = json_files.get_json_value(
+      json_files.read_json_object(path), 'cursor', int, path
   )
   return cursor if cursor in range(capacity) else None
 
@@ -238,7 +238,7 @@ def save_torchrl(
   for keys, spec in tree.flatten_with_path(data.element_spec):
     _check_field(keys, spec)
   extras: list[ted.Extra] = []
-  with atomic.new_folder(
+  with files.new_folder(
       directory, [torchrl_files.marker_of(format)], replace=overwrite
   ) as folder:
     length = torchrl_files.write(folder, _columns(data, extras), format)

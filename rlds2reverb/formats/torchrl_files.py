@@ -36,6 +36,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
+from rlds2reverb.datasets import json_files
 from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
@@ -150,15 +151,15 @@ def _read_folder(folder: str) -> Storage:
   metadata = _read_json(folder, _LENGTH_FILE)
   meta = _read_json(folder, _META_FILE)
   meta_file = os.path.join(folder, _META_FILE)
-  shape = files.get_json_value(meta, 'shape', (list, int), meta_file)
+  shape = json_files.get_json_value(meta, 'shape', (list, int), meta_file)
   if '_storage_shape' in meta:
     value = _read_json(folder, '_storage_shape', _META_FILE)
     place = os.path.join(folder, '_storage_shape', _META_FILE)
-    shape = files.get_json_value(value, 'data', (list, int), place)
+    shape = json_files.get_json_value(value, 'data', (list, int), place)
   # An int is a shape of one dimension.
   place = os.path.join(folder, _LENGTH_FILE)
-  length = files.get_json_value(metadata, 'len', int, place)
-  if files.get_json_value(metadata, 'is_pytree', bool, place) or (
+  length = json_files.get_json_value(metadata, 'len', int, place)
+  if json_files.get_json_value(metadata, 'is_pytree', bool, place) or (
       not isinstance(shape, int) and len(shape) != 1
   ):
     raise ValueError(
@@ -319,7 +320,7 @@ def _read_json(*parts: str) -> dict[str, Any]:
         f'There is no {path}, which a storage of TorchRL must contain. Save it'
         ' with FlatStorageCheckpointer or NestedStorageCheckpointer.'
     )
-  return files.read_json_object(path)
+  return json_files.read_json_object(path)
 
 
 def _read_columns(
@@ -327,7 +328,7 @@ def _read_columns(
 ) -> Iterator[tuple[str, columns_lib.AnyColumn]]:
   meta = _read_json(folder, _META_FILE)
   place = os.path.join(folder, _META_FILE)
-  kind = files.get_json_value(meta, '_type', str, place)
+  kind = json_files.get_json_value(meta, '_type', str, place)
   if kind != _TENSOR_DICT:
     raise ValueError(f'{folder} is a {kind}. Only TensorDicts are supported.')
   for name, entry in meta.items():
@@ -345,7 +346,9 @@ def _read_column(
     path: str, entry: dict[str, Any], place: str
 ) -> columns_lib.AnyColumn:
   """Returns a field, whose rows are read lazily."""
-  name = files.get_json_value(entry, 'dtype', str, place).removeprefix('torch.')
+  name = json_files.get_json_value(entry, 'dtype', str, place).removeprefix(
+      'torch.'
+  )
   try:
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
   except TypeError as e:
@@ -353,10 +356,10 @@ def _read_column(
         f'{path} has dtype {name}, which TensorFlow does not support. Cast it'
         ' before saving.'
     ) from e
-  shape = tuple(files.get_json_value(entry, 'shape', list, place))
+  shape = tuple(json_files.get_json_value(entry, 'shape', list, place))
   if not all(type(size) is int and size >= 0 for size in shape):
     raise ValueError(f"'shape' of {place} must be sizes, but is {shape}.")
-  if files.get_json_value(entry, 'is_nested', bool, place):
+  if json_files.get_json_value(entry, 'is_nested', bool, place):
     shapes_file = f'{path}.shape.memmap'
     files.check_not_pointer(shapes_file)
     try:

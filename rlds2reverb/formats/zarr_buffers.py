@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import limits
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
@@ -253,7 +254,7 @@ def _check_metadata(path: str, is_zip: bool) -> None:
   for name, content in _read_metadata(path, is_zip):
     file = os.path.join(path, name)
     try:
-      metadata = files.parse_json_object(content.decode('utf-8'), file)
+      metadata = json_files.parse_json_object(content.decode('utf-8'), file)
     except UnicodeDecodeError as e:
       raise ValueError(f'{file} is not UTF-8 text: {e}.') from e
     if os.path.basename(name) != _ARRAY_FILE:

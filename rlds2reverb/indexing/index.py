@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import paths
 from rlds2reverb.episodes import rows as rows_lib
@@ -254,7 +254,7 @@ def write_transitions(
     FileExistsError: if the folder is not empty.
   """
   columns = []
-  with atomic.new_folder(
+  with files.new_folder(
       files.expand(directory), [_INDEX_FILE], replace=overwrite
   ) as folder:
     np.save(os.path.join(folder, _LENGTHS_FILE), lengths.numpy())
@@ -292,7 +292,7 @@ def read_transitions(
     raise ValueError(
         f'There is no index at {folder}: {_INDEX_FILE} is missing.'
     )
-  index = files.read_json(index_path, remedy)
+  index = json_files.read_json(index_path, remedy)
 
   def load(name: str) -> np.ndarray:
     path = os.path.join(folder, name)

@@ -30,7 +30,6 @@ import apache_beam as beam
 from apache_beam.options import pipeline_options
 from apache_beam.runners import runner as runner_lib
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import processes
 from rlds2reverb.jobs import tasks as tasks_lib
@@ -288,7 +287,7 @@ class _Do(beam.DoFn):
       files.remove(path)
       return
     files.make_folder(self._failures)
-    atomic.write_text(path, str(outcome))
+    files.write_text(path, str(outcome))
     if isinstance(outcome, OSError):
       raise outcome
 

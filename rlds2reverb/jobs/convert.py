@@ -16,7 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
@@ -126,7 +125,7 @@ def convert(
   with contextlib.ExitStack() as stack:
     for path in job.locks():
       if not files.is_url(path):  # Object stores have no locks.
-        stack.enter_context(atomic.lock(path, plan.output.place))
+        stack.enter_context(files.lock(path, plan.output.place))
     # Another process may have started a job in the meantime.
     job.begin()
     run = _Run(

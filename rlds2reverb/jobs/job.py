@@ -14,8 +14,8 @@ import os
 import re
 from typing import Any
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
+from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import paths
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.store import damage
@@ -134,7 +134,7 @@ class Job:
     """Writes the plan, unless tasks of another plan are finished."""
     self.check_same_plan()
     if _read_plan(self.folder) != self.plan:
-      atomic.write_text(self.path('plan.json'), self.plan.to_json())
+      files.write_text(self.path('plan.json'), self.plan.to_json())
 
   def list_done(self) -> list[int]:
     """Returns the tasks that have a receipt, of any plan."""
@@ -174,7 +174,7 @@ class Job:
     """Writes a receipt to disk."""
     files.make_folder(self.path('receipts'))
     path = self._receipt_path(receipt['task'])
-    atomic.write_text(path, json.dumps(receipt, indent=1))
+    files.write_text(path, json.dumps(receipt, indent=1))
 
   def remove_receipt(self, number: int) -> None:
     """Removes the receipt of a task that has to be repeated."""
@@ -191,7 +191,7 @@ class Job:
         for bad in receipt['skipped']
     ]
     path = self.path('quarantine.jsonl')
-    atomic.write_text(path, ''.join(lines))
+    files.write_text(path, ''.join(lines))
     return path
 
   def read(self, *names: str) -> Any:
@@ -201,7 +201,7 @@ class Job:
 
   def write(self, value: Any, *names: str) -> None:
     """Writes a JSON value to a file of the folder."""
-    atomic.write_text(self.path(*names), json.dumps(value, indent=1))
+    files.write_text(self.path(*names), json.dumps(value, indent=1))
 
 
 def _check_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
@@ -241,7 +241,7 @@ def find_differences(stored: plan_lib.Plan, plan: plan_lib.Plan) -> list[str]:
 def _read_json(path: str, remedy: str) -> dict[str, Any] | None:
   """Returns the value of a JSON file, or None without a file."""
   try:
-    return files.read_json(path, remedy)
+    return json_files.read_json(path, remedy)
   except (FileNotFoundError, NotADirectoryError):
     return None
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import steps as steps_lib
@@ -130,7 +129,7 @@ class FolderOutput(JobOutput):
       return [f'to the {self.kind} {self.place}']
     if self.appends:
       return [f'into the existing {self.kind} {self.place}']
-    is_unfinished = atomic.is_unfinished(self.place, self.marker)
+    is_unfinished = files.is_unfinished(self.place, self.marker)
     if files.names_in(self.place) and not is_unfinished:
       raise FileExistsError(
           f'{self.place} is not empty, and not the output of this job. Choose'
@@ -224,7 +223,7 @@ class StatisticsOutput(FolderOutput):
       episodes.watch(tf.nest.map_structure(lambda leaf: leaf.numpy(), block))
       state = add(state, rows)
     part = self.prepare_part(number)
-    with atomic.new_folder(part, [_SKETCH], replace=True) as path:
+    with files.new_folder(part, [_SKETCH], replace=True) as path:
       accumulation_lib.save(os.path.join(path, _SKETCH), state)
     return {}, {}
 
@@ -247,8 +246,8 @@ class StatisticsOutput(FolderOutput):
     for number, sketch in enumerate(sketches):
       state = state.merge(sketch, [0, len(receipts), number])
     text = results.to_json(accumulation.statistics(state))
-    with atomic.new_folder(self.place, [STATISTICS_FILE]) as path:
-      atomic.write_text(os.path.join(path, STATISTICS_FILE), text)
+    with files.new_folder(self.place, [STATISTICS_FILE]) as path:
+      files.write_text(os.path.join(path, STATISTICS_FILE), text)
 
 
 def _make_accumulation(episodes, seed: int) -> accumulation_lib.Accumulation:

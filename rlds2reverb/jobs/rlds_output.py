@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import loading
@@ -42,7 +41,7 @@ class RldsOutput(outputs.FolderOutput):
     # TFDS writes no split without episodes.
     first = next(arrays, None)
     output: dict[str, Any] = {'files': [], 'bytes': 0}
-    with atomic.new_folder(
+    with files.new_folder(
         self.prepare_part(number), [_PART_MARKER], replace=True
     ) as path:
       if first is not None:
@@ -117,7 +116,7 @@ class RldsOutput(outputs.FolderOutput):
   def _link_files(self, info, shards, num_bytes, texts) -> None:
     """Writes the data set of existing files with given lengths."""
     split = self.plan.output.split
-    with atomic.new_folder(
+    with files.new_folder(
         self.place, [loading.INFO_FILE], replace=self.appends
     ) as path:
       template = tfds.core.ShardedFileTemplate(

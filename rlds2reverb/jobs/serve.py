@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.jobs import sources as sources_lib
 from rlds2reverb.jobs import summary
@@ -145,7 +144,7 @@ class KeptCheckpoints:
     Raises:
       BlockingIOError: if another server has locked it.
     """
-    return atomic.lock(f'{self._kept}.lock', self.root)
+    return files.lock(f'{self._kept}.lock', self.root)
 
   def paths(self) -> list[str]:
     """Returns all complete checkpoints, the newest first."""
@@ -211,7 +210,7 @@ class KeptCheckpoints:
   def _keep(self, path: str) -> None:
     """Links the files of a checkpoint into a new folder, atomically."""
     target = os.path.join(self._kept, os.path.basename(path.rstrip(os.sep)))
-    with atomic.new_folder(target, [records.DONE], replace=True) as folder:
+    with files.new_folder(target, [records.DONE], replace=True) as folder:
       shutil.copytree(
           path, folder, copy_function=files.link, dirs_exist_ok=True
       )
@@ -234,7 +233,7 @@ class KeptCheckpoints:
 
   def _remove_incomplete(self) -> None:
     """Removes checkpoints that a killed server was removing or linking."""
-    atomic.remove_unfinished(self._kept)
+    files.remove_unfinished(self._kept)
     for path in glob.glob(f'{glob.escape(self._kept)}/*/'):
       if not os.path.exists(os.path.join(path, records.DONE)):
         self._remove(path)

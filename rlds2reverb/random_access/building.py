@@ -24,7 +24,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tree
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files as files_lib
 from rlds2reverb.datasets import loading
@@ -143,7 +142,7 @@ def build(
   folder = files_lib.expand_local(folder, 'An index')
   checks.check_positive('num_processes', num_processes)
   source: Any = data.directory
-  with atomic.new_folder(folder, [folders.MARKER]) as unfinished:
+  with files_lib.new_folder(folder, [folders.MARKER]) as unfinished:
     builder = None
     if isinstance(source, tf.data.Dataset):
       episodes = _Episodes(source, '')

@@ -191,13 +191,13 @@ def open_index(folder: str, source: IndexedData, num_processes: int) -> Index:
   if not os.path.exists(marker):
     require_tensorflow(f'{folder} has no index yet, and building it')
     # pylint: disable=g-import-not-at-top
-    from rlds2reverb.datasets import atomic
+    from rlds2reverb.datasets import files
     from rlds2reverb.random_access import building
 
-    with atomic.one_at_a_time(folder):
+    with files.one_at_a_time(folder):
       if not os.path.exists(marker):
         damage.refuse_link(path)
-        atomic.write_text(path, json.dumps(identity))
+        files.write_text(path, json.dumps(identity))
         return building.build(source, folder, num_processes)
   saved = damage.read_json(path, f'Remove {folder} and build the index again.')
   different = [key for key in identity if identity[key] != saved.get(key)]

@@ -160,15 +160,15 @@ def _open_normalizer(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     )
-    from rlds2reverb.datasets import atomic  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.datasets import files  # pylint: disable=g-import-not-at-top
 
-    with atomic.one_at_a_time(path):
+    with files.one_at_a_time(path):
       # Another process may have computed them in the meantime.
       statistics = _read_statistics(index, path)
       missing = sorted(set(fields) - set(statistics))
       if missing:
         statistics = {**statistics, **_compute_statistics(index, missing)}
-        atomic.write_text(path, json.dumps({index.fingerprint: statistics}))
+        files.write_text(path, json.dumps({index.fingerprint: statistics}))
   return normalization.Normalizer(
       fields, {field: statistics[field] for field in fields}
   )

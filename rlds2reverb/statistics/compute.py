@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from absl import logging
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
@@ -191,12 +190,12 @@ def cached_statistics(
   with contextlib.ExitStack() as stack:
     if not files.is_url(path):
       with contextlib.suppress(OSError):  # The directory is not writable.
-        stack.enter_context(atomic.one_at_a_time(path))
+        stack.enter_context(files.one_at_a_time(path))
         if files.exists(path):  # Another process computed them first.
           return load_statistics(path)
     statistics = compute_statistics(rlds_data, **kwargs)
     try:
-      atomic.write_text(path, results.to_json(statistics))
+      files.write_text(path, results.to_json(statistics))
     except OSError as e:
       logging.warning('The statistics cannot be cached: %s', e)
   return statistics

@@ -12,9 +12,9 @@ from tf_agents.policies import tf_policy
 from tf_agents.train import learner as learner_lib
 from tf_agents.utils import common
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
+from rlds2reverb.datasets import json_files
 from rlds2reverb.datasets import progress_bar
 from rlds2reverb.episodes import checks
 from rlds2reverb.training import environments
@@ -189,7 +189,7 @@ def train(
       evaluator.policy, train_step=learner.train_step
   )
   policy_folder = os.path.join(directory, 'policy')
-  with atomic.new_folder(policy_folder, [], replace=True) as folder:
+  with files.new_folder(policy_folder, [], replace=True) as folder:
     saver.save(folder)
   return returns
 
@@ -216,9 +216,9 @@ def open_run(directory: files.PathLike, settings: dict[str, Any]) -> str:
   settings = {k: v for k, v in settings.items() if k not in _MUTABLE_SETTINGS}
   text = json.dumps(settings, default=fingerprints.fingerprint, indent=1)
   if not files.exists(path):
-    atomic.write_text(path, text)
+    files.write_text(path, text)
     return directory
-  previous = files.read_json(
+  previous = json_files.read_json(
       path, f'Choose another directory, or remove {directory}.'
   )
   differences = [

@@ -10,7 +10,7 @@ from absl.testing import parameterized
 import pytest
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
+from rlds2reverb.datasets import files
 from rlds2reverb.datasets import saving
 from rlds2reverb.jobs import convert
 from rlds2reverb.jobs import plan as plan_lib
@@ -165,7 +165,7 @@ class OddFoldersTest(job_testing.JobTestCase):
       folder.mkdir()
       (folder / name).symlink_to(precious / 'file')
       with self.assertRaisesRegex(OSError, f'{name} is a symbolic link'):
-        atomic.write_text(str(folder / 'text'), 'other')
+        files.write_text(str(folder / 'text'), 'other')
       self._check_precious(precious)
       self.assertTrue((folder / name).is_symlink())
 
@@ -175,7 +175,7 @@ class OddFoldersTest(job_testing.JobTestCase):
     unfinished.write_text('mine')
     message = f'{unfinished} is a file, where a folder is written'
     with self.assertRaisesRegex(OSError, message):
-      with atomic.new_folder(str(place), []):
+      with files.new_folder(str(place), []):
         pass
     self.assertEqual(unfinished.read_text(), 'mine')
 

@@ -22,7 +22,6 @@ from google.protobuf import message
 import numpy as np
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.episodes import errors
 from rlds2reverb.replay import protos
@@ -155,7 +154,7 @@ def new_checkpoint(directory: str, *, replace: bool = False) -> Iterator[str]:
     FileExistsError: if `directory` is not empty, and `replace` is False.
     OSError: if the checkpoint cannot be written.
   """
-  with atomic.new_folder(directory, [DONE], replace=replace) as path:
+  with files.new_folder(directory, [DONE], replace=replace) as path:
     yield path
     with open(os.path.join(path, DONE), 'wb'):
       pass

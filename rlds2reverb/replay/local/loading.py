@@ -12,7 +12,6 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
-from rlds2reverb.datasets import atomic
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
 from rlds2reverb.episodes import checks
@@ -166,14 +165,14 @@ def load_frames(
       )
     except ValueError as e:
       made_from, problem = None, str(e).rstrip('.')
-  atomic.recover_interrupted_write(directory)
+  files.recover_interrupted_write(directory)
   marker = folders.read_marker(directory)
   if marker is None:
-    with atomic.one_at_a_time(directory):
+    with files.one_at_a_time(directory):
       # Another process may have prepared them since.
       marker = folders.read_marker(directory)
       if marker is None:
-        with atomic.new_folder(directory, [folders.MARKER]) as folder:
+        with files.new_folder(directory, [folders.MARKER]) as folder:
           _write(source, folder, made_from)
         return open_frames(directory)
   if made_from is None:

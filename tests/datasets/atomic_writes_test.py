@@ -10,14 +10,14 @@ from unittest import mock
 from absl.testing import parameterized
 import tensorflow as tf
 
-from rlds2reverb.datasets import atomic
+from rlds2reverb.datasets import files
 from tests import ram_files  # noqa: F401
 
 _FILES = ('a', 'b', 'MARKER')
 
 
 def _write(directory, text, **kwargs):
-  with atomic.new_folder(directory, ['MARKER'], **kwargs) as folder:
+  with files.new_folder(directory, ['MARKER'], **kwargs) as folder:
     for name in _FILES:
       with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
         f.write(text)
@@ -44,7 +44,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(os.listdir(self._parent), ['data'])
 
   def test_nothing_is_there_before_all_is(self):
-    with atomic.new_folder(self._target, []) as folder:
+    with files.new_folder(self._target, []) as folder:
       self.assertFalse(os.path.exists(self._target))
       self.assertEqual(folder, os.path.join(self._parent, '.data.unfinished'))
     self.assertTrue(os.path.isdir(self._target))
@@ -60,12 +60,12 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileExistsError, 'data is not empty'):
       _write(self._target, 'new')
     with self.assertRaises(KeyboardInterrupt):
-      with atomic.new_folder(self._target, [], replace=True) as folder:
+      with files.new_folder(self._target, [], replace=True) as folder:
         os.mkdir(os.path.join(folder, 'a'))
         raise KeyboardInterrupt
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
-    with atomic.new_folder(self._target, [], replace=True):
+    with files.new_folder(self._target, [], replace=True):
       self.assertEqual(_read(self._target), 'old')
     self.assertEmpty(os.listdir(self._target))
     self._assert_alone()
@@ -75,7 +75,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     if not can_exchange:
       # NFS cannot, but there is none here.
       self.enter_context(
-          mock.patch.object(atomic, '_exchange', lambda *_: False)
+          mock.patch.object(files, '_exchange', lambda *_: False)
       )
     _write(self._target, '0')
     for _ in range(8):
@@ -87,7 +87,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       os.kill(child, signal.SIGKILL)
       os.waitpid(child, 0)
       if not can_exchange:
-        atomic.recover_interrupted_write(self._target)
+        files.recover_interrupted_write(self._target)
       self.assertTrue(_read(self._target).isdigit())
     _write(self._target, 'last', replace=True)
     self.assertEqual(_read(self._target), 'last')
@@ -98,7 +98,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     _write(self._target, 'old')
     _write(os.path.join(self._parent, '.data.unfinished'), 'new')
     os.rename(self._target, replaced)
-    atomic.recover_interrupted_write(self._target)
+    files.recover_interrupted_write(self._target)
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
     os.rename(self._target, replaced)
@@ -107,14 +107,14 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(_read(self._target), 'old')
     self._assert_alone()
     # A living writer is not disturbed.
-    with atomic.new_folder(self._target, [], replace=True):
+    with files.new_folder(self._target, [], replace=True):
       os.rename(self._target, replaced)
-      atomic.recover_interrupted_write(self._target)
+      files.recover_interrupted_write(self._target)
       self.assertFalse(os.path.exists(self._target))
       os.rename(replaced, self._target)
 
   def test_a_second_writer_is_refused(self):
-    with atomic.new_folder(self._target, []) as folder:
+    with files.new_folder(self._target, []) as folder:
       for _ in range(2):
         with self.assertRaisesRegex(
             BlockingIOError, f'Another process is writing {self._target}'
@@ -137,7 +137,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_what_cannot_be_moved_is_kept(self):
     with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
-      with atomic.new_folder(self._target, []) as folder:
+      with files.new_folder(self._target, []) as folder:
         with open(os.path.join(folder, 'a'), 'wb'):
           pass
         # Another program does this, which does not use the lock.
@@ -178,7 +178,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     try:
       _write(self._target, 'old')
       _write(self._target, 'new', replace=True)
-      atomic.write_text(os.path.join(self._target, 'text'), 'text')
+      files.write_text(os.path.join(self._target, 'text'), 'text')
     finally:
       os.umask(before)
     mode = lambda path: stat.S_IMODE(os.stat(path).st_mode)
@@ -191,7 +191,7 @@ class RemoteTest(tf.test.TestCase):
 
   def test_at_a_url(self):
     gfile = tf.io.gfile
-    with atomic.new_folder('ram://whole/x/data', ['MARKER']) as folder:
+    with files.new_folder('ram://whole/x/data', ['MARKER']) as folder:
       for name in 'MARKER', 'z':
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
           f.write(name)
@@ -209,7 +209,7 @@ class RemoteTest(tf.test.TestCase):
 
   def test_what_cannot_be_copied_is_kept(self):
     with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
-      with atomic.new_folder('ram://whole/y', []) as folder:
+      with files.new_folder('ram://whole/y', []) as folder:
         with open(os.path.join(folder, 'a'), 'wb'):
           pass
         tf.io.gfile.makedirs('ram://whole/y/a')
@@ -223,17 +223,17 @@ class WriteTextTest(tf.test.TestCase):
     folder = self.create_tempdir().full_path
     path = os.path.join(folder, 'text')
     for text in 'a longer text', 'ä':
-      atomic.write_text(path, text)
+      files.write_text(path, text)
       with open(path, encoding='utf-8') as f:
         self.assertEqual(f.read(), text)
     self.assertEqual(os.listdir(folder), ['text'])
     with self.assertRaises(UnicodeEncodeError):
-      atomic.write_text(path, '\ud800')
+      files.write_text(path, '\ud800')
     self.assertEqual(os.listdir(folder), ['text'])
 
   def test_at_a_url(self):
     tf.io.gfile.makedirs('ram://write_text')
-    atomic.write_text('ram://write_text/a', 'ä')
+    files.write_text('ram://write_text/a', 'ä')
     with tf.io.gfile.GFile('ram://write_text/a') as f:
       self.assertEqual(f.read(), 'ä')
 
