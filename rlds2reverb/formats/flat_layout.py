@@ -197,25 +197,7 @@ def find_layout(
   """
   names_in_data = sorted(columns)
   columns = named_columns(columns, options)
-  names = {
-      field + column[len(name) :]: column
-      for field, name in columns_lib.NAMES.items()
-      for column in columns_lib.below(name, columns)
-  }
-  may_lack = {*may_lack}
-  if _STARTS in columns or options.episode_column is not None:
-    may_lack.add(_TERMINALS)
-  if _REWARDS not in may_lack and _lacks_reward(columns):
-    logging.warning('There is no column %s, so the rewards are 0.', _REWARDS)
-    may_lack.add(_REWARDS)
-  available = {
-      *columns,
-      *(name.split('/')[0] for name in names.values()),
-      *may_lack,
-  }
-  missing = [required for required in _REQUIRED if required not in available]
-  if missing:
-    raise ValueError(_missing(missing, columns, names_in_data))
+  names = _find_fields(columns, options, may_lack, names_in_data)
   [action, *_] = columns_lib.below(rlds.ACTION, names)
   counted = _TERMINALS if _TERMINALS in columns else names[action]
   num_rows = int(np.prod(columns[counted].shape[:1]))
@@ -230,19 +212,7 @@ def find_layout(
     raise ValueError(_NO_ENDS)
   other_fields = _other_fields(columns, num_rows, {options.episode_column})
   names |= {name: name for name in other_fields}
-  specs = {
-      field: _row_spec(columns, name, num_rows) for field, name in names.items()
-  }
-  for field in columns_lib.below(rlds.REWARD, specs):
-    specs[field] = _squeezed(specs[field])
-  for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
-    name, spec = NEXT + names[field], specs[field]
-    row_spec = _row_spec(columns, name, num_rows) if name in columns else None
-    if row_spec != spec:
-      raise ValueError(
-          f'There must be a {name} for each {names[field]}, or for none, with'
-          f' rows of {spec.dtype.name} {spec.shape}, but it is {row_spec}.'
-      )
+  specs = _find_specs(columns, names, num_rows, has_next)
   if not num_rows:
     raise ValueError(
         f'There are no rows: {", ".join(sorted(columns))} are empty. A row must'
@@ -271,34 +241,23 @@ def find_layout(
         for name, column in columns.items()
         if columns_lib.has_rows(column, num_rows)
     }
-  terminals, timeouts, starts = flags
-  jumps = late = np.zeros(num_rows, bool)
-  if has_next:
-    observations = {
-        names[field]: specs[field]
-        for field in columns_lib.below(rlds.OBSERVATION, names)
-    }
-    differs = _find_jumps(columns, observations)
-    jumps = differs & ~_ends(*flags) & ~is_cut
-    # A timeout one row after such an end is late: it belongs to this end.
-    other_ends = _ends(terminals, np.False_, starts) | is_cut
-    late = timeouts & ~other_ends & ~differs & np.append(False, jumps[:-1])
-  is_end = _ends(terminals, timeouts & ~late, starts) | is_cut | jumps
+  observations = columns_lib.below(rlds.OBSERVATION, names) if has_next else ()
+  is_end, jumps, late = _find_ends(
+      columns,
+      flags,
+      is_cut,
+      {names[field]: specs[field] for field in observations},
+  )
   if options.max_episode_steps is not None and order is None:
     # Restart the count after an unreadable file.
     is_end[[gap - 1 for gap in files.gaps if gap]] = True
-  bounds = np.concatenate([[0], np.flatnonzero(is_end) + 1])
-  if options.max_episode_steps is not None:
-    checks.check_positive('max_episode_steps', options.max_episode_steps)
-    pieces = [
-        np.arange(start, end, options.max_episode_steps)
-        for start, end in zip(bounds[:-1], bounds[1:])
-    ]
-    bounds = np.concatenate([*pieces, bounds[-1:]])
-  elif not has_ends and not jumps.any():
-    raise ValueError(_NO_ENDS)
-  elif num_rows > 1 and len(bounds) == 2 and ids is None:
-    if not (terminals | timeouts)[-1]:
+  bounds = _find_bounds(is_end, options.max_episode_steps)
+  terminals, timeouts, starts = flags
+  if options.max_episode_steps is None:
+    if not has_ends and not jumps.any():
+      raise ValueError(_NO_ENDS)
+    is_marked = ids is not None or (terminals | timeouts)[-1]
+    if num_rows > 1 and len(bounds) == 2 and not is_marked:
       logging.warning(
           'No row ends an episode, so all %d rows are read as one episode. %s',
           num_rows,
@@ -324,6 +283,101 @@ def find_layout(
   return FlatLayout(
       names, specs, has_next, bounds, is_terminal, order, is_partial
   )
+
+
+def _find_fields(
+    columns: Mapping[str, columns_lib.AnyColumn],
+    options: FlatOptions,
+    may_lack: Collection[str],
+    names_in_data: list[str],
+) -> dict[str, str]:
+  """Returns the columns of the fields of RLDS, by field.
+
+  Raises:
+    ValueError: if a required column is missing.
+  """
+  names = {
+      field + column[len(name) :]: column
+      for field, name in columns_lib.NAMES.items()
+      for column in columns_lib.below(name, columns)
+  }
+  may_lack = {*may_lack}
+  if _STARTS in columns or options.episode_column is not None:
+    may_lack.add(_TERMINALS)
+  if _REWARDS not in may_lack and _lacks_reward(columns):
+    logging.warning('There is no column %s, so the rewards are 0.', _REWARDS)
+    may_lack.add(_REWARDS)
+  tops = {name.split('/')[0] for name in names.values()}
+  available = {*columns, *tops, *may_lack}
+  missing = [required for required in _REQUIRED if required not in available]
+  if missing:
+    raise ValueError(_missing(missing, columns, names_in_data))
+  return names
+
+
+def _find_specs(
+    columns, names: Mapping[str, str], num_rows: int, has_next: bool
+) -> dict[str, tf.TensorSpec]:
+  """Returns the specs of one step, by field; checks next observations."""
+  specs = {
+      field: _row_spec(columns, name, num_rows) for field, name in names.items()
+  }
+  for field in columns_lib.below(rlds.REWARD, specs):
+    specs[field] = _squeezed(specs[field])
+  for field in columns_lib.below(rlds.OBSERVATION, names) if has_next else ():
+    name, spec = NEXT + names[field], specs[field]
+    row_spec = _row_spec(columns, name, num_rows) if name in columns else None
+    if row_spec != spec:
+      raise ValueError(
+          f'There must be a {name} for each {names[field]}, or for none, with'
+          f' rows of {spec.dtype.name} {spec.shape}, but it is {row_spec}.'
+      )
+  return specs
+
+
+def _find_ends(
+    columns: Mapping[str, columns_lib.AnyColumn],
+    flags: Sequence[np.ndarray],
+    is_cut: np.ndarray,
+    observations: Mapping[str, tf.TensorSpec],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Finds the last rows of episodes.
+
+  Args:
+    columns: the columns.
+    flags: the terminals, timeouts and starts, bool `[N]` each.
+    is_cut: bool `[N]`: the last rows according to episode ids.
+    observations: the specs of the columns with next observations, if any.
+
+  Returns:
+    bool `[N]` each: the last rows; those that only discontinuous observations
+    mark; and the timeouts that are one row late.
+  """
+  terminals, timeouts, starts = flags
+  jumps = late = np.zeros(len(terminals), bool)
+  if observations:
+    differs = _find_jumps(columns, observations)
+    jumps = differs & ~_ends(*flags) & ~is_cut
+    # A timeout one row after such an end is late: it belongs to this end.
+    other_ends = _ends(terminals, np.False_, starts) | is_cut
+    late = timeouts & ~other_ends & ~differs & np.append(False, jumps[:-1])
+  is_end = _ends(terminals, timeouts & ~late, starts) | is_cut | jumps
+  return is_end, jumps, late
+
+
+def _find_bounds(
+    is_end: np.ndarray, max_episode_steps: int | None
+) -> np.ndarray:
+  """Returns the bounds of episodes, `[E + 1]`, of limited length."""
+  bounds = np.append(0, np.flatnonzero(is_end) + 1)
+  if max_episode_steps is None:
+    return bounds
+  checks.check_positive('max_episode_steps', max_episode_steps)
+  pieces = [
+      np.arange(start, end, max_episode_steps)
+      for start, end in zip(bounds[:-1], bounds[1:])
+  ]
+  return np.concatenate([*pieces, bounds[-1:]])
 
 
 def _find_partial(
