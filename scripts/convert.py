@@ -25,6 +25,7 @@ with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.episodes import checks
   from rlds2reverb.jobs import convert as convert_lib
   from rlds2reverb.jobs import job as job_lib
+  from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import plan as plan_lib
   from rlds2reverb.jobs import processes
   from rlds2reverb.jobs import sources as sources_lib
@@ -179,7 +180,7 @@ def _plan(sources: list[sources_lib.Source]) -> plan_lib.Plan:
     path = files.user_path(FLAGS.only_quarantined)
     only = path, plan_lib.read_quarantine(path, opened)
   if FLAGS.mixture is not None:
-    weights = list(sources_lib.compute_weights(opened).values())
+    weights = list(mixtures.compute_weights(opened).values())
   return plan_lib.make_plan(
       opened,
       output,

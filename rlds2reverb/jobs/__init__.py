@@ -9,8 +9,8 @@ from etils import epy
 # of the rest, so these are lazy.
 with epy.lazy_api_imports(globals()):
   from rlds2reverb.jobs.describing import describe
+  from rlds2reverb.jobs.mixtures import read_mixture
   from rlds2reverb.jobs.serve import serve_source
   from rlds2reverb.jobs.sources import make_source
   from rlds2reverb.jobs.sources import open_source
-  from rlds2reverb.jobs.sources import read_mixture
   from rlds2reverb.jobs.validating import validate

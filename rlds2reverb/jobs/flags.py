@@ -25,6 +25,7 @@ with epy.lazy_imports():  # So that `--help` is fast.
   from rlds2reverb.episodes import checks
   from rlds2reverb.episodes import windows as windows_lib
   from rlds2reverb.fields import configs
+  from rlds2reverb.jobs import mixtures
   from rlds2reverb.jobs import sources as sources_lib
   from rlds2reverb.replay import items as items_lib
   from rlds2reverb.trajectories import options as options_lib
@@ -213,7 +214,7 @@ def sources_from_flags(
     raise app.UsageError('--mixture takes one --split for all data sets.')
   else:
     with usage.wrong_usage():
-      sources = sources_lib.make_sources(
+      sources = mixtures.make_sources(
           config_path(mixture), data_dir, *values.split, bindings=bindings
       )
   for source in sources:

@@ -35,7 +35,6 @@ from rlds2reverb.datasets import features as features_lib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import fingerprints
 from rlds2reverb.datasets import loading
-from rlds2reverb.datasets import mixtures
 from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import episode_dataset
@@ -669,102 +668,6 @@ def _call(name: str) -> tf.data.Dataset:
   return python_dicts.from_episodes(function)
 
 
-def make_sources(
-    mixture: files.PathLike,
-    data_dir: files.PathLike,
-    split: str = 'train',
-    *,
-    bindings: Sequence[str] = (),
-) -> list[Source]:
-  """Makes a source for each data set of a mixture.
-
-  Args:
-    mixture: the name of a mixture, one of `fields.config_names('mixtures')`, or
-      the path of a gin file.
-    data_dir: the directory in which each data set has a folder of its name.
-    split: a TFDS split, the same for all data sets.
-    bindings: gin bindings that take precedence over the configs of the data
-      sets and over the mixture.
-
-  Returns:
-    The sources, in the order of the mixture. Each has the mapping and the
-    transforms of its config, followed by the transforms of the mixture.
-
-  Raises:
-    FileNotFoundError: if the gin file does not exist.
-    SyntaxError: if the bindings are not in gin's syntax.
-    ValueError: if the mixture, or the config of a data set, does not exist.
-  """
-  text, path = configs.read_config(mixture, configs.MIXTURES)
-  text = '\n'.join([text, *bindings])
-  loaded = configs.parse_dataclass(configs.Mixture, text, path)
-  return [
-      make_source(
-          os.path.join(files.expand(data_dir), dataset),
-          split,
-          config=loaded.get_config(dataset),
-          bindings=[text],
-      )
-      for dataset in loaded.weights
-  ]
-
-
-def compute_weights(
-    opened: Sequence[OpenSource],
-) -> dict[str, float]:
-  """Returns the share of the episodes of each source in a mixture, by name.
-
-  A mixture's weight multiplies the size of a data set, so the share is the
-  weight times the number of episodes.
-
-  Args:
-    opened: the opened sources of `make_sources`.
-  """
-  weights = opened[0].source.get_arguments('Mixture')['weights']
-  return {
-      name: weight * source.num_episodes
-      for (name, weight), source in zip(weights.items(), opened)
-  }
-
-
-def read_mixture(
-    mixture: files.PathLike,
-    data_dir: files.PathLike,
-    split: str = 'train',
-    *,
-    bindings: Sequence[str] = (),
-    **options: Any,
-) -> tf.data.Dataset:
-  """Samples episodes of a mixture's data sets by their weights.
-
-  Args:
-    mixture: see `make_sources`.
-    data_dir: see `make_sources`.
-    split: see `make_sources`.
-    bindings: see `make_sources`.
-    **options: arguments of `datasets.mix_datasets`: subbatch_size, stop_when,
-      seed and start.
-
-  Returns:
-    A data set of mapped and transformed `Mixed` episodes. Episodes of a data
-    set come in their order.
-
-  Raises:
-    FileNotFoundError: as `make_sources` does, and if a data set does not exist.
-    SyntaxError: as `make_sources` does.
-    ValueError: as `make_sources` does; if a config does not fit its data set;
-      or if the data sets do not end up with the same spec.
-  """
-  sources = make_sources(mixture, data_dir, split, bindings=bindings)
-  opened = list(map(open_source, sources))
-  weights = compute_weights(opened)
-  return mixtures.mix_datasets(
-      {name: source.read() for name, source in zip(weights, opened)},
-      weights,
-      **options,
-  )
-
-
 def concatenate(data: Iterable[tf.data.Dataset]) -> tf.data.Dataset:
   """Returns the episodes of several data sets in sequence."""
   return functools.reduce(lambda first, second: first.concatenate(second), data)
@@ -790,24 +693,28 @@ def _add_index(episodes: tf.data.Dataset, begin: int) -> tf.data.Dataset:
 
 def read_lengths(episodes: tf.data.Dataset) -> list[int]:
   """Reads the numbers of steps of episodes; 0 for unreadable ones."""
-  batches = episode_dataset.batches_of(
-      episodes, fields=[rlds.IS_FIRST], episode_fields=[], with_faults=True
+  return _read_numbers(
+      episodes,
+      lambda batch: batch.row_splits[1:] - batch.row_splits[:-1],
+      fields=[rlds.IS_FIRST],
+      episode_fields=[],
   )
-  lengths = pipelines.map_elements(
-      batches, lambda batch: batch.row_splits[1:] - batch.row_splits[:-1]
-  )
-  return [int(length) for batch in lengths for length in batch.numpy()]
 
 
 def read_indices(episodes: tf.data.Dataset) -> list[int]:
   """Reads the field `EPISODE_INDEX` of episodes."""
-  batches = episode_dataset.batches_of(
-      episodes, episode_fields=[EPISODE_INDEX], with_faults=True
+  return _read_numbers(
+      episodes,
+      lambda batch: batch.fields[EPISODE_INDEX],
+      episode_fields=[EPISODE_INDEX],
   )
-  indices = pipelines.map_elements(
-      batches, lambda batch: batch.fields[EPISODE_INDEX]
-  )
-  return [int(index) for batch in indices for index in batch.numpy()]
+
+
+def _read_numbers(episodes, function, **fields) -> list[int]:
+  """Returns an integer for each episode, computed by a function of batches."""
+  batches = episode_dataset.batches_of(episodes, with_faults=True, **fields)
+  numbers = pipelines.map_elements(batches, function)
+  return [int(number) for batch in numbers for number in batch.numpy()]
 
 
 def get_policy_info_fn(episode_spec: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rlds2reverb.jobs import mixtures
 from rlds2reverb.jobs import plan as plan_lib
 from rlds2reverb.jobs import sources
 from rlds2reverb.transforms import fields
@@ -42,7 +43,7 @@ class MixturesTest(parameterized.TestCase):
     self.mixture = self.create_tempfile('mine.gin', _MIXTURE % config).full_path
 
   def _open(self, **kwargs):
-    made = sources.make_sources(self.mixture, self.folder, **kwargs)
+    made = mixtures.make_sources(self.mixture, self.folder, **kwargs)
     return [sources.open_source(source) for source in made]
 
   def test_each_data_set_has_its_config_and_the_transforms_of_all(self):
@@ -71,7 +72,7 @@ class MixturesTest(parameterized.TestCase):
 
   def test_a_weight_is_a_factor_of_the_size(self):
     opened = self._open()
-    weights = sources.compute_weights(opened)
+    weights = mixtures.compute_weights(opened)
     self.assertEqual(weights, {'small': 10.0, 'large': 20.0})
     # A plan has all of the heaviest and a part of the others.
     plan = plan_lib.make_plan(
@@ -87,7 +88,7 @@ class MixturesTest(parameterized.TestCase):
   def test_the_episodes_of_all_are_drawn(self):
     text = _MIXTURE % 'recorded_gym'
     mixture = self.create_tempfile('same.gin', text).full_path
-    mixed = list(sources.read_mixture(mixture, self.folder, stop_when='all'))
+    mixed = list(mixtures.read_mixture(mixture, self.folder, stop_when='all'))
     counts = collections.Counter(int(each.source) for each in mixed)
     self.assertEqual(counts, {0: 10, 1: 40})
     actions = [each.element['steps']['action'].numpy().max() for each in mixed]
@@ -104,7 +105,7 @@ class MixturesTest(parameterized.TestCase):
   def test_what_is_not_there(self, text, message):
     mixture = self.create_tempfile('other.gin', text).full_path
     with self.assertRaisesRegex((ValueError, FileNotFoundError), message):
-      sources.read_mixture(mixture, self.folder)
+      mixtures.read_mixture(mixture, self.folder)
 
 
 if __name__ == '__main__':
