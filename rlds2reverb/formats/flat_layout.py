@@ -241,13 +241,9 @@ def find_layout(
         for name, column in columns.items()
         if columns_lib.has_rows(column, num_rows)
     }
-  observations = columns_lib.below(rlds.OBSERVATION, names) if has_next else ()
-  is_end, jumps, late = _find_ends(
-      columns,
-      flags,
-      is_cut,
-      {names[field]: specs[field] for field in observations},
-  )
+  fields = columns_lib.below(rlds.OBSERVATION, names) if has_next else ()
+  observations = {names[field]: specs[field] for field in fields}
+  is_end, jumps, late = _find_ends(columns, flags, is_cut, observations)
   if options.max_episode_steps is not None and order is None:
     # Restart the count after an unreadable file.
     is_end[[gap - 1 for gap in files.gaps if gap]] = True
@@ -270,15 +266,12 @@ def find_layout(
     is_closed = terminals | timeouts
     is_full = np.diff(bounds) == (options.max_episode_steps or 0)
     is_closed[bounds[1:][is_full] - 1] = True
-    first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
+    first_steps = None
+    if step is not None:
+      first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
+      first_steps = step[1][first_rows]
     is_partial = _find_partial(
-        bounds,
-        order,
-        files,
-        is_closed,
-        starts,
-        None if step is None else step[1][first_rows],
-        ids is not None,
+        bounds, order, files, is_closed, starts, first_steps, ids is not None
     )
   return FlatLayout(
       names, specs, has_next, bounds, is_terminal, order, is_partial
@@ -286,10 +279,7 @@ def find_layout(
 
 
 def _find_fields(
-    columns: Mapping[str, columns_lib.AnyColumn],
-    options: FlatOptions,
-    may_lack: Collection[str],
-    names_in_data: list[str],
+    columns, options: FlatOptions, may_lack, names_in_data: list[str]
 ) -> dict[str, str]:
   """Returns the columns of the fields of RLDS, by field.
 
@@ -336,10 +326,7 @@ def _find_specs(
 
 
 def _find_ends(
-    columns: Mapping[str, columns_lib.AnyColumn],
-    flags: Sequence[np.ndarray],
-    is_cut: np.ndarray,
-    observations: Mapping[str, tf.TensorSpec],
+    columns, flags: Sequence[np.ndarray], is_cut: np.ndarray, observations
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Finds the last rows of episodes.
 
