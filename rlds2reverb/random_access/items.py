@@ -409,29 +409,24 @@ class MixedItems(ItemSequence):
     return [[name, items.identity()] for name, items in self.sources.items()]
 
 
-def _name_function(function: Any) -> Any:
+def _name_function(function: Any, depth: int = 3) -> Any:
   """Returns a value that identifies a function in all processes.
 
-  An object without a repr of its own is identified by its class and attributes.
+  Args:
+    function: a function, or an object. Without a repr of its own, an object is
+      identified by its class and attributes.
+    depth: the number of objects to follow, as objects may refer to each other.
   """
   if inspect.isfunction(function):
     return f'{function.__module__}.{function.__qualname__}'
-  if inspect.ismethod(function):
-    return [function.__qualname__, _name_function(function.__self__)]
   if isinstance(function, np.ndarray):  # Its repr may skip values.
     return hashlib.sha256(function.tobytes()).hexdigest()[:16]
-  if type(function).__repr__ is object.__repr__:
-    values = sorted(getattr(function, '__dict__', {}).items())
-    values = [
-        (name, _name_function(value))
-        for name, value in values
-        if not inspect.ismethod(value)  # It may be one of the object itself.
-    ]
-    return [
-        f'{type(function).__module__}.{type(function).__qualname__}',
-        values,
-    ]
   name = re.sub(r' at 0x[0-9a-f]+', '', repr(function))
+  if inspect.ismethod(function) and depth:
+    return [name, _name_function(function.__self__, depth - 1)]
+  if type(function).__repr__ is object.__repr__ and depth:
+    values = sorted(getattr(function, '__dict__', {}).items())
+    return [name, [(k, _name_function(v, depth - 1)) for k, v in values]]
   return function if name == repr(function) else name
 
 

@@ -232,6 +232,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     [[_, items]] = self.noting(scales[0]).items.identity()
     self.assertEndsWith(items[-1], 'make.<locals>.scale')
     self.assertStartsWith(items[-1], __name__)
+    circles = [_Scale(), _Scale()]
+    for circle in circles:
+      circle.factor = circle.apply
+    self.assertEqual(*(self.noting(circle).identity() for circle in circles))
     for one, same, another in (
         (_Chain('a'), _Chain('a'), _Chain('b')),  # Dataclasses.
         (_Scale(2), _Scale(2), _Scale(3)),
