@@ -155,7 +155,7 @@ _TESTS = {
     'Open ports': [(_HERE, 'test_a_job_has_no_ports_and_private_files')],
     'Permissions of outputs': [
         (_HERE, 'test_a_job_has_no_ports_and_private_files'),
-        ('tests/datasets/atomic_test.py', 'test_the_umask_of_the_user'),
+        ('tests/datasets/atomic_writes_test.py', 'test_the_umask_of_the_user'),
     ],
 }
 # They warn, and promise nothing.
