@@ -161,7 +161,7 @@ class ServerReplayBuffer(
         timeout=self._timeout,
     )
     # A server that this replay buffer owns lives as long as its data sets.
-    dataset.replay_buffer = self
+    dataset.must_live = self
     if sequence_preprocess_fn is not None:
       preprocess = pipelines.as_user_code(sequence_preprocess_fn)
       dataset = dataset.map(
