@@ -40,6 +40,8 @@ STEP, TRANSITION = REWARD_LOCATIONS = ('step', 'transition')
 class EpisodeBatch(NamedTuple):
   """The steps of `E` complete episodes, concatenated, `N` steps in all.
 
+  The input of transforms and of the conversion to frames, in a graph.
+
   A batch has one episode, `E=1`, if the episode is long; if its fields differ
   in length (its leaves keep their lengths, and `N` is the maximum); if it has
   ragged or sparse fields or data sets (they stay unchanged); or if it could not

@@ -39,11 +39,12 @@ _STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
 
 class Segment(NamedTuple):
-  """Complete episodes, concatenated, which are laid out together.
+  """Joined `FrameBlock`s: complete episodes, which are laid out together.
 
-  An episode ends at a LAST frame. With `validation="tf_agents"` this may differ
-  from the end of an episode of the data set. Each sequence of a data set of
-  sequences is one episode.
+  A block may end in the middle of an episode; a segment only at the end of the
+  data. An episode ends at a LAST frame. With `validation="tf_agents"` this may
+  differ from the end of an episode of the data set. Each sequence of a data set
+  of sequences is one episode.
 
   Attributes:
     frames: a `Trajectory` of arrays `[B, ...]`.

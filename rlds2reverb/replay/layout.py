@@ -57,7 +57,10 @@ _MAX_BATCH_BYTES = (2 << 30) - (1 << 20)
 
 
 class PositionedSegment(NamedTuple):
-  """A segment and the positions of its rows.
+  """A segment with padding, and with the position of each row in all data.
+
+  A `Segment` does not depend on other data. Positions also depend on all
+  earlier segments, and on the tables that the items are written to.
 
   Attributes:
     segment: the segment, of `E` episodes.

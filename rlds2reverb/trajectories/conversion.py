@@ -26,10 +26,10 @@ from rlds2reverb.trajectories import validation
 
 
 class FrameBlock(NamedTuple):
-  """Consecutive frames of one episode, or several complete episodes.
+  """Frames of an `EpisodeBatch`: of all, of one episode, or of a part of it.
 
   A conversion makes blocks of tensors. Sinks, such as Reverb, take them as
-  arrays.
+  arrays; `replay.frames` joins blocks to segments of complete episodes.
 
   Attributes:
     frames: a `Trajectory` of `[B, ...]`: consecutive frames of one episode; or

@@ -251,7 +251,7 @@ class FlatRows(NamedTuple):
       rows           a  b  c  d  e
       lengths        3        2
 
-  `FlatRows.of` makes them.
+  `FlatRows.of` makes them. `TransitionRows` are the rows of one episode only.
 
   Attributes:
     rows: a nest of `[N, ...]`.
