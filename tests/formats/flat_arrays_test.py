@@ -496,6 +496,12 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
             _with(infos={'x': texts}),
             'infos/x has dtype object.* row 1 is None, a NoneType',
         ),
+        (
+            _with(
+                infos={'x': np.repeat(texts, 2)[:, np.newaxis].reshape(5, 2)}
+            ),
+            'infos/x has dtype object.* row 1 is None, a NoneType',
+        ),
         (_with(actions=np.zeros(5, 'M8[s]')), 'of numbers .* is datetime64'),
     ):
       with self.assertRaisesRegex(ValueError, message):

@@ -67,6 +67,7 @@ class RobomimicTest(tf.test.TestCase):
     self.assertEqual([e['episode_id'] for e in episodes], [0, 2, 10])
     for episode, length, terminal in zip(episodes, [5, 4, 6], [1, 1, 0]):
       self.assertEqual(json.loads(episode['env_args'])['env_name'], 'Lift')
+      self.assertNotIn('ep_meta', episode)
       steps = episode['steps']
       self.assertEqual(steps['observation']['image'].shape, (length, 8, 8, 3))
       wanted = expected.steps(

@@ -362,6 +362,10 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       file['_len'][()] = 3
     with self.assertRaisesRegex(ValueError, f'_len of {path} must be .* 5,'):
       torchrl.load_torchrl(folder)
+    with h5py.File(path, 'a') as file:
+      del file['_len']
+    with self.assertRaisesRegex(ValueError, 'is not a file of TorchRL: .*_len'):
+      torchrl.load_torchrl(folder)
 
   def test_files_of_other_episodes(self):
     folders = []

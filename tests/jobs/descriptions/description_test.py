@@ -146,6 +146,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         [row[0] for row in rows], [f'{position}[0]', f'{position}: 2 more']
     )
+    rows = dict(views.statistics_rows(found, 1))['reward']
+    self.assertEqual([row[0] for row in rows], ['reward'])
 
   @parameterized.parameters(
       ('next_observation', np.float32([1, 2, 3, 11, 12, 0])),
@@ -384,6 +386,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     ((step, mean),) = values['returns/mean']
     self.assertEqual(step, 0)
     self.assertAllClose(mean, found.returns['mean'])
+    # Names of episodes are no numbers to plot.
+    self.assertFalse([tag for tag in values if tag.endswith('_at')])
     ((_, bins),) = values['histograms/lengths']
     histogram = found.histograms['lengths']
     self.assertEqual(bins[:, 2].tolist(), histogram['counts'])

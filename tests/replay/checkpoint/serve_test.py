@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 
 import reverb
@@ -53,6 +54,16 @@ class ServeTest(checkpoints.CheckpointTestCase):
     server = serve.restore_reverb_server(path, checkpoint_root=root)
     self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
     server.stop()
+    del server
+    # The newest checkpoint may be in the root.
+    server = serve.restore_reverb_server(written, checkpoint_root=root)
+    self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
+    server.stop()
+    older = os.path.join(root, '0')
+    shutil.copytree(path, older)
+    with self.assertRaisesRegex(ValueError, 'removes old checkpoints from its'):
+      serve.restore_reverb_server(older, checkpoint_root=root)
+    shutil.rmtree(older)
     os.truncate(os.path.join(written, 'items.tfrecord'), 0)
     with self.assertRaisesRegex(records.CheckpointError, re.escape(written)):
       serve.restore_reverb_server(path, checkpoint_root=root)
