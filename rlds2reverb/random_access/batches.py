@@ -116,15 +116,15 @@ class Batches(batches_lib.Batches):
       self._sampler = samplers.Weighted(weights, by='source')
     self._per_epoch = self._order.num_drawn(items)
     # All processes draw the same batches.
-    self._process = samplers.Process(seed, stream=None)
-    size = self._sampler.batch_size(items, self._process, batch_size)
+    self._shard = samplers.Shard(seed, stream=None)
+    size = self._sampler.batch_size(items, self._shard, batch_size)
     self.spec = tree.map_structure(
         lambda leaf: items_lib.Spec(
             leaf.dtype, (size and size // self._count, *leaf.shape)
         ),
         items.spec,
     )
-    self._draw = self._sampler.bind(items, self._process)
+    self._draw = self._sampler.bind(items, self._shard)
     self._augment = dict(augment or {})
     images = [
         name
@@ -210,7 +210,7 @@ class Batches(batches_lib.Batches):
 
   def __setstate__(self, state):
     self.__dict__.update(state)
-    self._draw = self._sampler.bind(self.items, self._process)
+    self._draw = self._sampler.bind(self.items, self._shard)
 
 
 def _leaves(nest):

@@ -65,8 +65,8 @@ class DrawFn(Protocol):
     """
 
 
-class Process(NamedTuple):
-  """The random stream of one process, and its share of the items.
+class Shard(NamedTuple):
+  """The share of the items that one process draws, and its random stream.
 
   Attributes:
     seed: the seed of the user, an integer from 0 up.
@@ -130,21 +130,19 @@ class Sampler(abc.ABC):
   is_synchronous = False
 
   @abc.abstractmethod
-  def bind(self, items: Any, process: Process) -> DrawFn:
+  def bind(self, items: Any, shard: Shard) -> DrawFn:
     """Returns the function that draws items.
 
     A `Prioritized` sampler also takes over their priorities, once.
     """
 
-  def batch_size(
-      self, items: Any, process: Process, batch_size: int
-  ) -> int | None:
+  def batch_size(self, items: Any, shard: Shard, batch_size: int) -> int | None:
     """Returns the size that all batches have, or None if sizes differ.
 
     Raises:
       ValueError: if there are too few items for a batch.
     """
-    del items, process
+    del items, shard
     return batch_size
 
   def identity(self) -> str:
@@ -156,8 +154,8 @@ class Sampler(abc.ABC):
 class Uniform(Sampler):
   """Draws every item with the same probability, with replacement."""
 
-  def bind(self, items, process):
-    [seed], draw_uniform = process.seeds(1), kernels.draw_uniform
+  def bind(self, items, shard):
+    [seed], draw_uniform = shard.seeds(1), kernels.draw_uniform
 
     def draw(index, batch_size, num_batches=1):
       first_item, count = items.first, items.num_items
@@ -175,12 +173,12 @@ class Uniform(Sampler):
 class InOrder(Sampler):
   """Draws each item once, in the order of the data."""
 
-  def bind(self, items, process):
+  def bind(self, items, shard):
     count, first_item = items.num_items, items.first
-    share = process.share_of(count)
+    share = shard.share_of(count)
 
     def draw(index, batch_size, num_batches=1):
-      drawn = first_item + process.positions(
+      drawn = first_item + shard.positions(
           index * batch_size, num_batches * batch_size, share
       )
       if not items_lib.alive(items, drawn).all():
@@ -193,7 +191,7 @@ class InOrder(Sampler):
 
     return draw
 
-  def batch_size(self, items, process, batch_size):
+  def batch_size(self, items, shard, batch_size):
     return None  # The last batch may be shorter.
 
 
@@ -217,11 +215,11 @@ class WithoutReplacement(Sampler):
   drop_last: bool = False
   weights: Any = dataclasses.field(default=None, repr=False, compare=False)
 
-  def bind(self, items, process):
-    [seed] = process.seeds(1, is_common=True)
+  def bind(self, items, shard):
+    [seed] = shard.seeds(1, is_common=True)
     drawn_items = self._drawn_items(items)
     count = items.num_items if drawn_items is None else len(drawn_items)
-    share = process.share_of(count)
+    share = shard.share_of(count)
     # Consecutive batches are of the same epoch.
     tables_of = functools.lru_cache(2)(
         lambda epoch: _feistel_tables(seed, epoch, count)
@@ -230,7 +228,7 @@ class WithoutReplacement(Sampler):
     def draw(index, batch_size, num_batches=1):
       per_epoch = self.batches_per_epoch(share, batch_size)
       epoch, index = divmod(index, per_epoch)
-      positions = process.positions(
+      positions = shard.positions(
           index * batch_size,
           num_batches * batch_size,
           min(share, per_epoch * batch_size),
@@ -247,8 +245,8 @@ class WithoutReplacement(Sampler):
     """Returns the number of batches in an epoch of a process's items."""
     return count // batch_size if self.drop_last else -(-count // batch_size)
 
-  def batch_size(self, items, process, batch_size):
-    share = process.share_of(self.num_drawn(items))
+  def batch_size(self, items, shard, batch_size):
+    share = shard.share_of(self.num_drawn(items))
     if self.drop_last and batch_size > share:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
@@ -314,9 +312,9 @@ class Weighted(Sampler):
           f' {self.weights!r}.'
       )
 
-  def bind(self, items, process):
+  def bind(self, items, shard):
     if self.by == 'episode':
-      return _draw_by_groups(process, *_episode_groups(items, self.weights))
+      return _draw_by_groups(shard, *_episode_groups(items, self.weights))
     if self.by == 'source':
       if not hasattr(items, 'sources'):
         raise ValueError(
@@ -325,15 +323,15 @@ class Weighted(Sampler):
             ' one data set. Mix data sets by datasets.mix_datasets before they'
             " are loaded, or use by='item' or by='episode'."
         )
-      return _draw_by_groups(process, *_source_groups(items, self.weights))
+      return _draw_by_groups(shard, *_source_groups(items, self.weights))
     weights = items.priorities if self.weights is None else self.weights
     if weights is None:
-      return Uniform().bind(items, process)
+      return Uniform().bind(items, shard)
     name = 'priorities' if self.weights is None else 'weights'
     weights = _scale(weights, items.num_items, name, 'item')
     ones = np.ones(len(weights), np.int64)
     probability = weights / np.cumsum(weights)[-1]
-    return _draw_by_groups(process, weights, ones, probability)
+    return _draw_by_groups(shard, weights, ones, probability)
 
   def identity(self):
     weights = self.weights
@@ -393,7 +391,7 @@ def _feistel_tables(seed: np.uint64, epoch: int, count: int) -> np.ndarray:
 
 
 def _draw_by_groups(
-    process: Process,
+    shard: Shard,
     weights: np.ndarray,
     counts: np.ndarray,
     probability: np.ndarray,
@@ -402,14 +400,14 @@ def _draw_by_groups(
   """Returns a function that draws a group, and then an item of the group.
 
   Args:
-    process: the random stream.
+    shard: has the random stream.
     weights: the weight of each group, `[G]`.
     counts: the number of items of each group.
     probability: the probability of each item of a group.
     within: cumulative weights of the items of a group, by its index. Items of
       other groups are equally likely.
   """
-  sums, seeds = np.cumsum(weights), process.seeds(2)
+  sums, seeds = np.cumsum(weights), shard.seeds(2)
   first = np.cumsum(counts) - counts
 
   def draw(index, batch_size, num_batches=1):

@@ -86,14 +86,14 @@ class Prioritized(samplers.Sampler):
     self._tree = SumTree(np.array(priorities, np.float64), self.alpha)
     self._highest = float(priorities.max())
 
-  def bind(self, items, process):
+  def bind(self, items, shard):
     if items is not self._items:
       priorities = items.priorities
       if priorities is None:
         priorities = np.ones(items.num_slots)
       checks.check_weights(priorities, name='priorities', of='item')
       self.attach(items, priorities)
-    [seed] = process.seeds(1)
+    [seed] = shard.seeds(1)
 
     def draw(index, batch_size, num_batches=1):
       with items.lock:

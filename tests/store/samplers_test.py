@@ -8,17 +8,17 @@ from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
 from tests.replay.local import cuts
 
-_PROCESS = samplers.Process(0)
+_SHARD = samplers.Shard(0)
 
 
 def _items(num_items, **settings):
   return cuts.make_store(num_items, **settings).make_items()
 
 
-def _draw(sampler, items, batch_size, numbers, process=_PROCESS):
+def _draw(sampler, items, batch_size, numbers, shard=_SHARD):
   """Returns the items of batches, lists."""
-  sampler.batch_size(items, process, batch_size)
-  draw = sampler.bind(items, process)
+  sampler.batch_size(items, shard, batch_size)
+  draw = sampler.bind(items, shard)
   return [draw(number, batch_size).items.tolist() for number in numbers]
 
 
@@ -59,7 +59,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   )
   def test_frequencies(self, sampler, probabilities, settings):
     items = _items([4, 0, 1, 2], **settings)
-    drawn = sampler.bind(items, samplers.Process(0, (1, 0)))(3, 20000)
+    drawn = sampler.bind(items, samplers.Shard(0, (1, 0)))(3, 20000)
     found = drawn.items
     probabilities = np.array(probabilities)
     cuts.assert_frequencies(
@@ -96,7 +96,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     weights = np.array([1, 3, 0, 4, 0]) * scale
     weights[4] = 0
     items = _items([1] * 5)
-    drawn = samplers.Weighted(weights, by=by).bind(items, _PROCESS)(0, 20000)
+    drawn = samplers.Weighted(weights, by=by).bind(items, _SHARD)(0, 20000)
     # The least of them have one digit.
     probabilities = weights / scale
     probabilities /= probabilities.sum()
@@ -114,7 +114,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
       sum_tree.Prioritized(),
   )
   def test_consecutive_batches(self, sampler):
-    draw = sampler.bind(_items([5, 0, 6]), samplers.Process(1, (0, 0), 1, 2))
+    draw = sampler.bind(_items([5, 0, 6]), samplers.Shard(1, (0, 0), 1, 2))
     for first, count in (0, 1), (0, 2), (1, 1), (1, 3), (2, 2), (7, 3):
       found = draw(first, 2, count)
       # A smaller batch, and in random orders an epoch of 5 items, ends them.
@@ -130,7 +130,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_sources_need_batches_of_several_data_sets(self):
     with self.assertRaisesRegex(ValueError, 'random_access.Batches'):
-      samplers.Weighted({'a': 1.0}, by='source').bind(_items([5]), _PROCESS)
+      samplers.Weighted({'a': 1.0}, by='source').bind(_items([5]), _SHARD)
     for weights, by in (
         (None, 'source'),
         ([1.0], 'source'),
@@ -149,16 +149,16 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     items = _items([5, 0, 6])
     epochs = [[] for _ in range(20)]
     for worker in range(num_workers):
-      process = samplers.Process(4, (0, 0), worker, num_workers)
-      own = process.share_of(11)
+      shard = samplers.Shard(4, (0, 0), worker, num_workers)
+      own = shard.share_of(11)
       per_epoch = sampler.batches_per_epoch(own, 2)
-      batches = _draw(sampler, items, 2, range(20 * per_epoch), process)
+      batches = _draw(sampler, items, 2, range(20 * per_epoch), shard)
       sizes = [2] * (own // 2) + [1] * (own % 2 and not drop_last)
       self.assertEqual(list(map(len, batches)), sizes * 20)
       for epoch, found in enumerate(epochs):
         found += sum(batches[epoch * per_epoch :][:per_epoch], [])
       self.assertEqual(
-          sampler.batch_size(items, process, 2),
+          sampler.batch_size(items, shard, 2),
           2 if drop_last or own % 2 == 0 else None,
       )
     left_out = set()
@@ -212,8 +212,8 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
     items = _items([500, 500], priorities=np.arange(1, 1001))
 
     def draw(seed, data_set, rank, size, number=0):
-      process = samplers.Process(seed, (data_set, 0), rank, size)
-      return tuple(_draw(sampler, items, 20, [number], process)[0])
+      shard = samplers.Shard(seed, (data_set, 0), rank, size)
+      return tuple(_draw(sampler, items, 20, [number], shard)[0])
 
     self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
     found = [
@@ -232,10 +232,10 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
   def test_in_order(self, num_workers):
     drawn = []
     for worker in range(num_workers):
-      process = samplers.Process(0, (0, 0), worker, num_workers)
-      count = -(-process.share_of(7) // 3)
+      shard = samplers.Shard(0, (0, 0), worker, num_workers)
+      count = -(-shard.share_of(7) // 3)
       batches = _draw(
-          samplers.InOrder(), _items([4, 0, 3]), 3, range(count), process
+          samplers.InOrder(), _items([4, 0, 3]), 3, range(count), shard
       )
       self.assertEqual(sum(batches, []), list(range(worker, 7, num_workers)))
       self.assertEqual({len(batch) for batch in batches[:-1]} - {3}, set())
@@ -257,15 +257,15 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
   def test_weights(self, by, weights, message):
     # The episode that has no items has no weight.
     with self.assertRaisesRegex(ValueError, message):
-      samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _PROCESS)
+      samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _SHARD)
 
   def test_other_arguments(self):
     with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):
-      samplers.InOrder().bind(_items([3]), samplers.Process(0, (0, 0), 3, 4))
+      samplers.InOrder().bind(_items([3]), samplers.Shard(0, (0, 0), 3, 4))
     # Of 11 items, the second of two workers has 5.
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
       samplers.WithoutReplacement(True).batch_size(
-          _items([11]), samplers.Process(0, (0, 0), 1, 2), 6
+          _items([11]), samplers.Shard(0, (0, 0), 1, 2), 6
       )
 
 

@@ -51,7 +51,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
   def make(self, priorities, alpha=0.5):
     store = cuts.make_store([len(priorities)], priorities=priorities)
     sampler = sum_tree.Prioritized(alpha)
-    return sampler, sampler.bind(store.make_items(), samplers.Process(0))
+    return sampler, sampler.bind(store.make_items(), samplers.Shard(0))
 
   def update(self, sampler, items, priorities):
     sampler.update(np.array(items), np.array(priorities, np.float64))

@@ -111,7 +111,7 @@ class AppendableReplayBuffer(replay_buffer.LocalReplayBuffer):
     if recorded is not None:
       frames.load(recorded.rows)
     super().__init__(
-        frames, frames, frames.num_slots, sampler, samplers.Process(seed)
+        frames, frames, frames.num_slots, sampler, samplers.Shard(seed)
     )
 
   def add_batch(self, items: Any) -> Any:

@@ -52,7 +52,7 @@ class FrameBatches(store_batches.Batches):
       store: Any,
       items: Any,
       sampler: samplers.Sampler,
-      process: samplers.Process,
+      shard: samplers.Shard,
       batch_size: int | None,
       identity: str = '',
   ):
@@ -62,12 +62,12 @@ class FrameBatches(store_batches.Batches):
       store: the frames, a `FrameStore` or a `FrameRing`.
       items: the items, an `ItemIndex` or a `FrameRing`.
       sampler: chooses the items of a batch.
-      process: the process that draws.
+      shard: the share of this process, and its random stream.
       batch_size: the number of items of a batch; None for single items.
       identity: a value that differs for other batches.
     """
     self._store, self._items, self._sampler = store, items, sampler
-    self._process, self._batch_size = process, batch_size
+    self._shard, self._batch_size = shard, batch_size
     self._identity = identity
     self.in_advance = not (sampler.is_synchronous or items.changes)
     self.group_size = 1
@@ -77,7 +77,7 @@ class FrameBatches(store_batches.Batches):
       self.group_size = max(min(_MAX_GROUP, _GROUP_BYTES // max(size, 1)), 1)
     lead = [items.length]
     if batch_size is not None:
-      lead.insert(0, sampler.batch_size(items, process, batch_size))
+      lead.insert(0, sampler.batch_size(items, shard, batch_size))
     self.element_spec = (
         tf.nest.map_structure(
             lambda leaf: tf.TensorSpec([*lead, *leaf.shape], leaf.dtype),
@@ -197,5 +197,5 @@ class FrameBatches(store_batches.Batches):
 
   def _bind(self, data_set, stream):
     self._stream = stream
-    self._process = self._process._replace(stream=(data_set, stream))
-    self._draw = self._sampler.bind(self._items, self._process)
+    self._shard = self._shard._replace(stream=(data_set, stream))
+    self._draw = self._sampler.bind(self._items, self._shard)

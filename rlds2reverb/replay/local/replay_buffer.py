@@ -82,23 +82,23 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       store: Any,
       capacity: int,
       sampler: samplers.Sampler | None,
-      process: samplers.Process,
+      shard: samplers.Shard,
   ):
-    process.check()
+    shard.check()
     super().__init__(store.spec, capacity, stateful_dataset=True)
     self.store = store
     self._items: Any = items
     self._sampler: samplers.Sampler = sampler or samplers.Uniform()
-    self._process = process
+    self._shard = shard
     # Updates, appended frames and batches of a graph come in its order.
     self._order = dataset.CallOrder()
     # A sampler that does not suit the data fails here, not when training
     # begins.
-    self._sampler.bind(items, process)
+    self._sampler.bind(items, shard)
     self._position: dataset.SamplingState = dataset.SamplingState(
         {
-            'seed': int(process.seed),
-            'worker': [process.rank, process.world_size],
+            'seed': int(shard.seed),
+            'worker': [shard.rank, shard.world_size],
             'sampler': self._sampler.identity(),
             'data': store.fingerprint,
             'items': 0 if items.changes else items.num_items,
@@ -257,7 +257,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
         self.store,
         self._items,
         sampler or self._sampler,
-        self._process,
+        self._shard,
         batch_size,
         str(self._position.identity),
     )
@@ -361,7 +361,7 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
         store,
         store.num_frames,
         sampler,
-        samplers.Process(seed, (0, 0), *process),
+        samplers.Shard(seed, (0, 0), *process),
     )
 
   def _add_batch(self, items):

@@ -175,7 +175,7 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     ring, sampler = _ring(capacity, 1), sum_tree.Prioritized(1.0)
     sampler.attach(ring, np.zeros(ring.num_slots))
     ring.listener = sampler
-    return ring, sampler, sampler.bind(ring, samplers.Process(0))
+    return ring, sampler, sampler.bind(ring, samplers.Shard(0))
 
   def check(self, draw, probabilities):
     """Checks the probability of each item, by its number."""
