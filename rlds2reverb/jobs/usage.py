@@ -122,8 +122,7 @@ def run(
         _fail(errors_lib.message_of(e))
       raise
 
-  # Collecting garbage in all of TensorFlow would take a second.
-  atexit.register(gc.freeze)
+  atexit.register(_finish)
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   code: Any = _FAILED
   try:
@@ -260,6 +259,15 @@ def _exit_on_signals(code: Any) -> None:
   exit_code = code if isinstance(code, int) else int(code is not None)
   for number in signal.SIGINT, signal.SIGTERM:
     signal.signal(number, lambda *_: os._exit(exit_code))
+
+
+def _finish() -> None:
+  """Makes Python exit fast, and with the exit code of the program."""
+  # Python would restore the default handlers.
+  for number in signal.SIGINT, signal.SIGTERM:
+    signal.signal(number, signal.SIG_IGN)
+  # Collecting garbage in all of TensorFlow would take a second.
+  gc.freeze()
 
 
 def _fail(error: Any) -> NoReturn:

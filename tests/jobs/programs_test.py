@@ -183,6 +183,7 @@ class RunTest(parameterized.TestCase):
       ('a_second_signal', 'second', 'SIGTERM', 130, ''),
       ('a_thread_at_the_end', 'thread', 'SIGTERM', 3, ''),
       ('a_function_at_the_end', 'atexit', 'SIGINT', 3, ''),
+      ('the_very_end', 'del', 'SIGTERM', 3, ''),
   )
   @pytest.mark.long
   def test_a_signal_during(self, when, name, code, message):
@@ -191,9 +192,15 @@ import atexit, os, signal, sys, threading, time
 from absl import flags
 from rlds2reverb.jobs import usage
 
-def stop(when):
-  if sys.argv[1] == f'--when={when}':
-    os.kill(os.getpid(), getattr(signal, sys.argv[2][len('--signal='):]))
+def stop(when, argv=tuple(sys.argv), os=os, signal=signal):
+  if argv[1] == f'--when={when}':
+    os.kill(os.getpid(), getattr(signal, argv[2][len('--signal='):]))
+
+class Last:
+  def __del__(self, stop=stop):
+    stop('del')
+
+last = Last()
 
 def is_valid(value):
   if value:
