@@ -390,14 +390,16 @@ class RowStore:
 
     It returns `kernels.gather` of the rows of the group.
     """
-    padding = self.layout.encode_padding(self.padding)
+    groups, padding = self.groups, self.layout.encode_padding(self.padding)
 
+    # It has no reference to `self`, so that files are closed without a garbage
+    # collection.
     @functools.cache
     def gather_kernel(group, word):
       dtype = _WORDS[word]
       return functools.partial(
           kernels.gather_words(dtype),
-          self.groups[group].reshape(-1).view(dtype),
+          groups[group].reshape(-1).view(dtype),
           padding[group].view(dtype),
       )
 

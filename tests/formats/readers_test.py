@@ -154,7 +154,7 @@ class ReadersTest(parameterized.TestCase):
             ValueError, f'There is no .*{os.path.basename(path)}'
         ):
           formats.load(path, **options)
-    with self.assertRaisesRegex(ValueError, r"load\('a/b', 'lerobot'\)"):
+    with self.assertRaisesRegex(ValueError, r"load\('a/b', format='lerobot'\)"):
       formats.load('a/b')
     with self.assertRaisesRegex(ValueError, 'Did you mean run1.h5'):
       folder = self.create_tempdir().full_path
@@ -167,7 +167,8 @@ class ReadersTest(parameterized.TestCase):
       file['x'] = np.zeros(3)
     for open_data in rlds2reverb.open_replay_buffer, datasets.load_episodes:
       with self.assertRaisesRegex(
-          FileNotFoundError, f"but a file.*formats.load\\('{path}', 'hdf5'\\)"
+          FileNotFoundError,
+          f"but a file.*formats.load\\('{path}', format='hdf5'\\)",
       ):
         open_data(path)
 
