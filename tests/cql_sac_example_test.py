@@ -59,7 +59,7 @@ class CqlSacExampleTest(tf.test.TestCase):
     )
     return root
 
-  def test_it_trains_with_one_import_swapped(self):
+  def test_example_trains_with_one_import_swapped(self):
     self.assertIs(example.rlds_to_reverb, theirs)
     pushed = []
 

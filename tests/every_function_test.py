@@ -235,7 +235,7 @@ def _named(functions):
 
 
 @pytest.mark.long
-class ArraysStayTest(parameterized.TestCase, tf.test.TestCase):
+class ArraysAreUnchangedTest(parameterized.TestCase, tf.test.TestCase):
 
   @_named({**_FUNCTIONS, **_OTHERS})
   def test_arrays_of_episodes(self, function):
@@ -301,21 +301,21 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
 
   @_named(_FUNCTIONS)
   @pytest.mark.few(3)
-  def test_refused(self, function):
+  def test_unequal_lengths_raise(self, function):
     steps = _episode(np.random.default_rng(0), 4, True)
     bad = _with(steps, action=steps['action'][:3])
     data = golden.stacked([steps, bad])
     self._assert_refused(lambda: list(function(data)))
 
   @_named(_STEP_FUNCTIONS)
-  def test_refused_eagerly(self, function):
+  def test_unequal_lengths_raise_eagerly(self, function):
     self._assert_refused(lambda: function(_BAD[0]), _FOUND[0])
 
-  def test_whichever_field_it_is(self):
+  def test_error_names_the_field_of_unequal_length(self):
     for bad, found in zip(_BAD, _FOUND):
       self._assert_refused(lambda: windows.transition_rows(bad), found)  # pylint: disable=cell-var-from-loop
 
-  def test_lengths_that_are_known_when_the_pipeline_is_built(self):
+  def test_unequal_static_lengths_raise_when_pipeline_is_built(self):
     data = tf.data.Dataset.from_tensors(
         {'steps': tf.nest.map_structure(tf.constant, _BAD[0])}
     )
@@ -331,7 +331,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       {'info': _reward_to_come},
   )
   @pytest.mark.few(1)
-  def test_a_conversion_refuses_whole_episodes(self, **settings):
+  def test_conversion_refuses_unequal_lengths(self, **settings):
     episodes = []
     data = golden.stacked(episodes, golden.stacked_spec(golden.COMPLETE))
     converted = _convert(data, **settings).unbatch()
@@ -342,7 +342,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
       self.assertIn(found, error.message)
 
-  def test_a_conversion_skips_them_before_every_other_rule(self):
+  def test_conversion_skips_unequal_lengths_before_other_rules(self):
     wrong = golden.INVALID_CASES['terminal_before_last'].episode
     wrong = _with(wrong, action=np.zeros([2], np.int64))
     data = [golden.TRUNCATED, wrong, *_BAD, golden.COMPLETE]

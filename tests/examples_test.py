@@ -38,7 +38,7 @@ class ExamplesTest(parameterized.TestCase):
 
   @parameterized.parameters(*_EXAMPLES)
   @pytest.mark.long
-  def test_it_prints_what_it_says(self, name):
+  def test_output_equals_docstring(self, name):
     example = importlib.import_module(f'examples.{name}')
     # What an indented paragraph after "It prints" shows.
     _, _, said = inspect.getdoc(example).partition('It prints')
@@ -50,7 +50,7 @@ class ExamplesTest(parameterized.TestCase):
         textwrap.dedent('\n'.join(said)), printed.getvalue().strip()
     )
 
-  def test_each_is_short_and_says_how_to_run_it(self):
+  def test_examples_are_short_and_have_run_command(self):
     self.assertCountEqual(
         [*_EXAMPLES, *_TRAINERS, *_OTHERS, '__init__'],
         [path.stem for path in _FOLDER.glob('*.py')],

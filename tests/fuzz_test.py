@@ -124,7 +124,7 @@ class FuzzTest(parameterized.TestCase):
     cls.addClassCleanup(cls.child.close)
 
   @parameterized.named_parameters((name, name) for name in fuzzing.FORMATS)
-  def test_changes_are_noticed_or_do_no_harm(self, name):
+  def test_mutated_files_are_refused_or_read_correctly(self, name):
     counts = collections.Counter()
     faults = []
     changes = [(seed, False) for seed in range(_NUM_RANDOM)]

@@ -33,7 +33,7 @@ class GeneratedPagesTest(absltest.TestCase):
     spec.loader.exec_module(module)
     cls.pages = list(module.generate())
 
-  def test_they_are_up_to_date(self):
+  def test_generated_pages_are_up_to_date(self):
     stale = [str(path) for path, old, new in self.pages if old != new]
     self.assertEmpty(stale, 'Run `python docs/generate.py`.')
 

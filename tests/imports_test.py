@@ -93,7 +93,7 @@ def _get_layer(path: str) -> int:
 
 class ImportsTest(absltest.TestCase):
 
-  def test_imports_go_one_way(self):
+  def test_imports_follow_the_order_of_folders(self):
     files = _find_files('rlds2reverb')
     # Nobody imports the package itself from within it.
     files.remove('rlds2reverb/__init__.py')

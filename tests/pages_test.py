@@ -110,7 +110,7 @@ class PagesTest(absltest.TestCase):
         self.assertNotIn('', fences[::2])
         self.assertSameElements(fences[1::2], [''] if fences else [])
 
-  def test_links_lead_somewhere(self):
+  def test_links_resolve(self):
     for page in pages.paths():
       for path, anchor in _LINK.findall(pages.read(page)):
         with self.subTest(f'{page}: {path}#{anchor}'):
@@ -176,7 +176,7 @@ class PagesTest(absltest.TestCase):
     self.assertGreater(num_calls, 80)
     self.assertEmpty(wrong, '\n' + '\n'.join(wrong))
 
-  def test_messages_are_those_of_the_library(self):
+  def test_messages_on_error_page_exist_in_the_library(self):
     strings = set()
     for node in _nodes_of_library():
       if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -213,7 +213,7 @@ class ReferenceTest(absltest.TestCase):
         if inspect.isfunction(value) or inspect.isclass(value):
           self.shown[name] = value
 
-  def test_it_has_every_public_name(self):
+  def test_reference_has_every_public_name(self):
     walked = pkgutil.walk_packages(rlds2reverb.__path__, 'rlds2reverb.')
     folders = {module.name for module in walked if module.ispkg}
     # What users need of these is in the folders above them.
@@ -232,7 +232,7 @@ class ReferenceTest(absltest.TestCase):
         # Sphinx leaves out what has no docstring.
         self.assertTrue(inspect.getdoc(value), name)
 
-  def test_it_has_the_classes_that_it_names(self):
+  def test_reference_has_the_classes_it_mentions(self):
     named = set()
     for value in self.shown.values():
       if value.__module__.startswith('rlds2reverb'):
@@ -249,7 +249,7 @@ class ReferenceTest(absltest.TestCase):
     hidden |= {'FrameRing', 'RowLayout', 'WorkerDiedError', 'SampleInfo'}
     self.assertEmpty((named & classes) - set(self.shown) - hidden)
 
-  def test_it_has_what_pages_import(self):
+  def test_reference_has_the_names_that_pages_import(self):
     imported = {
         f'{module}.{name.strip()}'
         for page in pages.paths()

@@ -270,7 +270,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
 
   # Text of a path from the root is what all other tests give.
   @pytest.mark.long
-  def test_on_the_local_disk(self):
+  def test_functions_accept_all_path_types_on_local_disk(self):
     _make_folder(self._home)
     os.mkdir(os.path.join(self._home, 'root'))
     ones = np.ones(_NUM_STEPS)
@@ -289,7 +289,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertNotIn('~', os.listdir(self._home))
 
   @pytest.mark.long
-  def test_at_a_url(self):
+  def test_functions_accept_urls_or_require_local_disk(self):
     folder = 'ram://path_arguments'
     _make_folder(folder)
     at = lambda name: f'{folder}/{name}'
@@ -309,13 +309,13 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       ('foo://bucket/', ValueError),
       (pathlib.Path('gs://bucket'), ValueError),
   )
-  def test_where_nothing_can_be_reached(self, folder, error):
+  def test_unreachable_paths_raise(self, folder, error):
     at = lambda name: os.path.join(folder, name)
     for name, (function, _) in {**_READERS, **_WRITERS}.items():
       with self.subTest(name), self.assertRaises(error):
         function(at)
 
-  def test_every_function_that_takes_a_path_is_here(self):
+  def test_every_function_with_a_path_argument_is_tested(self):
     found = set()
     # What is imported when it is first used is in `dir` alone.
     of_library = inspect.getmembers(rlds2reverb)

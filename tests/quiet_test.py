@@ -60,7 +60,7 @@ class QuietTest(absltest.TestCase):
     return done.stderr
 
   @pytest.mark.long
-  def test_images_from_the_file_to_a_batch(self):
+  def test_reading_images_prints_nothing(self):
     program = """
         import sys
         import tree
@@ -85,7 +85,7 @@ class QuietTest(absltest.TestCase):
     self.assertEqual(self.stderr_of(program), '')
 
   @pytest.mark.long
-  def test_gym_is_quiet_where_this_library_comes_first(self):
+  def test_gym_prints_nothing_if_this_library_is_imported_first(self):
     program = ['import gym', 'from rlds2reverb.trajectories import report']
     self.assertStartsWith(
         self.stderr_of('\n'.join(program)), 'Gym has been unmaintained'

@@ -38,7 +38,7 @@ class DropInTest(tf.test.TestCase):
   def test_original_tests_run_against_our_module(self):
     self.assertIs(_original_tests.rlds_to_reverb, rlds_to_reverb)
 
-  def test_package_has_the_functions_and_what_they_need(self):
+  def test_package_exports_the_functions_of_the_module(self):
     for name in (
         'create_trajectory_data_spec',
         'convert_rlds_to_trajectories',
@@ -47,7 +47,7 @@ class DropInTest(tf.test.TestCase):
       self.assertIs(getattr(rlds2reverb, name), getattr(rlds_to_reverb, name))
     self.assertEmpty(rlds2reverb.ConversionReport().skipped_episodes)
 
-  def test_has_the_names_and_positional_arguments_of_the_original(self):
+  def test_module_has_names_and_positional_arguments_of_the_original(self):
     self.assertEqual(
         rlds_to_reverb.get_rlds_step_features(),
         original.get_rlds_step_features(),

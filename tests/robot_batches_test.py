@@ -111,7 +111,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
   @pytest.mark.few(1)
-  def test_octo(self, name):
+  def test_batches_equal_octo(self, name):
     episodes = self._load(name, _STATES[name])
     found = statistics.compute_statistics(
         episodes, ['action', _STATE], acting_only=True
@@ -154,7 +154,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
   @pytest.mark.long
-  def test_openvla(self, name):
+  def test_batches_equal_openvla(self, name):
     state = _STATES[name]
     is_bridge = name == 'bridge_dataset'
     episodes = self._load(

@@ -24,8 +24,8 @@ _HERE = 'tests/security_test.py'
 _CHECKPOINT = 'tests/replay/checkpoint/validation_test.py'
 _RLDS = 'tests/datasets/hostile_files_test.py'
 _FORMATS = 'tests/formats/hostile_files_test.py'
-_FUZZ = 'tests/fuzz_test.py', 'test_changes_are_noticed_or_do_no_harm'
-_LIMIT = 'test_the_limit_can_be_raised'
+_FUZZ = 'tests/fuzz_test.py', 'test_mutated_files_are_refused_or_read_correctly'
+_LIMIT = 'test_limit_can_be_raised_by_environment_variable'
 # By the bold start of a paragraph, a heading, or the first cell of a row: the
 # files and the names of the tests.
 _TESTS = {
@@ -36,30 +36,36 @@ _TESTS = {
         (_FORMATS, 'test_a_column_of_torchrl_that_leads_outside'),
         (
             'tests/formats/hdf5_test.py',
-            'test_a_way_to_another_file_is_refused_unless_it_is_allowed',
+            'test_link_to_another_file_is_refused_unless_allowed',
         ),
         (
             'tests/random_access/index_test.py',
-            'test_files_that_are_not_those_that_were_indexed',
+            'test_files_other_than_the_indexed_ones_raise',
         ),
     ],
     'Metadata.': [(_HERE, 'test_a_video_opens_no_url')],
     'Pickles': [
-        ('tests/formats/numpy_pickles_test.py', 'test_others_are_refused'),
+        (
+            'tests/formats/numpy_pickles_test.py',
+            'test_pickles_of_other_types_raise',
+        ),
         ('tests/formats/rllib_test.py', 'test_a_pickle_cannot_run_code'),
-        ('tests/formats/damage_test.py', 'test_is_refused'),
+        ('tests/formats/damage_test.py', 'test_damaged_file_raises'),
     ],
     'Gin files': [
-        ('tests/fields/configs_test.py', 'test_what_cannot_be_bound'),
+        ('tests/fields/configs_test.py', 'test_invalid_bindings_raise'),
         (
             'tests/fields/configs_test.py',
             'test_a_config_cannot_import_a_module',
         ),
-        ('tests/fields/configs_test.py', 'test_other_errors_name_the_file'),
+        (
+            'tests/fields/configs_test.py',
+            'test_error_of_invalid_content_names_the_file',
+        ),
     ],
     'checkpoint': [
-        (_CHECKPOINT, 'test_wrong_numbers_are_refused'),
-        (_CHECKPOINT, 'test_every_opener_refuses_them'),
+        (_CHECKPOINT, 'test_invalid_numbers_in_records_raise'),
+        (_CHECKPOINT, 'test_every_opener_refuses_damaged_checkpoints'),
         (_CHECKPOINT, 'test_weights_that_overflow_or_vanish'),
     ],
     'TFRecord on the local disk': [(_RLDS, 'test_a_record_of_gigabytes')],
@@ -83,7 +89,7 @@ _TESTS = {
     '`TransitionIndex.save`': [
         (
             'tests/indexing/index_test.py',
-            'test_arrays_that_say_they_are_larger_than_their_files',
+            'test_arrays_with_shapes_beyond_their_files_raise',
         )
     ],
     'plan, receipts, summary of a job': [
@@ -94,13 +100,13 @@ _TESTS = {
         ),
         (
             'tests/jobs/odd_folders_test.py',
-            'test_links_beside_and_in_a_folder',
+            'test_links_next_to_and_in_the_output_are_refused',
         ),
     ],
     'statistics': [
         (
             'tests/jobs/odd_folders_test.py',
-            'test_statistics_and_saved_episodes',
+            'test_damaged_statistics_and_saved_episodes_raise',
         ),
         (
             'tests/jobs/odd_folders_test.py',
@@ -110,15 +116,15 @@ _TESTS = {
     'npz, CALVIN, imitation': [
         (_FORMATS, 'test_an_npz_file_of_more_rows_than_bytes'),
         (_FORMATS, 'test_a_frame_of_calvin'),
-        (_FORMATS, 'test_bounds_of_calvin_that_are_not_there'),
-        ('tests/formats/damage_test.py', 'test_is_refused'),
+        (_FORMATS, 'test_truncated_bounds_of_calvin_raise'),
+        ('tests/formats/damage_test.py', 'test_damaged_file_raises'),
     ],
     'HDF5': [
         (
             'tests/formats/hdf5_test.py',
-            'test_a_way_to_another_file_is_refused_unless_it_is_allowed',
+            'test_link_to_another_file_is_refused_unless_allowed',
         ),
-        (_FORMATS, 'test_an_hdf5_file_of_rows_that_are_not_there'),
+        (_FORMATS, 'test_hdf5_file_of_missing_rows'),
     ],
     'parquet, Arrow, zarr, RLlib': [
         ('tests/formats/one_bad_episode_test.py', ''),
@@ -126,8 +132,8 @@ _TESTS = {
     ],
     'parquet': [(_FORMATS, 'test_a_parquet_file_of_long_lists')],
     'zarr': [
-        (_FORMATS, 'test_a_zarr_buffer_of_chunks_that_are_not_there'),
-        (_FORMATS, 'test_a_zarr_buffer_of_many_episodes_that_are_not_there'),
+        (_FORMATS, 'test_zarr_buffer_of_missing_chunks'),
+        (_FORMATS, 'test_zarr_buffer_of_many_missing_episodes'),
     ],
     'video': [(_FORMATS, 'test_a_video_of_many_pixels')],
     'images of `load_episodes`': [
@@ -155,7 +161,7 @@ _TESTS = {
     'Open ports': [(_HERE, 'test_a_job_has_no_ports_and_private_files')],
     'Permissions of outputs': [
         (_HERE, 'test_a_job_has_no_ports_and_private_files'),
-        ('tests/datasets/atomic_writes_test.py', 'test_the_umask_of_the_user'),
+        ('tests/datasets/atomic_writes_test.py', 'test_umask_sets_permissions'),
     ],
 }
 # They warn, and promise nothing.

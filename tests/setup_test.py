@@ -63,7 +63,7 @@ class LockFilesTest(parameterized.TestCase):
       *(('tests', version) for version in _VERSIONS),
       *((name, version) for name in ('beam', 'docs') for version in _REVERB),
   )
-  def test_a_lock_file_has_what_setup_py_asks_for(self, name, version):
+  def test_lock_file_has_the_requirements_of_setup_py(self, name, version):
     locked = _read_lock(name, version)
     setup = _read_setup()
     extras = {'test', name} & set(setup.extras_require)
@@ -85,7 +85,7 @@ class LockFilesTest(parameterized.TestCase):
     self.assertEqual('dm-reverb' in locked, version in _REVERB)
 
   @parameterized.parameters('3.11', '3.12', '3.13')
-  def test_frameworks_go_alone_and_beside_tensorflow(self, version):
+  def test_frameworks_lock_is_complete_and_agrees_with_tests(self, version):
     locked = _read_lock('frameworks', version)
     wanted = ['absl-py', 'dm-tree', 'etils', 'numba', 'numpy', 'pillow']
     for framework in ('torch', 'jax'):
@@ -112,7 +112,7 @@ class LockFilesTest(parameterized.TestCase):
         _STALE,
     )
 
-  def test_there_is_a_lock_file_for_every_python_that_setup_py_allows(self):
+  def test_every_supported_python_has_a_lock_file(self):
     allowed = specifiers.SpecifierSet(_read_setup().python_requires)
     self.assertEqual(
         tuple(f'3.{m}' for m in range(30) if f'3.{m}' in allowed), _VERSIONS
@@ -121,7 +121,7 @@ class LockFilesTest(parameterized.TestCase):
 
 class PackagesTest(absltest.TestCase):
 
-  def test_one_version_one_package_and_a_program_for_every_command(self):
+  def test_version_package_and_program_per_command(self):
     setup = _read_setup()
     version = setup.get_version()
     self.assertEqual(rlds2reverb.__version__, version)
@@ -142,7 +142,7 @@ class PackagesTest(absltest.TestCase):
       path = os.path.join(_ROOT, 'scripts', f'{program}.py')
       self.assertTrue(os.path.exists(path))
 
-  def test_what_an_older_version_left_is_not_installed(self):
+  def test_stale_build_files_are_not_installed(self):
     folder = self.create_tempdir().full_path
     for name in ('setup.py', 'README.md', 'LICENSE'):
       shutil.copy(os.path.join(_ROOT, name), folder)

@@ -71,7 +71,7 @@ class SnippetsTest(parameterized.TestCase):
       for page in pages.paths()
       if any(pages.blocks(page))
   )
-  def test_the_blocks_of_a_page_run(self, page):
+  def test_code_blocks_of_page_run(self, page):
     if page not in _FIRST:
       shutil.copytree(self._cartpole, os.path.expanduser('~/data/cartpole'))
     # A file of tests is shown whole, and does not run its tests here.

@@ -139,7 +139,7 @@ class UserCodeTest(parameterized.TestCase):
     np.testing.assert_array_equal(found, factor * _REWARD)
 
   @parameterized.parameters(_COMPOSED, _KeepGood(), _MAPPING)
-  def test_the_user_disabled_it(self, function):
+  def test_function_disabled_by_the_user_is_not_converted(self, function):
     disabled = tf.autograph.experimental.do_not_convert(
         lambda episode: function(episode)  # pylint: disable=unnecessary-lambda
     )

@@ -103,7 +103,7 @@ print([len(e['steps']['reward']) for e in read.as_numpy_iterator()])
     self.assertEqual(lines[2], "{'items': 30}")
     self.assertEqual(lines[3], '[6, 6, 6, 6, 6, 6]')
 
-  def test_what_needs_reverb_says_so(self):
+  def test_functions_that_need_reverb_raise(self):
     lines = self.run_program("""
 rlds2reverb.write_reverb_checkpoint(
     episodes, folder + '/a', rlds2reverb.TableItems('items'))

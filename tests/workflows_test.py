@@ -54,7 +54,7 @@ class WorkflowsTest(absltest.TestCase):
       self.assertIn(('bash', f'scripts/{script}.sh'), commands)
       self.assertIn(f'bash scripts/{script}.sh', readme)
 
-  def test_the_nightly_workflow_runs_everything(self):
+  def test_nightly_workflow_runs_everything(self):
     self.assertIn('schedule', _read('nightly.yml')['on'])
     commands = _commands('nightly.yml')
     self.assertIn(('bash', '.ci/run'), commands)
@@ -88,7 +88,7 @@ class WorkflowsTest(absltest.TestCase):
       folder = _ROOT / update['directory'].lstrip('/')
       self.assertTrue(folder.is_dir(), folder)
 
-  def test_the_citation_names_this_version(self):
+  def test_citation_has_this_version(self):
     citation = yaml.safe_load((_ROOT / 'CITATION.cff').read_text())
     self.assertEqual(citation['version'], rlds2reverb.__version__)
 

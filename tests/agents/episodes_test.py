@@ -53,7 +53,7 @@ def _observations(data):
 class SelectTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
-  def test_in_every_way(self, run):
+  def test_select_agent_equals_worked_example_in_all_call_modes(self, run):
     select = agents.select_agent
     (found,) = run(
         lambda e: {agent: select(e, agent) for agent in 'ab'},
@@ -100,7 +100,9 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       ('step', 'x', [0, -1]), ('transition', 'x', [-1, 0])
   )
-  def test_a_game_that_ends_while_one_is_away(self, place, agent, reward):
+  def test_last_reward_of_agent_absent_at_end_of_game(
+      self, place, agent, reward
+  ):
     found = agents.select_agent(
         {'steps': _game()}, agent, gaps='skip', last_reward=place
     )
@@ -108,7 +110,7 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found['steps']['is_last'], [0, 1])
     self.assertAllEqual(found['steps']['is_terminal'], [0, 1])
 
-  def test_unfinished_absent_and_always_there(self):
+  def test_unfinished_episodes_and_agents_without_presence_flags(self):
     steps = {**episodes.COME_AND_GO, 'is_last': np.zeros(5, bool)}
     steps['is_terminal'] = np.zeros(5, bool)
     for agent, ends in (('a', True), ('b', False)):

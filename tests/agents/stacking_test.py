@@ -19,7 +19,7 @@ _PAIR = {'a': np.arange(5), 'b': np.arange(5)}
 class StackTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
-  def test_agents_that_come_and_go(self, run):
+  def test_stack_agents_masks_absent_agents(self, run):
     (found,) = run(lambda e: agents.stack_agents(e['steps']), [_STEPS])
     mask = np.array([[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool)
     contract.assert_equal(

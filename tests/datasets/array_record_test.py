@@ -112,7 +112,7 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
     files = [name for name in os.listdir(directory) if 'train' in name]
     return directory, os.path.join(directory, sorted(files)[1])
 
-  def test_the_values_and_order_of_tfds(self):
+  def test_values_and_order_equal_tfds(self):
     source = tfds.builder_from_directory(self.directory).as_data_source('train')
     found = list(loading.load_episodes(self.directory).as_numpy_iterator())
     self.assertLen(found, len(source))
@@ -135,7 +135,7 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
       ('train', dict(shuffle_seed=5)),
       ('train', dict(assert_cardinality=False)),
   )
-  def test_the_options_of_tfds(self, split, options):
+  def test_read_config_acts_as_on_tfrecord(self, split, options):
     options = {'interleave_cycle_length': 1, **options}
     config = tfds.ReadConfig(**options)
     records, other = (
@@ -331,7 +331,7 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
       )
 
   @pytest.mark.long
-  def test_a_job_goes_on_and_writes_each_episode_once(self):
+  def test_resumed_job_writes_each_episode_once(self):
     directory, second = self._copy()
     with open(second, 'rb') as f:
       content = f.read()

@@ -43,7 +43,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
   def _assert_alone(self):
     self.assertEqual(os.listdir(self._parent), ['data'])
 
-  def test_nothing_is_there_before_all_is(self):
+  def test_folder_appears_only_when_complete(self):
     with files.new_folder(self._target, []) as folder:
       self.assertFalse(os.path.exists(self._target))
       self.assertEqual(folder, os.path.join(self._parent, '.data.unfinished'))
@@ -55,7 +55,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     _write(deep, 'new')
     self.assertEqual(_read(deep), 'new')
 
-  def test_what_is_there_stays_unless_it_is_replaced(self):
+  def test_existing_folder_is_kept_without_replace(self):
     _write(self._target, 'old')
     with self.assertRaisesRegex(FileExistsError, 'data is not empty'):
       _write(self._target, 'new')
@@ -135,7 +135,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       os.mkdir(os.path.join(folder, 'a'))
     self.assertEqual(os.listdir(self._target), ['a'])
 
-  def test_what_cannot_be_moved_is_kept(self):
+  def test_unfinished_folder_is_kept_if_move_fails(self):
     with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
       with files.new_folder(self._target, []) as folder:
         with open(os.path.join(folder, 'a'), 'wb'):
@@ -157,7 +157,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(os.readlink(self._target), real)
       self.assertEqual(os.listdir(os.path.dirname(real)), ['data'])
 
-  def test_what_cannot_be_written_is_refused_in_a_line(self):
+  def test_unwritable_path_raises_one_line_error(self):
     file = os.path.join(self._parent, 'file')
     with open(file, 'wb'):
       pass
@@ -173,7 +173,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
       self.assertNotIn('\n', str(e.exception))
     self.assertEqual(os.listdir(self._parent), ['file'])
 
-  def test_the_umask_of_the_user(self):
+  def test_umask_sets_permissions(self):
     before = os.umask(0o027)
     try:
       _write(self._target, 'old')
@@ -189,7 +189,7 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
 
 class RemoteTest(tf.test.TestCase):
 
-  def test_at_a_url(self):
+  def test_folder_at_url_is_written_when_complete(self):
     gfile = tf.io.gfile
     with files.new_folder('ram://whole/x/data', ['MARKER']) as folder:
       for name in 'MARKER', 'z':
@@ -207,7 +207,7 @@ class RemoteTest(tf.test.TestCase):
     _write('ram://whole/x/new', 'new', replace=True)
     self.assertLen(gfile.listdir('ram://whole/x/new'), len(_FILES))
 
-  def test_what_cannot_be_copied_is_kept(self):
+  def test_local_folder_is_kept_if_copy_fails(self):
     with self.assertRaisesRegex(OSError, 'All is written, .* kept in') as e:
       with files.new_folder('ram://whole/y', []) as folder:
         with open(os.path.join(folder, 'a'), 'wb'):
@@ -219,7 +219,7 @@ class RemoteTest(tf.test.TestCase):
 
 class WriteTextTest(tf.test.TestCase):
 
-  def test_in_the_place_of_what_is_there(self):
+  def test_write_text_replaces_existing_file(self):
     folder = self.create_tempdir().full_path
     path = os.path.join(folder, 'text')
     for text in 'a longer text', 'ä':
@@ -231,7 +231,7 @@ class WriteTextTest(tf.test.TestCase):
       files.write_text(path, '\ud800')
     self.assertEqual(os.listdir(folder), ['text'])
 
-  def test_at_a_url(self):
+  def test_write_text_to_url(self):
     tf.io.gfile.makedirs('ram://write_text')
     files.write_text('ram://write_text/a', 'ä')
     with tf.io.gfile.GFile('ram://write_text/a') as f:

@@ -130,7 +130,7 @@ class BadRecordsTest(tf.test.TestCase):
     )
 
   @pytest.mark.long
-  def test_episodes_before_a_bad_one_come_out(self):
+  def test_episodes_before_a_bad_one_are_read(self):
     directory, data = self._load([])
     forms = (
         conversion.convert_rlds_to_trajectories(data, batched=True),
@@ -201,7 +201,7 @@ class BadRecordsTest(tf.test.TestCase):
               (fault.rule, fault.field, fault.values), (rule, field, values)
           )
 
-  def test_fields_of_unequal_length_are_refused_one_by_one(self):
+  def test_fields_of_unequal_length_raise_without_batches(self):
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'the same number of steps.*reward'
     ):

@@ -116,7 +116,7 @@ class ReadableFeaturesTest(parameterized.TestCase, tf.test.TestCase):
         found['b'].to_list(), [[[1], []], [[1], [1]], [[1], [1, 1]]]
     )
 
-  def test_batches_and_copies_of_them(self):
+  def test_features_in_batches_and_in_saved_copies(self):
     feature, value = _FIELDS['numbers']
     directory = self.create_tempdir().full_path
     _write(directory, feature, value)

@@ -44,7 +44,7 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
       ('foo://a/b', 'no file system for foo://'),
       (pathlib.Path('gs://bucket/a'), 'gs:/bucket/a is a URL that has lost'),
   )
-  def test_what_is_no_path(self, path, message):
+  def test_invalid_path_raises(self, path, message):
     with self.assertRaisesRegex(ValueError, message):
       files.expand(path)
 
@@ -52,7 +52,7 @@ class ExpandTest(parameterized.TestCase, tf.test.TestCase):
 class FilesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters('local', 'ram')
-  def test_what_is_there(self, kind):
+  def test_names_existence_and_text_of_files(self, kind):
     folder = self.create_tempdir().full_path if kind == 'local' else 'ram://f'
     tf.io.gfile.makedirs(f'{folder}/data/1.0.0')
     tf.io.gfile.makedirs(f'{folder}/data/c~')
@@ -77,7 +77,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
       with files.open_text(path) as f:
         json.load(f)
 
-  def test_the_files_of_a_folder(self):
+  def test_local_files_lists_files_recursively(self):
     folder = self.create_tempdir()
     expected = [folder.create_file(name).full_path for name in ('a/b', 'c')]
     self.assertEqual(files.local_files(folder.full_path), expected)

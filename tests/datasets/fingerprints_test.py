@@ -137,7 +137,7 @@ class PipelinesTest(parameterized.TestCase):
     tf.random.set_seed(None)
 
   @pytest.mark.long
-  def test_the_same_in_another_process_and_different_otherwise(self):
+  def test_pipeline_fingerprints_are_unique_and_equal_across_processes(self):
     # They are built in another order, so names of nodes and functions differ.
     program = (
         'from tests.datasets import fingerprints_test\n'
@@ -181,7 +181,7 @@ class PipelinesTest(parameterized.TestCase):
           '129 MiB of tensors in memory',
       ),
   )
-  def test_what_cannot_be_known(self, make, problem):
+  def test_pipelines_of_unknown_content_have_none(self, make, problem):
     pipeline, found = fingerprints.fingerprint_pipeline(make())
     self.assertIsNone(pipeline)
     self.assertIn(problem, found)
@@ -206,7 +206,7 @@ class _Values(fingerprints.ByValue):
 
 class ValuesTest(absltest.TestCase):
 
-  def test_equal_where_the_content_is(self):
+  def test_equal_values_have_equal_fingerprints(self):
     def make():
       return (
           'train',
@@ -219,7 +219,7 @@ class ValuesTest(absltest.TestCase):
         fingerprints.fingerprint(*make()), fingerprints.fingerprint(*make())
     )
 
-  def test_different_otherwise(self):
+  def test_different_values_have_different_fingerprints(self):
     values = [
         1,
         '1',
@@ -241,11 +241,11 @@ class ValuesTest(absltest.TestCase):
     prints = [fingerprints.fingerprint(value) for value in values]
     self.assertLen(set(prints), len(values))
 
-  def test_a_function_has_none(self):
+  def test_functions_raise(self):
     with self.assertRaisesRegex(ValueError, 'Name it by a string'):
       fingerprints.fingerprint([lambda: 1])
 
-  def test_the_hash_stays(self):
+  def test_hash_is_stable_across_versions(self):
     # Keys on servers and files on disk are made of it.
     self.assertEqual(fingerprints.fingerprint('a', 1), '2657442bb4a48d62')
     self.assertEqual(fingerprints.fingerprint(), '4f53cda18c2baa0c')
@@ -253,7 +253,7 @@ class ValuesTest(absltest.TestCase):
 
 class ByValueTest(absltest.TestCase):
 
-  def test_equal(self):
+  def test_equal_values_compare_equal(self):
     for one, other in (
         ([1, 2], np.array([1.0, 2.0])),
         ((1, [2]), [1, (2,)]),
@@ -264,7 +264,7 @@ class ByValueTest(absltest.TestCase):
       self.assertEqual(_Values(one), _Values(other))
       self.assertEqual(hash(_Values(one)), hash(_Values(other)))
 
-  def test_not_equal(self):
+  def test_different_values_compare_unequal(self):
     for one, other in (
         ([1, 2], [2, 1]),
         ({'a': 1}, {'b': 1}),

@@ -59,7 +59,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     yield torchrl, 'torchrl'
 
   @pytest.mark.long
-  def test_the_wrong_reader_names_the_right_one(self):
+  def test_error_of_wrong_reader_names_right_reader(self):
     flat = {'hdf5', 'npz'}
     for path, right in self._paths():
       for name in format_registry.FORMATS:
@@ -204,7 +204,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     # Its columns are those of a table of steps, too.
     self.assertLen(list(formats.load(path, 'parquet')), 3)
 
-  def test_what_is_not_known(self):
+  def test_unknown_files_have_no_hint(self):
     path = self.create_tempfile('a.hdf5', 'damaged').full_path
     self.assertEqual(format_registry.hint(path), '')
     self.assertEqual(format_registry.hint('/nowhere'), '')

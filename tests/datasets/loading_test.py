@@ -163,7 +163,7 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileNotFoundError, message):
       loading.load_episodes(name)
 
-  def test_what_is_not_valid(self):
+  def test_invalid_data_and_arguments_raise(self):
     directory = self.create_tempdir().full_path
     tfds_files.write(directory, {'random': np.int64}, [{'random': 1}])
     with self.assertRaisesRegex(ValueError, r"\['random'\], without steps"):
@@ -204,7 +204,7 @@ class VersionsTest(absltest.TestCase):
         f.write(info)
     return folder
 
-  def test_the_newest_is_found(self):
+  def test_find_folder_returns_newest_version(self):
     one = self._add('9.0.0')
     with self.assertNoLogs(level='WARNING'):
       self.assertEqual(loading.find_folder(self._directory), one)
@@ -216,7 +216,7 @@ class VersionsTest(absltest.TestCase):
     self.assertIn('Reading version 10.0.0 of', logs.output[0])
     self.assertEqual(loading.find_folder(newest), newest)
 
-  def test_none(self):
+  def test_folder_without_valid_version_raises(self):
     self._add('1.0.0', info='')
     with self.assertRaisesRegex(FileNotFoundError, "It has .'1.0.0'.\\.$"):
       loading.find_folder(self._directory)

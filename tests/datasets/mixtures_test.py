@@ -77,7 +77,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       ('never', 4, (1, 1, 1), 0, 0),
   )
   @pytest.mark.few(3)
-  def test_as_a_loop_over_the_draws(
+  def test_mixture_equals_loop_over_draws(
       self, stop_when, subbatch_size, weights, seed, start
   ):
     mixture = mixtures.mix_datasets(
@@ -132,7 +132,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       self.assertAllEqual(row.element['x'], [*a, *(10**7 + b)])
       self.assertAllEqual(row.source, [0] * 4 + [1] * 12)
 
-  def test_batches_end_and_leave_out_what_is_never_drawn(self):
+  def test_batches_end_and_omit_data_sets_of_weight_0(self):
     for size in None, 1:
       mixture = mixtures.mix_datasets(
           {name: one.batch(5) for name, one in _data().items()},
@@ -144,7 +144,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       found = [row.element['x'] for row in mixture.as_numpy_iterator()]
       self.assertAllEqual(found, 2000 + np.arange(8).reshape(2, 4))
 
-  def test_batches_in_which_one_lacks_a_field(self):
+  def test_missing_field_of_batches_is_zeros_with_mask(self):
     data = {name: one.batch(5) for name, one in _data({'a': 9, 'b': 9}).items()}
     data['a'] = data['a'].map(lambda row: {'x': row['x']})
     mixture = mixtures.mix_datasets(data, batch_size=6)
@@ -181,7 +181,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
         mixtures.draw_sources([1, 1], 99, (3, 5)), draws[:99]
     )
 
-  def test_the_next_batch_sees_new_priorities(self):
+  def test_next_batch_uses_updated_priorities(self):
     own = rlds2reverb.open_replay_buffer(
         golden.stacked([golden.COMPLETE, golden.TRUNCATED]),
         sampler=local.Prioritized(),
@@ -200,7 +200,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       _, info = next(iterator).element
       self.assertAllEqual(info.key[:2, 0], [chosen] * 2)
 
-  def test_bare_tensors_of_which_one_is_empty(self):
+  def test_empty_data_set_of_tensors_is_skipped_or_raises(self):
     data = {'a': tf.data.Dataset.range(4), 'none': tf.data.Dataset.range(0)}
     found = [
         int(row.element) for row in mixtures.mix_datasets(data, stop_when='all')
@@ -240,7 +240,7 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
           'but the element is of',
       ),
   )
-  def test_what_is_not_valid(self, settings, message):
+  def test_invalid_arguments_raise(self, settings, message):
     batches = 'batch_size' in settings
     data = _data({'a': 4, 'b': 4})
     valid = dict(
@@ -340,7 +340,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found['p']['x'], np.zeros(5))
     self.assertAllEqual(found['p']['y'], np.ones(5))
 
-  def test_what_only_one_knows_is_open(self):
+  def test_dimension_known_in_one_data_set_only_is_none(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3])})
     mixture = mixtures.mix_datasets(
         {'known': known, 'open': self._of_any_length({'x': np.zeros(6)})},
@@ -350,7 +350,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(spec, {'x': tf.TensorSpec([None], tf.float64)})
     self.assertEqual(sorted(len(row.element['x']) for row in mixture), [3, 6])
 
-  def test_no_length_to_take(self):
+  def test_field_without_known_length_raises(self):
     one = self._of_any_length({'y': np.ones(3)})
     other = tf.data.Dataset.from_tensors({'x': 1})
     with self.assertRaisesRegex(ValueError, 'y is of no known length'):

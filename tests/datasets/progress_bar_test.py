@@ -46,7 +46,7 @@ class ProgressBarTest(parameterized.TestCase):
     # A full line would wrap.
     self.assertLess(max(map(len, shown)), columns or 80)
 
-  def test_a_thread_refreshes_a_bar_that_nobody_updates(self):
+  def test_thread_refreshes_an_idle_bar(self):
     with terminals.open_terminal(80) as terminal:
       with open(os.dup(terminal.descriptor), 'w', encoding='utf-8') as stream:
         with mock.patch.object(sys, 'stderr', stream):
@@ -75,7 +75,7 @@ class ProgressBarTest(parameterized.TestCase):
     self.assertEqual(lines[3], 'Recording: 16 of 1000 steps, 16:24 to go')
     self.assertStartsWith(lines[-1], 'Recording: 99 of 1000 steps')
 
-  def test_a_job_of_less_than_two_seconds_is_one_line_of_a_log(self):
+  def test_job_of_less_than_two_seconds_logs_one_line(self):
     for _ in progress_bar.ProgressBar.track('abc', 3, unit='letters'):
       pass
     self.assertEqual(self.stream.getvalue(), '3 of 3 letters\n')
@@ -122,11 +122,11 @@ class ProgressBarTest(parameterized.TestCase):
     for second, estimate in known.items():
       self.assertLessEqual(abs(estimate - (400 - second)), 200)
 
-  def test_what_was_done_before_does_not_count_for_the_rate(self):
+  def test_initial_count_is_excluded_from_rate(self):
     found = self._estimates(lambda second: 900 + second, 50, initial=900)
     self.assertAlmostEqual(found[20], 30)
 
-  def test_no_estimate_when_nothing_goes_on(self):
+  def test_no_estimate_without_progress(self):
     found = self._estimates(lambda second: min(second, 20), 100)
     self.assertIsNone(found[60])
 

@@ -40,7 +40,7 @@ class RecordFilesTest(tf.test.TestCase):
       f.write(b'\xff' * 8)
     self.assertAllEqual(record_files.read_lengths(path, 9), [3])
 
-  def test_the_order_is_that_of_tensorflow(self):
+  def test_order_equals_interleave_of_tf_data(self):
     rng = np.random.default_rng(0)
     for _ in range(20):
       counts = rng.integers(0, 9, rng.integers(1, 12))

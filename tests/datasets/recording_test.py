@@ -137,7 +137,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       name=['CartPole-v1', 'Pendulum-v1'], kind=['id', 'object', 'function']
   )
   @pytest.mark.few(3)
-  def test_steps_are_those_of_the_environment(self, name, kind):
+  def test_steps_equal_those_of_the_environment(self, name, kind):
     env = gymnasium.make(name)
     given = {'id': name, 'object': env, 'function': lambda: env}[kind]
     recorded = self._record(given, 2, seed=7)
@@ -344,7 +344,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         speeds = np.diff(steps['observation'][:, 1])
         self.assertAllEqual(speeds > 0, steps['action'][:-1] == 1)
 
-  def test_a_policy_that_is_reset_and_says_more_than_its_action(self):
+  def test_policy_is_reset_and_its_info_is_recorded(self):
 
     class Counting:
       info_space = gymnasium.spaces.Dict(

@@ -180,7 +180,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       dict(assert_cardinality=False), dict(shuffle_seed=1)
   )
-  def test_a_damaged_file_read_without_a_known_number(self, **options):
+  def test_damaged_file_with_unknown_cardinality_raises(self, **options):
     directory = self._copy()
     second = self._files(directory)[1]
     os.truncate(second, os.path.getsize(second) - 5)
@@ -193,7 +193,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       list(episode_dataset.batches_of(episodes))
 
   @parameterized.parameters('many_files', 'sub_split')
-  def test_the_bytes_that_are_read_together(self, case):
+  def test_bytes_per_read_are_bounded(self, case):
     max_bytes = 10_000
     file = [b'x' * 20] * 300 + [b'x' * 6_000] * 20 + [b'x' * 20] * 300
     files = [file] * (4 if case == 'many_files' else 1)
@@ -222,7 +222,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sum(sums), total)
     self.assertLessEqual(max(sums), 5 * max_bytes)
 
-  def test_how_many_records_are_read_together(self):
+  def test_batch_sizes_of_equal_and_large_records(self):
     equal = [[b'x' * 1000] * 240] * 3
     large = [[b'x'] * 2000 + [b'x' * 100_000] * 10]
     for files, in_order, expected, few in (
@@ -246,7 +246,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       with mock.patch.object(records_lib, '_MAX_SEARCHED_BYTES', 0):
         self.assertEqual(find(), [few])
 
-  def test_orders_that_are_not_known(self):
+  def test_unknown_orders_are_read_without_batches(self):
     config = tfds.ReadConfig(
         experimental_interleave_sort_fn=lambda files: files
     )

@@ -71,7 +71,7 @@ class SaveEpisodesTest(tf.test.TestCase):
         for episode in loading.load_episodes(directory).as_numpy_iterator()
     ]
 
-  def test_every_value_comes_back(self):
+  def test_saved_values_are_read_back(self):
     rng = np.random.default_rng(0)
     episodes = [_episode(rng, length) for length in (3, 1, 4)]
     rlds_data = (
@@ -119,7 +119,7 @@ class SaveEpisodesTest(tf.test.TestCase):
     (last,) = loaded.skip(1000)
     self.assertAllEqual(last['steps']['points'], points)
 
-  def test_the_same_is_used_again_and_another_only_on_request(self):
+  def test_same_pipeline_is_reused_and_others_need_overwrite(self):
     directory = self._directory()
     rewards = lambda: self._load(directory)[0]['reward']
     for _ in range(2):
@@ -138,7 +138,7 @@ class SaveEpisodesTest(tf.test.TestCase):
     self.assertAllEqual(rewards(), np.ones(6))
     self.assertLen(os.listdir(os.path.dirname(directory)), 1)
 
-  def test_what_was_not_saved_here_is_never_overwritten(self):
+  def test_unrelated_folder_is_never_overwritten(self):
     directory = self.create_tempdir().full_path
     with open(os.path.join(directory, 'precious'), 'w') as f:
       f.write('data')
@@ -149,7 +149,7 @@ class SaveEpisodesTest(tf.test.TestCase):
         )
     self.assertEqual(os.listdir(directory), ['precious'])
 
-  def test_never_in_place(self):
+  def test_saving_into_source_folder_raises(self):
     directory = saving.save_episodes(
         golden.stacked([ways.FIVE]), self._directory()
     )
@@ -171,7 +171,7 @@ class SaveEpisodesTest(tf.test.TestCase):
       saving.save_episodes(golden.stacked([ways.FIVE]).take(0), directory)
     self.assertFalse(os.path.exists(directory))
 
-  def test_what_cannot_be_written(self):
+  def test_unsupported_specs_raise(self):
     steps = golden.stacked_spec(ways.FIVE)
     for field in (
         (tf.TensorSpec([None]),),
@@ -211,7 +211,7 @@ class WriteEpisodesTest(absltest.TestCase):
           self._write(folder, [_make_episode(1)], split)
     self.assertEmpty(os.listdir(folder))
 
-  def test_names(self):
+  def test_name_and_version_of_paths(self):
     for path, name in (
         ('/data/My Data', 'my_data/1.0.0'),
         ('/data/walker/2.1.0', 'walker/2.1.0'),

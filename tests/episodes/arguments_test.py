@@ -66,7 +66,7 @@ _VALUES = [
 
 class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_errors(self):
+  def test_invalid_arguments_raise(self):
     no = functools.partial(self.assertRaisesRegex, ValueError)
     no(
         "^end must be one of 'drop', 'pad', but is 'drp'. Did you mean drop"
@@ -205,7 +205,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
   def test_blocks_of_about_two_mebibytes(self, spec, expected):
     self.assertEqual(steps_lib.default_block_length(spec), expected)
 
-  def test_names_are_those_of_rlds(self):
+  def test_names_equal_those_of_rlds(self):
     import rlds as original  # pylint: disable=g-import-not-at-top
 
     names = [

@@ -91,7 +91,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ([], (), 2, True, []),
   )
   @pytest.mark.few(2)
-  def test_short_episodes_come_together(
+  def test_short_episodes_share_a_batch(
       self, lengths, longer, size, named, expected
   ):
     data = _episodes(lengths, longer, size, named)
@@ -200,7 +200,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
     for _ in range(2):
       self.assertAllEqual(tf.concat(list(sums), 0)[:, 0], [1, 2, 3])
 
-  def test_data_sets_are_not_kept(self):
+  def test_data_sets_are_not_kept_alive(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
     episodes = episode_dataset.EpisodeDataset(_together(_episodes([1])))
     held = weakref.ref(episodes)
@@ -258,7 +258,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
 class OutcomesTest(tf.test.TestCase):
 
-  def test_of_random_batches(self):
+  def test_outcomes_of_random_batches_equal_loop(self):
     rng = np.random.default_rng(0)
     lengths = [3, 0, 1, 700, 0, 1, 20, 0]
     splits = np.cumsum([0, *lengths])
@@ -292,7 +292,7 @@ class OutcomesTest(tf.test.TestCase):
         [column[3:4] for column in in_map],
     )
 
-  def test_what_has_no_return(self):
+  def test_rewards_without_return_raise(self):
     flags = {'is_last': [0, 1], 'is_terminal': [0, 0]}
     flags = {name: tf.constant(flag) for name, flag in flags.items()}
     for message, reward in (
@@ -308,7 +308,7 @@ class OutcomesTest(tf.test.TestCase):
 
 class LastStepsTest(tf.test.TestCase):
 
-  def test_by_position(self):
+  def test_masks_of_last_rows_and_of_actions(self):
     # Episodes of 2, 0, 1 and 3 steps.
     splits = tf.constant([0, 2, 2, 3, 6], tf.int64)
     self.assertAllEqual(batch_lib.last_row_mask(splits), [0, 1, 1, 0, 0, 1])

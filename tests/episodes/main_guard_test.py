@@ -39,7 +39,7 @@ class MainGuardTest(absltest.TestCase):
         check=False,
     )
 
-  def test_a_process_that_runs_its_script_again_is_told_why(self):
+  def test_missing_main_guard_is_explained(self):
     result = self._run(_CALLS)
     self.assertEqual(result.stdout, 'exit code 1\n')
     self.assertIn('if __name__ == "__main__":', result.stderr)
@@ -50,7 +50,7 @@ class MainGuardTest(absltest.TestCase):
     self.assertEqual((result.stdout, result.stderr), ('\nexit code 0\n', ''))
 
   @pytest.mark.long
-  def test_a_job_names_the_guard_in_its_own_error(self):
+  def test_error_of_a_job_explains_missing_main_guard(self):
     result = self._run(_JOB)
     self.assertEqual(result.returncode, 1)
     *_, message = result.stderr.split('TaskError: ')

@@ -99,7 +99,7 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
       ('flat_map', lambda: _Data.range(4), _flat_map, 'flat_map', (_separate,)),
       ('flat_map_ragged', _ragged, _flat_map, 'flat_map', (_twice,)),
   )
-  def test_as_in_tf_data(self, make, stage, name, arguments):
+  def test_stages_equal_tf_data(self, make, stage, name, arguments):
     data = make()
     found = stage(data, *arguments)
     expected = getattr(data, name)(*arguments)
@@ -122,14 +122,14 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
         [(0, [0]), (1, [0, 1]), (3, [1, 2]), (6, [2, 3])],
     )
 
-  def test_errors_come_in_their_place(self):
+  def test_errors_are_raised_at_their_element(self):
     check = lambda n: errors.assert_true(n, n < 2, 'Too large:', n)
     iterator = iter(_map(_Data.range(3), check))
     self.assertEqual([int(next(iterator)), int(next(iterator))], [0, 1])
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, 'Too large'):
       next(iterator)
 
-  def test_a_generator_lives_as_long_as_what_is_made_of_it(self):
+  def test_generator_lives_as_long_as_derived_data_set(self):
     def made():
       source = _Data.from_generator(
           lambda: iter(range(3)), output_signature=tf.TensorSpec([], tf.int64)
@@ -140,7 +140,7 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
     gc.collect()
     self.assertAllEqual(list(data.as_numpy_iterator()), [0, 2, 4])
 
-  def test_in_the_graph_of_a_function(self):
+  def test_map_inside_tf_function(self):
     @tf.function
     def total(offset):
       data = _map(_Data.range(3), lambda n: n + offset)
@@ -151,7 +151,7 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
 
 class AssertedTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_an_eager_error_is_the_sentence(self):
+  def test_eager_error_message_is_given_text(self):
     check = lambda fine: errors.assert_true(
         tf.constant(1), fine, 'Lengths are', tf.constant([2, 3]), 'of', b'x'
     )
@@ -161,7 +161,7 @@ class AssertedTest(parameterized.TestCase, tf.test.TestCase):
         check(is_fine)
       self.assertEqual(str(caught.exception).strip(), 'Lengths are [2 3] of x')
 
-  def test_the_message_of_a_graph_begins_with_the_sentence(self):
+  def test_graph_error_message_begins_with_given_text(self):
     @tf.function
     def check(number):
       return errors.assert_true(number, number > 1, 'The number is', number)
@@ -209,7 +209,7 @@ class CachePipelineTest(tf.test.TestCase):
     self.assertAllEqual(list(_add((floats, ()), 1)), [1.5])
     self.assertLen(_built, 3)
 
-  def test_tables_are_those_of_the_call(self):
+  def test_cached_pipeline_uses_tables_of_each_call(self):
     for total in (100, 200):
       tables = {'sum': tf.constant(total, tf.int64)}
       self.assertAllEqual(
@@ -218,7 +218,7 @@ class CachePipelineTest(tf.test.TestCase):
       )
     self.assertLen(_built, 1)
 
-  def test_what_the_data_set_reads_lives_on(self):
+  def test_cached_pipeline_keeps_source_generator_alive(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
 
     def numbers():
@@ -236,7 +236,7 @@ class CachePipelineTest(tf.test.TestCase):
     gc.collect()
     self.assertAllEqual(list(kept), [12])
 
-  def test_a_python_function_in_it_lives_on(self):
+  def test_cached_pipeline_keeps_python_functions_alive(self):
 
     @pipelines.cache_pipeline
     def double(dataset):
@@ -248,7 +248,7 @@ class CachePipelineTest(tf.test.TestCase):
         self.assertAllEqual(list(double(tf.data.Dataset.range(2))), [0, 2])
       gc.collect()
 
-  def test_in_a_function(self):
+  def test_cached_pipeline_inside_tf_function(self):
 
     @tf.function
     def total(end):
@@ -257,11 +257,11 @@ class CachePipelineTest(tf.test.TestCase):
 
     self.assertEqual(total(tf.constant(3, tf.int64)), 6)
 
-  def test_an_error_while_building_is_that_of_the_function(self):
+  def test_error_while_building_is_propagated(self):
     with self.assertRaisesRegex(ZeroDivisionError, 'zero'):
       pipelines.cache_pipeline(lambda *_: 1 / 0)(tf.data.Dataset.range(2), None)
 
-  def test_with_a_function_of_the_users_it_is_not_kept(self):
+  def test_pipelines_with_user_functions_are_not_cached(self):
     for factor in (2, 3):
       found = _add(
           (tf.data.Dataset.range(2), ()),

@@ -20,7 +20,7 @@ def _split_mix(state):
 
 class DrawsTest(parameterized.TestCase):
 
-  def test_fractions_are_those_of_split_mix(self):
+  def test_fractions_equal_split_mix(self):
     # The first number of the reference implementation.
     self.assertEqual(_split_mix(random_lib.GOLDEN), 0xE220A8397B1DCDAF)
     [seed] = random_lib.spawn_seeds(7, 1)

@@ -75,7 +75,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'{dtype.name}, which cannot hold'):
       rows_lib.fill_unless(tf.constant([True]), tf.zeros([1], dtype), value)
 
-  def test_ranks(self):
+  def test_expand_to_rank_and_swap_time(self):
     pair = _rows()['pair'][0]
     column = rows_lib.expand_to_rank(tf.constant([1, 2, 3, 4]), pair)
     self.assertAllEqual(column, [[1], [2], [3], [4]])

@@ -88,7 +88,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
       ('is_last', np.ones([4, 2], bool)),
       ('is_terminal', np.ones([4, 1, 1], bool)),
   )
-  def test_what_is_not_one_number(self, feature, column):
+  def test_flags_with_several_numbers_per_step_raise(self, feature, column):
     for form in golden.FORMS.values():
       with self.assertRaisesRegex(
           ValueError, f'Step field {feature} must be one number'
@@ -96,7 +96,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
         _spec_of(form([{**golden.COMPLETE, feature: column}]))
 
   @parameterized.named_parameters(*golden.FORMS.items())
-  def test_what_is_not_dense_or_no_number(self, form):
+  def test_ragged_sparse_and_text_fields_raise(self, form):
     for message, change in (
         (
             'action/text/1 must be a dense tensor',
@@ -152,7 +152,7 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(steps_lib.find_float_fields(spec), [('b/1', spec['b'][1])])
 
 
-class OneAStepTest(tf.test.TestCase):
+class ToColumnTest(tf.test.TestCase):
 
   def test_a_column_of_shape_one(self):
     column = tf.constant([[True], [False]])
@@ -172,7 +172,7 @@ class OneAStepTest(tf.test.TestCase):
 class StackTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*golden.FORMS)
-  def test_whole_episodes(self, form):
+  def test_stacked_steps_equal_columns_of_episodes(self, form):
     episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
     data = golden.FORMS[form](episodes)
     eagerly = [steps_lib.stack_steps(one['steps']) for one in data]
@@ -197,7 +197,7 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
       expected = np.repeat(np.arange(count)[:, None], 2, 1)
       self.assertAllEqual(episode['steps']['x'], expected)
 
-  def test_fields_that_nobody_needs_are_not_read(self):
+  def test_unused_fields_are_not_read(self):
     episode = {**golden.COMPLETE, 'image': np.zeros([4, 5000], np.uint8)}
     for size, expected in ((5000, ['reward']), (10, ['image', 'reward'])):
       cut = {name: episode[name] for name in ('reward', 'image')}

@@ -44,7 +44,7 @@ class PrivateTest(parameterized.TestCase):
         if _OWN.get(setting, index) == index and (index or not is_length):
           self.assertIn(f'_{setting}', set_here, observer)
 
-  def test_the_sources_of_a_data_set(self):
+  def test_inputs_of_map_is_its_source(self):
     numbers = tf.data.Dataset.from_tensors(tf.range(3))
     (found,) = tf_private.inputs_of(numbers.map(lambda x: x))
     self.assertEqual(tf_private.tensors_of(found)[0].shape, [3])

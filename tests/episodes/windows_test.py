@@ -75,7 +75,7 @@ class WindowsTest(parameterized.TestCase):
           "of x cannot be 'cross': Because.",
       ),
   )
-  def test_what_cannot_be_cut(self, call, message):
+  def test_invalid_windows_raise(self, call, message):
     with self.assertRaisesRegex(ValueError, message):
       call()
     _check(_CROSS, {_End.PAD: 'Because.'})

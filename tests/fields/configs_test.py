@@ -159,7 +159,7 @@ class ConfigsTest(parameterized.TestCase):
       ('StepMapping.action = ', 'mine.gin'),
       ("StepMapping.action = __import__('os').getpid()", 'mine.gin'),
   )
-  def test_what_cannot_be_bound(self, text, message):
+  def test_invalid_bindings_raise(self, text, message):
     is_mapping = not text.startswith('transform')
     load = configs.load_mapping if is_mapping else configs.load_transforms
     with self.assertRaisesRegex((SyntaxError, ValueError), message):
@@ -189,7 +189,7 @@ class ConfigsTest(parameterized.TestCase):
       (b'transform_episodes.transforms = 7', "'int' object is not iterable"),
       (b'transform_episodes.transforms = [@FitImages()]', 'FitImages'),
   )
-  def test_other_errors_name_the_file(self, content, message):
+  def test_error_of_invalid_content_names_the_file(self, content, message):
     path = self.create_tempfile('mine.gin', content, mode='wb').full_path
     is_mapping = content.startswith(b'StepMapping')
     load = configs.load_mapping if is_mapping else configs.load_transforms
@@ -272,7 +272,7 @@ class LoadMixtureTest(parameterized.TestCase):
           r"configs of \['b'\], which have no weight",
       ),
   )
-  def test_what_is_no_mixture(self, text, message):
+  def test_invalid_mixture_raises(self, text, message):
     path = self.create_tempfile('mine.gin', text).full_path
     with self.assertRaisesRegex(ValueError, message):
       configs.load_mixture(path)

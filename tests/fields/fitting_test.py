@@ -97,14 +97,14 @@ def _expected(mapping, episode):
 
 class FittingTest(parameterized.TestCase):
 
-  def test_of_one_no_features_are_known(self):
+  def test_config_without_known_features(self):
     self.assertEqual(configs.load_known_features(_UNKNOWN), {})
 
   @parameterized.parameters(
       *(name for name in configs.config_names() if name != _UNKNOWN)
   )
   @pytest.mark.few(20)
-  def test_as_numpy_does(self, config):
+  def test_mapped_steps_equal_numpy(self, config):
     mapping = configs.load_mapping(config)
     features = [*configs.load_known_features(config).values()]
     for each, is_terminal in (features[0], True), (features[-1], False):

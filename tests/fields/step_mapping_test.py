@@ -149,7 +149,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('stacked', True), ('nested', False), ('batched', False)
   )
   @pytest.mark.few(1)
-  def test_every_kind_of_source(self, form, eagerly):
+  def test_all_kinds_of_sources_in_all_forms(self, form, eagerly):
     episodes = [_own_episode(0), *_EPISODES, _own_episode(0)]
     made = _mapped(_HARD, form, episodes, eagerly)
     for steps, episode in zip(made, episodes, strict=True):
@@ -215,7 +215,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ):
         list(found)
 
-  def test_the_default_keeps_rlds_steps(self):
+  def test_default_mapping_keeps_rlds_steps(self):
     episodes = [e for case in golden.CASES.values() for e in case.episodes]
     for form in golden.FORMS_AND_BATCHES.values():
       mapped = mapping_lib.map_fields(form(episodes))
@@ -241,7 +241,9 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ),
   )
   @pytest.mark.few(2)
-  def test_what_a_field_becomes(self, is_terminal, ends, reward, rewards):
+  def test_values_and_dtypes_of_mapped_fields(
+      self, is_terminal, ends, reward, rewards
+  ):
     mapping = dataclasses.replace(
         _PLAIN, is_terminal=is_terminal, reward=reward
     )
@@ -281,7 +283,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
       ('cast', {'float46': 'float32'}, "but has 'float46'"),
       ('last_reward', 'next', 'last_reward must be one of'),
   )
-  def test_what_cannot_be(self, field, source, message):
+  def test_invalid_sources_raise(self, field, source, message):
     with self.assertRaisesRegex(ValueError, message):
       mapping = dataclasses.replace(_PLAIN, **{field: source})
       mapping_lib.map_fields(_dataset(_EPISODES), mapping)
@@ -359,7 +361,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     for keys in (('obs', 'camera', 'rgb'), ('obs', 'camera/rgb')):
       mapping_lib.map_fields(data, dataclasses.replace(_PLAIN, action=keys))
 
-  def test_the_name_of_a_config(self):
+  def test_map_fields_accepts_config_and_overrides(self):
     text = "StepMapping.observation = 'r'\nStepMapping.action = 'a'"
     path = self.create_tempfile('mine.gin', text).full_path
     map_fields = functools.partial(mapping_lib.map_fields, _dataset(_EPISODES))
@@ -380,7 +382,7 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       mapping_lib.map_fields(tf.data.Dataset.from_tensors(element))
 
-  def test_what_the_last_transition_has(self):
+  def test_last_reward_of_transitions_and_last_action(self):
     episodes = [
         {
             'steps': {

@@ -534,7 +534,9 @@ class DamageTest(tf.test.TestCase, parameterized.TestCase):
       ),
       *((f'{form}_{path}', form, path, text) for form, path, text in _OTHERS),
   )
-  def test_is_refused(self, form, path, message, change=None, options=None):
+  def test_damaged_file_raises(
+      self, form, path, message, change=None, options=None
+  ):
     if form == 'zarr':
       pytest.importorskip('zarr')
     path = self._source(path)

@@ -36,7 +36,7 @@ class DepthMapsTest(tf.test.TestCase):
         depth_maps.Codes(0.01, 4.0, 3.5, False),
     )
 
-  def test_other_tiffs(self):
+  def test_uint8_and_truncated_tiffs_raise(self):
     rows = np.arange(6, dtype=np.uint16).reshape(2, 3)
     with self.assertRaisesRegex(ValueError, r'LeRobot writes it: it is uint8'):
       depth_maps.decode_tiff(_tiff(rows.astype(np.uint8)), None, 'm')

@@ -211,7 +211,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
         golden.assert_frames_equal(self, _steps(source, **kwargs), episodes)
 
   @parameterized.parameters(*_CASES)
-  def test_as_a_loop_over_rows(self, name):
+  def test_episodes_equal_loop_over_rows(self, name):
     self._check(_CASES[name], _expected(_CASES[name]))
 
   def test_longest_episode(self):
@@ -283,7 +283,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ('one_late', [4, 10], '1 of 3 .*1 timeouts are one row late'),
       ('early', [4], '1 of 3 episodes .* rows 9'),
   )
-  def test_joined_trajectories_are_parted(self, timeouts, message):
+  def test_joined_trajectories_are_split(self, timeouts, message):
     arrays = _three_trajectories()
     if timeouts is not None:
       arrays['timeouts'] = np.isin(np.arange(15), timeouts)
@@ -308,7 +308,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual([len(one['observation']) for one in steps], [6] * 3)
       self.assertEqual(_pairs(steps), real)
 
-  def test_the_longest_episode_explains_ends(self):
+  def test_ends_at_max_episode_steps_log_no_warning(self):
     arrays = _three_trajectories()
     with self.assertNoLogs(level='WARNING'):
       steps = _steps(arrays, max_episode_steps=5)
@@ -342,7 +342,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertEqual(terminal, [False, bool(has_terminals), False])
       self.assertNotIn('episode_starts', steps[0])
 
-  def test_nothing_says_where_episodes_end(self):
+  def test_unknown_episode_ends_raise(self):
     arrays = _with('next_observations', 'terminals', 'timeouts')
     lacking = {'terminals': None}
     for options in {}, {'column_names': lacking}:
@@ -455,7 +455,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, 'no column rewards'):
         _steps({**arrays, name: np.zeros(5)})
 
-  def test_errors(self):
+  def test_invalid_arrays_and_options_raise(self):
     nest = {'a': _OBSERVATIONS, 'b': _OBSERVATIONS}
     texts = _objects('a', None, 'a', None, 'b')
     ragged = _objects(*np.split(np.ones(15), 5))
@@ -514,7 +514,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         flat_arrays.from_flat_arrays(_ARRAYS, **options)
 
-  def test_load_takes_what_is_in_memory(self):
+  def test_load_accepts_arrays_in_memory(self):
     path = self._write(_ARRAYS)
     with h5py.File(path, 'r') as file:
       for data in _ARRAYS, file:

@@ -38,9 +38,7 @@ class NamesInTest(parameterized.TestCase):
       ('external storage', f'{_WHERE} of .*a.hdf5 has its values in another'),
       ('virtual data set', f'{_WHERE} of .*a.hdf5 is a virtual data set'),
   )
-  def test_a_way_to_another_file_is_refused_unless_it_is_allowed(
-      self, kind, message
-  ):
+  def test_link_to_another_file_is_refused_unless_allowed(self, kind, message):
     secret = np.frombuffer(b'A password.', np.uint8)
     other = os.path.join(self._folder, 'other')
     with h5py.File(f'{other}.hdf5', 'w') as file:

@@ -67,7 +67,7 @@ class HostileFilesTest(parameterized.TestCase):
       flat_arrays.load_flat_arrays(path)
 
   @parameterized.parameters(((10, 10**9),), ((10**12,),))
-  def test_an_hdf5_file_of_rows_that_are_not_there(self, shape):
+  def test_hdf5_file_of_missing_rows(self, shape):
     path = self.path('rows.hdf5')
     with h5py.File(path, 'w') as file:
       for name in 'observations', 'actions', 'rewards', 'terminals':
@@ -81,9 +81,7 @@ class HostileFilesTest(parameterized.TestCase):
       ((10**12, 2), (1, 2), 'action of .* expands to 8000000000000 bytes'),
       ((1 << 27, 2), (1 << 27, 2), 'A chunk of .*takes 1073741824 bytes'),
   )
-  def test_a_zarr_buffer_of_chunks_that_are_not_there(
-      self, shape, chunks, message
-  ):
+  def test_zarr_buffer_of_missing_chunks(self, shape, chunks, message):
     path = self.path('buffer.zarr')
     root = zarr.open_group(path, mode='w')
     data, meta = (root.require_group(name) for name in ('data', 'meta'))
@@ -93,7 +91,7 @@ class HostileFilesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, f'{message}.*{limits.VARIABLE}='):
       zarr_buffers.load_zarr(path)
 
-  def test_a_zarr_buffer_of_many_episodes_that_are_not_there(self):
+  def test_zarr_buffer_of_many_missing_episodes(self):
     path = self.path('buffer.zarr')
     root = zarr.open_group(path, mode='w')
     data, meta = (root.require_group(name) for name in ('data', 'meta'))
@@ -191,7 +189,7 @@ class HostileFilesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       calvin.load_calvin(folder)
 
-  def test_bounds_of_calvin_that_are_not_there(self):
+  def test_truncated_bounds_of_calvin_raise(self):
     folder = self.path('training')
     os.makedirs(folder)
     with open(f'{folder}/ep_start_end_ids.npy', 'wb') as f:
@@ -210,7 +208,7 @@ class HostileFilesTest(parameterized.TestCase):
       (7, ['x'], 'not iterable'),
       ([(0, 1)], [b'x'], 'it has a bytes where str is expected'),
   )
-  def test_wrong_texts_of_calvin(self, indx, texts, message):
+  def test_invalid_annotations_of_calvin_raise(self, indx, texts, message):
     folder = self.path('training')
     os.makedirs(f'{folder}/lang_annotations')
     np.save(f'{folder}/ep_start_end_ids.npy', [[0, 0]])

@@ -160,7 +160,7 @@ class _IncompleteData(tf.test.TestCase, parameterized.TestCase):
 class IncompleteTest(_IncompleteData):
 
   @parameterized.parameters(*(one for one in _CASES if one[1] in _EVERYDAY))
-  def test_files(self, form, path, options):
+  def test_missing_empty_and_truncated_files(self, form, path, options):
     self._check_files(form, path, options)
 
 
@@ -168,11 +168,11 @@ class IncompleteTest(_IncompleteData):
 class MoreIncompleteTest(_IncompleteData):
 
   @parameterized.parameters(*(one for one in _CASES if one[1] not in _EVERYDAY))
-  def test_files(self, form, path, options):
+  def test_missing_empty_and_truncated_files(self, form, path, options):
     self._check_files(form, path, options)
 
   @parameterized.parameters(*_CASES)
-  def test_pointers(self, form, path, options):
+  def test_git_lfs_pointers_are_reported(self, form, path, options):
     path, files, whole = self._prepare(form, path, options)
     for file in files:
       with open(file, 'rb') as f:
@@ -185,7 +185,7 @@ class MoreIncompleteTest(_IncompleteData):
         f.write(content)
 
   @parameterized.parameters(*(one for one in _CASES if '.' not in one[1][-8:]))
-  def test_keys(self, form, path, options):
+  def test_missing_keys_and_null_values(self, form, path, options):
     path, files, whole = self._prepare(form, path, options)
     for file in files:
       if not file.endswith(('.json', '.jsonl', '.zarray', '.zgroup')):

@@ -71,7 +71,7 @@ def _expected_frames(version, camera, episode):
 class LerobotTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_VERSIONS)
-  def test_video_frames_are_those_of_pyav(self, version):
+  def test_video_frames_equal_pyav(self, version):
     read, referred = (
         _read(_path(version), decode_videos=decode) for decode in (True, False)
     )
@@ -135,7 +135,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
       found = observation['video' if modality else 'images']['top']
       self.assertAllEqual(found, frames[wanted], frames_by)
 
-  def test_frames_by_when_times_are_not_those_of_the_video(self):
+  def test_frames_by_with_times_that_differ_from_the_video(self):
     path = self._with_times('v2.1', [0.0, 0.1, 0.2, 0.3, 0.6])
     frames = _expected_frames('v2.1', 'top', 1)
     with self.assertRaisesRegex(
@@ -160,7 +160,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
           _expected_frames('v2.1', 'top', index),
       )
 
-  def test_wrong_frames_by(self):
+  def test_invalid_frames_by_raises(self):
     for options, message in (
         ({'frames_by': 'nearest'}, "frames_by must be .*'nearest_time'"),
         ({'frames_by': 'index', 'decode_videos': False}, 'decode_videos'),
@@ -183,7 +183,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
           columns['observation.sketch'],
       )
 
-  def test_the_frame_of_a_step_that_is_added(self):
+  def test_added_last_step_has_image_of_zeros(self):
     cameras = ['observation.images.top']
     path = _path('v3.0')
     episodes = _read(path, is_terminal='next.success', cameras=cameras)
@@ -192,7 +192,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found['top'][5], np.zeros((64, 64, 3)))
 
   @parameterized.product(name=('depth_log', 'depth_linear'), unit=('mm', 'm'))
-  def test_depth_is_that_of_lerobot(self, name, unit):
+  def test_depth_equals_lerobot(self, name, unit):
     with np.load(os.path.join(_path(name), 'expected.npz')) as arrays:
       wanted = {
           # LeRobot has the channel before the rows.

@@ -78,7 +78,7 @@ class NumpyPicklesTest(parameterized.TestCase):
       ),
       protocol=(*range(pickle.HIGHEST_PROTOCOL + 1),),
   )
-  def test_values_are_those_that_were_pickled(self, value, protocol):
+  def test_loaded_values_equal_pickled_values(self, value, protocol):
     content = pickle.dumps(value, protocol)
     self._assert_equal(numpy_pickles.loads(content), value)
 
@@ -96,7 +96,7 @@ class NumpyPicklesTest(parameterized.TestCase):
       (np.dtype('i8'), 'dtype without an array'),
       (np.datetime64(0, 's'), 'the dtype M8'),
   )
-  def test_others_are_refused(self, value, message):
+  def test_pickles_of_other_types_raise(self, value, message):
     with self.assertRaisesRegex(ValueError, message):
       numpy_pickles.loads(pickle.dumps(value))
 

@@ -149,7 +149,9 @@ _CASES = (
 class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_CASES)
-  def test_the_others_are_read(self, form, name, change, bad, message):
+  def test_other_episodes_are_read_after_the_error(
+      self, form, name, change, bad, message
+  ):
     if name == 'calvin':
       path = expected.write_calvin(self)[0]
     else:
@@ -196,19 +198,19 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual([one.episode for one in found.problems], [0, 2])
     self.assertFalse(found.not_read)
 
-  def test_described(self):
+  def test_unreadable_episode_is_described(self):
     path = self._robomimic(_h5('data/demo_2/extra', lambda _: np.zeros(3)))
     found = describing.describe(sources.make_source(path))
     self.assertEqual(found.counts['unreadable'], 1)
     kinds = {one['kind']: one['episode'] for one in found.oddities}
     self.assertEqual(kinds['unreadable'], 1)
 
-  def test_none_can_be_read(self):
+  def test_data_without_readable_episode_raises(self):
     data = lambda: iter([{'observation': 1}, {'observation': 2}])
     with self.assertRaisesRegex(ValueError, 'None of the first 2 .*no action'):
       formats.load(data)
 
-  def test_an_error_of_the_users_code_ends_the_data(self):
+  def test_error_of_the_users_generator_ends_the_data(self):
     def collect():
       yield {'observation': np.zeros(3), 'action': np.zeros(2)}
       raise RuntimeError('the simulator crashed')
@@ -379,7 +381,7 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
   """Folders of three files with two episodes each, of which one is damaged."""
 
   @parameterized.product(name=[*_FILES], bad=(0, 1, 2))
-  def test_the_others_are_read(self, name, bad):
+  def test_other_files_are_read_after_the_error(self, name, bad):
     file, write, below, is_count_known = _FILES[name]
     folder = self.create_tempdir().full_path
     for index in range(3):
@@ -468,7 +470,7 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       list(data)
 
   @parameterized.parameters('graph', 'autograph', 'python')
-  def test_a_function(self, kind):
+  def test_error_in_a_function_skips_one_episode(self, kind):
     def change(episode):
       steps = episode['steps']
       rows = steps['observation']
@@ -498,14 +500,14 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     messages = {2: 'rows of observation', 4: 'no observation may be 4'}
     self._check(data, messages, 2)
 
-  def test_a_mapping(self):
+  def test_error_in_a_mapping_skips_one_episode(self):
     mapping = fields.StepMapping(
         observation=lambda episode: 3 * episode['steps']['observation']
     )
     data = fields.map_fields(self._data(), mapping)
     self._check(data, {2: 'rows of observation'}, 3)
 
-  def test_all_fail(self):
+  def test_function_that_always_fails_leaves_no_episode(self):
     def change(episode):
       del episode
       raise_always = tf.debugging.Assert(tf.constant(False), ['never'])

@@ -203,7 +203,7 @@ class ParquetTablesTest(tf.test.TestCase, parameterized.TestCase):
           [[50, 51, 52, 53], [20, 21, 22, 23], [90, 91, 92, 93, 0]],
       )
 
-  def test_what_is_wrong_with_columns(self):
+  def test_empty_tables_and_invalid_columns_raise(self):
     columns = {**_COLUMNS, 'timeouts': _TIMEOUTS}
     _write(self._path, {name: column[:0] for name, column in columns.items()})
     with self.assertRaisesRegex(ValueError, 'There are no rows in .*parquet'):
@@ -281,7 +281,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     del expected[index]
     self.assertEqual((found, faults), (expected, [index]))
 
-  def test_other_damages(self):
+  def test_one_inconsistent_file_is_skipped(self):
     def lacks_a_column(path):
       table = parquet.read_table(path, partitioning=None)
       parquet.write_table(table.drop_columns(['rewards']), path)
@@ -311,7 +311,7 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found, [[50, 51, 52, 53], [90, 91, 92, 93, 0]])
         self.assertEqual(faults, [1])
 
-  def test_all_files_are_damaged(self):
+  def test_only_damaged_files_raise(self):
     folder, paths = self._write([4, 8], run=_RUN)
     for path in paths:
       os.truncate(path, 20)

@@ -68,7 +68,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
     expected.assert_read(self, python_dicts.from_episodes([episode]), [wanted])
 
-  def test_is_lazy_and_in_order(self):
+  def test_function_is_read_lazily_and_in_order(self):
     made = []
 
     def collect():
@@ -84,7 +84,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     # 4 MB are 13 episodes, and some batches are read ahead.
     self.assertLess(len(made), 200)
 
-  def test_several_in_a_batch_and_large_ones_alone(self):
+  def test_short_episodes_share_batches_and_large_ones_do_not(self):
     large = _collected(400_000, 0, terminal=True)
     alone = _collected(0, 7, terminal=False)
     rlds_data = python_dicts.from_episodes([_A, alone, large, _B])
@@ -100,7 +100,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(found[0].steps['observation'][6], [7, 7, 7])
     self.assertAllEqual(found[0].steps['action'][6], 0)
 
-  def test_is_not_written_into(self):
+  def test_source_arrays_are_not_modified(self):
     episode = _collected(1000, 0, terminal=True)
     kept = {key: np.copy(value) for key, value in episode.items()}
     rlds_data = python_dicts.from_episodes([episode])
@@ -114,7 +114,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     for key, value in kept.items():
       self.assertAllEqual(episode[key], value)
 
-  def test_errors(self):
+  def test_invalid_episodes_raise(self):
     longer = {**_A, 'action': np.zeros(6), 'reward': np.zeros(6)}
     for episodes, message in (
         (_A, 'iterable of dicts, or a function .*are a dict'),
@@ -152,7 +152,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotIn('{{', str(raised.exception))
     self.assertNotIn('\\', str(raised.exception))
 
-  def test_as_many_observations_as_actions(self):
+  def test_missing_last_observation_needs_an_option(self):
     def collect():
       for length in 3, 2:
         yield {

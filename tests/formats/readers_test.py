@@ -40,7 +40,7 @@ class ReadersTest(parameterized.TestCase):
         {reader.__name__ for reader in readers.READERS.values()}, names
     )
 
-  def test_the_names_are_those_that_files_tell(self):
+  def test_reader_names_equal_names_of_registry(self):
     hints = set(format_registry.FORMATS)
     self.assertEqual(set(readers.READERS), hints - {'rlds'})
 
@@ -79,7 +79,7 @@ class ReadersTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'The reader of episodes has no'):
       formats.load([episode], cameras=[])
 
-  def test_a_file_that_leads_to_another_one_is_refused(self):
+  def test_file_with_link_to_another_file_is_refused(self):
     for name in (
         'd3rlpy/arrays.h5',
         'minari/cartpole/data/main_data.hdf5',
@@ -161,7 +161,7 @@ class ReadersTest(parameterized.TestCase):
       h5py.File(f'{folder}/run1.h5', 'w').close()
       formats.load(f'{folder}/run2.h5')
 
-  def test_a_file_in_the_place_of_rlds(self):
+  def test_file_instead_of_rlds_folder_raises(self):
     path = os.path.join(self.create_tempdir().full_path, 'run.h5')
     with h5py.File(path, 'w') as file:
       file['x'] = np.zeros(3)
@@ -172,7 +172,7 @@ class ReadersTest(parameterized.TestCase):
       ):
         open_data(path)
 
-  def test_what_is_not_known(self):
+  def test_unknown_formats_and_options_raise(self):
     path = self.create_tempfile(content='nothing').full_path
     with self.assertRaisesRegex(ValueError, 'one of .*d3rlpy, '):
       formats.load(path)

@@ -58,7 +58,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
       ('table', 'rllib'),
       ('table/output-0.parquet', 'rllib'),
   )
-  def test_what_rllib_has_written(self, name, form):
+  def test_files_written_by_rllib_are_read(self, name, form):
     found = list(formats.load(os.path.join(_DATA, name), form))
     wanted = [_episode(0, 4, True), _episode(1, 3, False), _episode(2, 5, True)]
     self.assertLen(found, len(wanted))

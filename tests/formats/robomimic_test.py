@@ -30,7 +30,7 @@ class RobomimicTest(tf.test.TestCase):
       file['data'].attrs['problem_info'] = '{"language_instruction": "lift"}'
     return _read(path)
 
-  def test_transitions_are_those_of_robomimic(self):
+  def test_transitions_equal_robomimic(self):
     with np.load(os.path.join(_DATA, 'expected.npz')) as arrays:
       wanted = dict(arrays)
     for filter_key, ids in (
@@ -96,7 +96,7 @@ class RobomimicTest(tf.test.TestCase):
       )
       golden.assert_frames_equal(self, [found['steps']], [wanted])
 
-  def test_other_columns_and_the_language_of_robocasa(self):
+  def test_extra_columns_and_language_of_robocasa(self):
     names = [f'extra_{letter}' for letter in 'abcdefg']
 
     def change(group):
@@ -124,7 +124,7 @@ class RobomimicTest(tf.test.TestCase):
     # The fields are in the order of the file.
     self.assertEqual([name for name in steps if name in names], names)
 
-  def test_next_observations_must_be_the_next_ones(self):
+  def test_inconsistent_next_observations_raise(self):
     path = expected.copy_of(self, 'robomimic', 'low_dim.hdf5')
     with h5py.File(path, 'a') as file:
       demo = file['data/demo_10']

@@ -194,7 +194,7 @@ _CASES = {
 class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_CASES)
-  def test_as_its_library_reads_it(self, name):
+  def test_episodes_equal_those_of_original_library(self, name):
     path, options, episodes, *unread = _CASES[name]
     if 'zarr' in name:
       pytest.importorskip('zarr')
@@ -247,7 +247,7 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual([e['task'] for e in whole], [b'lift', b'push', b'lift'])
 
-  def test_one_observation_more_in_parquet(self):
+  def test_parquet_with_additional_last_observation(self):
     path = os.path.join(self.create_tempdir().full_path, 'a.parquet')
     table = {
         'observations': [[0, 1, 2], [7, 8]],

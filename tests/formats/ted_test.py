@@ -41,12 +41,12 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(after[key].dtype, bool)
     self.assertEqual(root['observation'].dtype, contract.A['observation'].dtype)
 
-  def test_as_torchrl_flattens(self):
+  def test_flat_ted_equals_torchrl(self):
     found = ted.to_ted(golden.stacked(_AB), flat=True)
     for key, column in _FLAT.items():
       self.assertAllEqual(found[key], column)
 
-  def test_other_fields_of_transitions(self):
+  def test_additional_transition_fields(self):
     steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
     found = ted.to_ted(
         golden.stacked([steps]),
@@ -57,7 +57,7 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertLen(found['action'], 6)
 
   @parameterized.parameters(False, True)
-  def test_there_and_back(self, flat):
+  def test_ted_round_trip_keeps_episodes(self, flat):
     nan = {**contract.A, 'observation': np.full(6, np.nan, 'f4')}
     episodes = [contract.A, contract.B, nan, _UNFINISHED]
     data = ted.to_ted(golden.stacked(episodes), flat=flat)
@@ -72,7 +72,7 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
 
 class FromTedTest(tf.test.TestCase):
 
-  def test_a_nest_of_torchrls_own(self):
+  def test_nest_without_episode_columns_of_torchrl(self):
     (episode,) = ted.from_ted(
         {
             'pixels': np.array([[1.0], [2.0]]),
@@ -90,7 +90,7 @@ class FromTedTest(tf.test.TestCase):
     wanted['pixels'] = wanted.pop('observation')
     golden.assert_frames_equal(self, [episode['steps']], [wanted])
 
-  def test_what_is_no_ted(self):
+  def test_invalid_ted_raises(self):
     done = [True, True]
     expected.assert_refused(
         self,
@@ -107,7 +107,7 @@ class FromTedTest(tf.test.TestCase):
         ),
     )
 
-  def test_next_that_is_not_what_follows(self):
+  def test_inconsistent_next_observation_raises(self):
     data = ted.to_ted(golden.stacked([contract.A]))
     data['next']['observation'][2] = 9
     with self.assertRaisesRegex(ValueError, r'observation of a .*rows \[3\]'):

@@ -82,7 +82,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       archive.extractall(cls.folder)
 
   @parameterized.parameters(*_STORAGES)
-  def test_as_torchrl_reads_it(self, name, below):
+  def test_episodes_equal_torchrl(self, name, below):
     path = os.path.join(self.folder, name)
     with np.load(os.path.join(path, 'expected.npz')) as arrays:
       wanted = dict(arrays)
@@ -179,7 +179,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
 class SaveTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_FORMATS)
-  def test_there_and_back(self, form):
+  def test_saved_data_is_read_back(self, form):
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
     count = torchrl.save_torchrl(_random_data(golden.nested), folder, form)
     # More than ten, so that the names of groups are not in their order.
@@ -201,7 +201,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       contract.assert_equal(self, found['steps'], steps)
 
   @parameterized.parameters('flat', 'nested')
-  def test_the_files_are_those_of_torchrl(self, form):
+  def test_saved_files_equal_those_of_torchrl(self, form):
     # TorchRL 0.14.1 has read what this writes; these are the bytes.
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
     episodes = [
@@ -237,7 +237,7 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     if nested:
       self.assertEqual(read('observation.shape.memmap', np.int64), [6, 1, 4, 1])
 
-  def test_what_cannot_be_written(self):
+  def test_unsupported_data_raises(self):
     folder = os.path.join(self.create_tempdir().full_path, 'saved')
     rng = np.random.default_rng(0)
     unfinished = {**contract.A, 'is_last': np.zeros(6, bool)}

@@ -79,7 +79,7 @@ class SuccessorsTest(tf.test.TestCase):
     )
     tf.nest.map_structure(self.assertAllEqual, mapped, found)
 
-  def test_an_end_is_an_edge_of_its_own(self):
+  def test_terminal_and_non_terminal_edges_are_separate(self):
     index = _make_index(
         [
             _episode([0, 1], [1], [1], terminal=True),
@@ -98,7 +98,7 @@ class SuccessorsTest(tf.test.TestCase):
 
 class ExpandTest(tf.test.TestCase):
 
-  def test_paths_are_those_of_torchrl(self):
+  def test_paths_equal_torchrl(self):
     index = _make_index()
     tree = index.expand(tf.constant([0.0]), 5, 4, gamma=0.5)
     self.assertEqual(_paths(tree), _TORCHRL_PATHS)

@@ -137,7 +137,7 @@ class LookupTest(tf.test.TestCase):
 
 class StorageTest(tf.test.TestCase):
 
-  def test_there_and_back(self):
+  def test_saved_index_is_read_back(self):
     rows = {
         'observation': {
             'pose': (
@@ -169,7 +169,7 @@ class StorageTest(tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'is damaged'):
       index_lib.read_transitions(folder)
 
-  def test_arrays_that_say_they_are_larger_than_their_files(self):
+  def test_arrays_with_shapes_beyond_their_files_raise(self):
     folder = self.create_tempdir().full_path
     rows = {'pose': tf.constant([[1.5, -0.0], [2, 3]])}
     index_lib.write_transitions(

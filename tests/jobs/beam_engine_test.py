@@ -114,9 +114,7 @@ class BeamEngineTest(job_testing.JobTestCase):
       (plan_lib.CHECKPOINT, _FN_API), (plan_lib.RLDS, _BUNDLE_BASED)
   )
   @pytest.mark.long
-  def test_a_folder_is_that_of_one_process_to_the_last_bit(
-      self, kind, *options
-  ):
+  def test_output_is_bit_identical_to_single_process(self, kind, *options):
     here = self.plan(kind, self.new('output'))
     on_beam = self.plan(kind, self.new('output'))
     expected = self.convert(here)
@@ -160,7 +158,7 @@ class BeamEngineTest(job_testing.JobTestCase):
     found = job_testing.items_in(reverb.Client(place))
     self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
 
-  def test_a_job_that_fails_goes_on_where_it_was(self):
+  def test_failed_job_resumes(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     path = data_sets.files_of(folder)[1]
     os.rename(path, f'{path}.away')
@@ -177,7 +175,7 @@ class BeamEngineTest(job_testing.JobTestCase):
     found = job_testing.items_of(plan.output.place)
     self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
 
-  def test_runners_that_are_not_there(self):
+  def test_unknown_runners_raise(self):
     for name, message in (
         ('FlinkRuner', 'There is no runner FlinkRuner. Beam has'),
         ('no.such.Runner', 'There is no runner no.such.Runner'),

@@ -116,7 +116,7 @@ class ConvertTest(_ConvertTestCase):
 
   @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.few(1)
-  def test_a_job_that_is_interrupted_ends_like_one_that_is_not(self, kind):
+  def test_interrupted_job_resumes_to_the_same_output(self, kind):
     plan = self.plan(kind, self._place(kind))
     self.assertLen(plan.tasks, 4)
     self.interrupt(plan, 1)
@@ -312,7 +312,7 @@ class ConvertTest(_ConvertTestCase):
 
   @parameterized.parameters(*_FOLDERS)
   @pytest.mark.few(1)
-  def test_data_that_was_written_anew_in_place_is_not_mixed(self, kind):
+  def test_data_rewritten_in_place_is_not_mixed(self, kind):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     data = {'directory': folder, 'episodes_per_task': 4}
     plan = self.plan(kind, self.new(), **data)
@@ -452,7 +452,7 @@ class ConvertTest(_ConvertTestCase):
 
   @parameterized.parameters(*job_testing.KINDS)
   @pytest.mark.few(1)
-  def test_repaired_episodes_come_as_if_they_had_been_right(self, kind):
+  def test_repaired_episodes_are_added_to_the_output(self, kind):
     folder = self._bad()
     place = self._place(kind)
     # Into RLDS, there are tasks without a valid episode.
@@ -512,7 +512,7 @@ class ConvertTest(_ConvertTestCase):
     message = 'has other frames than numbered'
     self.assert_fails(ValueError, message, self.plan(opened=opened))
 
-  def test_what_becomes_of_errors(self):
+  def test_errors_are_classified_and_reported(self):
     job = job_lib.Job(self.plan())
     attempt, place = tasks.Attempt(job), job.plan.output.place
     for error, kind, message in (
@@ -641,7 +641,7 @@ class ServerTest(_ConvertTestCase):
     self.assertEqual(again['there_before'], 26)
     self.assertIn('A server keeps existing items', self.said[-1])
 
-  def test_items_that_were_removed_come_again_and_old_ones_do_not_stay(self):
+  def test_removed_items_are_restored_and_stale_items_are_deleted(self):
     # A table keeps the first item of a key, so the old ones would stay.
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     server = self.start_server()
@@ -664,7 +664,7 @@ class ServerTest(_ConvertTestCase):
     os.unlink(os.path.join(self.job_folder(plan), 'receipts', '00001.json'))
     self.assert_fails(ValueError, 'hold their items as the data was', plan)
 
-  def test_what_cannot_work_is_refused_before_it_starts(self):
+  def test_unsuitable_servers_are_refused_before_the_job_starts(self):
     limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 1, 2.0)
     whole = items.TableItems(job_testing.TABLE, None)
     blocking = self._plan(
@@ -691,7 +691,7 @@ class ServerTest(_ConvertTestCase):
     message = r'is too small: it has removed \d+ items'
     self.assert_fails(convert.JobError, message, plan)
 
-  def test_of_several_servers_each_gets_its_share_once(self):
+  def test_each_server_receives_its_share_once(self):
     servers = self.start_server(), self.start_server()
 
     def check_shares():

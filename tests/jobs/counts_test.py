@@ -36,7 +36,7 @@ def _count(rewards, max_length=9, width=()):
 
 class CountsTest(absltest.TestCase):
 
-  def test_however_the_frames_come_in_blocks(self):
+  def test_counts_do_not_depend_on_block_length(self):
     for max_length in 9, 1, 2:
       expected = tasks.make_counts()
       expected.update(episodes=3, steps=8, num_bytes=8 * (4 + 12 + 4 + 8 + 4))

@@ -86,7 +86,7 @@ class DaskEngineTest(job_testing.JobTestCase):
   def assert_resumes(self, address, output):
     self.assert_completes(self.start_program(address, output), output)
 
-  def test_the_output_is_that_of_one_process_though_a_worker_dies(self):
+  def test_output_after_death_of_worker_equals_single_process(self):
     here, on_dask = (self.plan(episodes_per_task=1) for _ in range(2))
     update = convert.ProgressDisplay.update
 
@@ -104,7 +104,7 @@ class DaskEngineTest(job_testing.JobTestCase):
         job_testing.contents_of(here.output.place),
     )
 
-  def test_a_task_that_fails_does_not_stop_the_others(self):
+  def test_failed_task_does_not_stop_other_tasks(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
     path = data_sets.files_of(folder)[1]
     os.rename(path, f'{path}.away')
@@ -177,7 +177,7 @@ class DaskEngineTest(job_testing.JobTestCase):
         engine=dask_engine.DaskEngine(address, worker_timeout=1),
     )
 
-  def test_arguments(self):
+  def test_invalid_timeout_and_missing_scheduler_raise(self):
     for timeout in 0, -1.5, float('nan'):
       with self.assertRaisesRegex(ValueError, f'positive .*, but is {timeout}'):
         dask_engine.DaskEngine('tcp://localhost:1', worker_timeout=timeout)

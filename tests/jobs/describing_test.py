@@ -109,7 +109,7 @@ class DescribeSourceTest(tf.test.TestCase):
     source = sources.make_source(directory)
     self.assertFalse(describing.describe(source, sample=1000).is_sample)
 
-  def test_what_the_data_set_says_of_itself(self):
+  def test_metadata_of_the_data_set_is_described(self):
     directory = f'{self.create_tempdir().full_path}/games'
     episode = data_sets.episode(0, 4)
     for step in episode['steps']:
@@ -167,7 +167,7 @@ class DescribeSourceTest(tf.test.TestCase):
 
 class DescribeCheckpointTest(tf.test.TestCase):
 
-  def test_the_episodes_and_the_tables(self):
+  def test_description_has_episodes_and_tables(self):
     folder = self.create_tempdir().full_path
     directory = data_sets.numbered(f'{folder}/data', [2, 30, 5, 120, 4])
     opened = sources.open_source(sources.make_source(directory))

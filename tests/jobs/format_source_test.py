@@ -48,7 +48,7 @@ class FormatSourceTest(job_testing.JobTestCase):
       'zarr/pusht.zarr',
   )
   @pytest.mark.few(1)
-  def test_a_job_on_what_the_files_tell(self, name):
+  def test_job_detects_the_format_from_files(self, name):
     path = os.path.join(_DATA, name)
     form = readers.find_format(path)
     # Rendered images would only take time.

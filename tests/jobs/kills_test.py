@@ -162,7 +162,7 @@ def main(argv: Sequence[str]) -> None:
 class KillsTest(absltest.TestCase):
 
   @pytest.mark.long
-  def test_jobs_that_are_killed_end_as_if_they_had_not_been(self):
+  def test_killed_jobs_resume_to_the_same_output(self):
     done = subprocess.run(
         [sys.executable, '-m', 'tests.jobs.kills_test', '--kills=12'],
         env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},

@@ -85,7 +85,7 @@ class MixturesTest(parameterized.TestCase):
       episodes[task.source] += task.num_episodes
     self.assertEqual(episodes, {0: 10, 1: 20})
 
-  def test_the_episodes_of_all_are_drawn(self):
+  def test_episodes_of_all_data_sets_are_drawn(self):
     text = _MIXTURE % 'recorded_gym'
     mixture = self.create_tempfile('same.gin', text).full_path
     mixed = list(mixtures.read_mixture(mixture, self.folder, stop_when='all'))
@@ -102,7 +102,7 @@ class MixturesTest(parameterized.TestCase):
           'smal.* Did you mean small',
       ),
   )
-  def test_what_is_not_there(self, text, message):
+  def test_missing_data_sets_and_unknown_names_raise(self, text, message):
     mixture = self.create_tempfile('other.gin', text).full_path
     with self.assertRaisesRegex((ValueError, FileNotFoundError), message):
       mixtures.read_mixture(mixture, self.folder)

@@ -53,7 +53,7 @@ class ObjectStoreTest(job_testing.JobTestCase):
     return self.plan(kind, place, directory=self.data, episodes_per_task=4)
 
   @parameterized.parameters(*_FOLDERS)
-  def test_a_job_leaves_what_it_leaves_on_a_disk(self, kind):
+  def test_output_at_url_equals_output_on_disk(self, kind):
     on_disk = self._plan(kind, self.new())
     stored = self._plan(kind, f'{self.url}/output')
     self.convert(on_disk)

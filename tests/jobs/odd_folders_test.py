@@ -124,7 +124,7 @@ class OddFoldersTest(job_testing.JobTestCase):
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   @pytest.mark.long
-  def test_links_beside_and_in_a_folder(self, kind):
+  def test_links_next_to_and_in_the_output_are_refused(self, kind):
     precious = self._precious()
     for place in (
         '.out.unfinished',
@@ -158,7 +158,7 @@ class OddFoldersTest(job_testing.JobTestCase):
             self.assertIn(place, ('.out.job.lock',))
           self._check_precious(precious)
 
-  def test_links_where_files_are_written(self):
+  def test_write_text_refuses_links(self):
     precious = self._precious()
     for name in '.text.unfinished', '.text.lock':
       folder = pathlib.Path(self.new('folder'))
@@ -169,7 +169,7 @@ class OddFoldersTest(job_testing.JobTestCase):
       self._check_precious(precious)
       self.assertTrue((folder / name).is_symlink())
 
-  def test_a_file_in_the_place_of_an_unfinished_folder(self):
+  def test_file_instead_of_unfinished_folder_is_kept(self):
     place = pathlib.Path(self.new())
     unfinished = place.parent / f'.{place.name}.unfinished'
     unfinished.write_text('mine')
@@ -180,7 +180,7 @@ class OddFoldersTest(job_testing.JobTestCase):
     self.assertEqual(unfinished.read_text(), 'mine')
 
   @parameterized.parameters(*_DAMAGES.items())
-  def test_statistics_and_saved_episodes(self, name, content):
+  def test_damaged_statistics_and_saved_episodes_raise(self, name, content):
     path = pathlib.Path(self.new('statistics.json'))
     path.write_bytes(content)
     with self.assertRaisesRegex(OSError, f'{path} is damaged: '):

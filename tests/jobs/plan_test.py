@@ -45,7 +45,7 @@ class PlanTest(absltest.TestCase):
         opened, task_bytes=int(size * episodes_per_task) + 1, **kwargs
     )
 
-  def test_how_the_work_is_cut(self):
+  def test_episodes_are_divided_into_tasks(self):
     both = [self.directory, self.other]
     apart = 'train[5:]+train[1:3]'
     for size, directories, split, expected in (
@@ -63,7 +63,7 @@ class PlanTest(absltest.TestCase):
       sources_of = {task.source for task in made.tasks}
       self.assertLen(sources_of, len(directories or [0]))
 
-  def test_a_share_that_rounds_to_nothing(self):
+  def test_weight_that_rounds_to_no_episode_logs_warning(self):
     both = [self.directory, self.other]
     # The 5 episodes of weight 1 allow 0.4 of the 8 episodes of weight 0.08.
     with self.assertLogs(level='WARNING') as logged:
@@ -110,7 +110,7 @@ class PlanTest(absltest.TestCase):
     moved.remove_receipt(0)
     self.assertSameElements(moved.receipts(), [12])
 
-  def test_the_identity_is_that_of_the_data_alone(self):
+  def test_identity_depends_on_the_data_only(self):
     made = self._make(2)
     other = self._make(
         3,
@@ -127,7 +127,7 @@ class PlanTest(absltest.TestCase):
         other.identity(other.tasks[0]), made.identity(made.tasks[0])
     )
 
-  def test_what_cannot_be_planned(self):
+  def test_invalid_plans_raise(self):
     crossing = items.TableItems('t', windows_lib.Windows(2, end='cross'))
     for message, arguments in (
         ('cross episodes', {'tables': [crossing]}),

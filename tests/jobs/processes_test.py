@@ -53,7 +53,7 @@ class _DyingProcesses(processes.Processes):
 
 class InProcessEngineTest(job_testing.JobTestCase):
 
-  def test_tasks_are_heard_of_one_by_one_and_leave_no_graphs(self):
+  def test_tasks_report_one_by_one_and_leave_no_graphs(self):
     plan = self.plan(episodes_per_task=2)
     job = job_lib.Job(plan, self.new('job'))
     os.mkdir(job.folder)
@@ -83,13 +83,13 @@ class InProcessEngineTest(job_testing.JobTestCase):
     self.assertEqual(graphs[1:], graphs[:1] * 2)
     self.assertEqual(gc.get_freeze_count(), 0)
 
-  def test_what_the_program_has_frozen_stays_so(self):
+  def test_objects_frozen_by_the_program_stay_frozen(self):
     gc.freeze()
     frozen = gc.get_freeze_count()
     self.assertEqual(tasks.Attempt(None).run(lambda: 1), 1)
     self.assertGreaterEqual(gc.get_freeze_count(), frozen)
 
-  def test_as_many_as_processors_tasks_and_bytes_are_worth(self):
+  def test_num_workers_is_limited_by_processors_tasks_and_bytes(self):
     for num_processors, num_mib, count in (
         (3, 1000, 3),
         (8, 1000, 4),  # There are four tasks.
@@ -143,7 +143,7 @@ class ProcessesTest(job_testing.JobTestCase):
         job_testing.ALL_PAIRS,
     )
 
-  def test_a_worker_is_replaced_when_it_has_done_many_tasks(self):
+  def test_worker_is_replaced_after_many_tasks(self):
     plan = self.plan(episodes_per_task=1)
     notes = self.new('notes')
     with mock.patch.object(processes, 'TASKS_PER_WORKER', 3):
@@ -164,7 +164,7 @@ def _is_running(pid):
 
 class ProgressDisplayTest(absltest.TestCase):
 
-  def test_the_progress_of_all_tasks_is_one_line_of_a_log(self):
+  def test_progress_of_all_tasks_is_one_log_line(self):
     counts = {'episodes': 2, 'steps': 20, 'num_bytes': 200}
     one = tasks.make_progress({**counts, 'episodes': 1})
     stream = io.StringIO()

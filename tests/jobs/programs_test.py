@@ -38,7 +38,7 @@ class FlagsTest(parameterized.TestCase):
       found = flags_lib.sources_from_flags('convert', *args)
       return found, flags.FLAGS.num_workers, flags.FLAGS.names
 
-  def test_paths_are_those_of_the_folder_in_which_the_user_is(self):
+  def test_paths_are_relative_to_the_working_directory(self):
     os.mkdir(os.path.join(self.folder, 'data'))
     with open(
         os.path.join(self.folder, 'mine.gin'), 'w', encoding='utf-8'
@@ -103,7 +103,7 @@ class FlagsTest(parameterized.TestCase):
     )
     self.assertEndsWith(sources[2].bindings, 'FitImages.sizes = {}')
 
-  def test_bindings_set_flags_that_the_user_has_not_given(self):
+  def test_bindings_set_flags_absent_from_the_command_line(self):
     bindings = [
         'convert.num_workers = 5',
         "convert.names = ['b', 'c']",
@@ -134,7 +134,7 @@ class StopSignalsTest(absltest.TestCase):
     super().setUp()
     self._reports = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
 
-  def test_they_end_the_wait_or_interrupt(self):
+  def test_signal_ends_wait_or_raises_keyboard_interrupt(self):
     before = signal.getsignal(signal.SIGTERM)
     with usage.StopSignals() as signals:
       signals.hold()
@@ -147,7 +147,7 @@ class StopSignalsTest(absltest.TestCase):
         os.kill(os.getpid(), signal.SIGTERM)
     self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
-  def test_an_interrupt_that_gets_lost_comes_again(self):
+  def test_lost_interrupt_is_raised_again(self):
     stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
     before = signal.getsignal(signal.SIGALRM)
     after_it = []
@@ -186,7 +186,7 @@ class RunTest(parameterized.TestCase):
       ('the_very_end', 'del', 'SIGTERM', 3, ''),
   )
   @pytest.mark.long
-  def test_a_signal_during(self, when, name, code, message):
+  def test_exit_code_and_message_after_signal(self, when, name, code, message):
     program = """
 import atexit, os, signal, sys, threading, time
 from absl import flags
@@ -273,7 +273,7 @@ with usage.quiet_stderr('noise'):
     self.assertEqual(lines[:3], ['of use', '[noise] later', 'why'])
     self.assertEqual(lines[-1], 'ValueError: what')
 
-  def test_what_an_abort_in_cpp_prints_is_not_lost(self):
+  def test_output_of_abort_in_cpp_is_printed(self):
     # A library whose import aborts, in the place of TensorFlow.
     folder = self.create_tempdir()
     folder.create_file(

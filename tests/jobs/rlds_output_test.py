@@ -60,7 +60,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     return directory
 
   @pytest.mark.long
-  def test_what_is_known_of_a_data_set_is_kept(self):
+  def test_output_keeps_metadata_of_data_set(self):
     one = self._write('one', ['push', 'pull'], '@one')
     plan = self.plan(plan_lib.RLDS, self.new('again'), directory=one)
     self.convert(plan)
@@ -104,7 +104,7 @@ class RldsOutputTest(job_testing.JobTestCase):
         info.features['steps'].feature['gripper'].names, ['open', 'shut']
     )
 
-  def test_where_repaired_episodes_cannot_go(self):
+  def test_repaired_episodes_into_other_outputs_raise(self):
     other = self.new()
     os.mkdir(other)
     open(os.path.join(other, 'mine.txt'), 'wb').close()

@@ -54,7 +54,7 @@ class ServeTest(absltest.TestCase):
     server = serve.serve_source(self._source(), [table], allow_empty=True)
     self.assertEqual(self._size(server, 'long'), 0)
 
-  def test_the_checkpoint_of_the_server_comes_before_the_data_set(self):
+  def test_checkpoint_takes_precedence_over_data_set(self):
     source = self._source()
     root = os.path.join(self.create_tempdir().full_path, 'root')
     tables = [_TABLE, items.TableItems('whole', None)]
@@ -71,7 +71,7 @@ class ServeTest(absltest.TestCase):
     server = serve.serve_source(source, tables, checkpoint_root=root)
     self.assertEqual(self._size(server, 'whole'), 1)
 
-  def test_the_status_of_a_table_that_lets_inserts_wait(self):
+  def test_status_of_table_with_waiting_inserts(self):
     server = reverb.Server(
         [
             reverb.Table(
@@ -143,7 +143,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     finally:
       server.stop()
 
-  def test_the_newest_ones_are_kept_and_a_damaged_one_is_put_aside(self):
+  def test_newest_checkpoints_are_kept_and_damaged_ones_set_aside(self):
     kept = serve.KeptCheckpoints(self.new('root'), count=3)
     self.assertIsNone(kept.restart())
     written = self._write(kept, 5)
@@ -167,7 +167,7 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
     # Folders without DONE: a server died while it removed the checkpoint.
     self.assertNotIn(names[0], left)
 
-  def test_old_ones_are_removed(self):
+  def test_checkpoints_older_than_max_hours_are_removed(self):
     kept = serve.KeptCheckpoints(self.new('root'), count=5, max_hours=1.0)
     self._write(kept, 2)
     hour_ago = time.time() - 3700

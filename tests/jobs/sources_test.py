@@ -64,7 +64,7 @@ class SourcesTest(_SourcesTestCase):
     size = sum(map(os.path.getsize, paths))
     self.assertBetween(opened.num_bytes, 0.8 * size, size)
 
-  def test_what_cannot_be_opened(self):
+  def test_invalid_sources_raise(self):
     transforms = 'transform_episodes.transfroms'
     job = os.path.join(self.create_tempdir().full_path, 'rlds')
     os.makedirs(f'{job}.job')
@@ -83,7 +83,7 @@ class SourcesTest(_SourcesTestCase):
       ):
         self._open(**arguments)
 
-  def test_the_episodes_of_a_quarantine_file(self):
+  def test_quarantine_file_selects_its_episodes(self):
     opened = [self._open(), self._open('train[2:5]', self._write([3] * 9))]
 
     def read(*lines):
@@ -122,7 +122,7 @@ class SourcesTest(_SourcesTestCase):
 
 class EstimatesTest(_SourcesTestCase):
 
-  def test_a_sample(self):
+  def test_sample_of_all_episodes_is_exact(self):
     # One that has all is exact.
     breakout = os.path.join(job_testing.RECORDED, 'breakout')
     opened = self._open(directory=breakout)
@@ -140,7 +140,7 @@ class EstimatesTest(_SourcesTestCase):
         f.truncate(1000)  # Zeros, which are no record.
     self.assertEqual(opened.sample_lengths(), ([], 1.0))
 
-  def test_a_sample_of_some_is_about_right(self):
+  def test_sample_of_some_episodes_estimates_the_total(self):
     lengths = [3 + 7 * index % 11 for index in range(60)]
     directory = self._write(lengths, per_file=10)
     sampled, factor = self._open(directory=directory).sample_lengths()

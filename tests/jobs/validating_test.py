@@ -16,7 +16,7 @@ from tests.jobs import data_sets
 
 class ValidateEpisodesTest(tf.test.TestCase):
 
-  def test_the_first_problem_is_the_one_that_a_conversion_names(self):
+  def test_first_problem_equals_error_of_conversion(self):
     rng = np.random.default_rng(0)
     episodes = [
         golden.corrupted(rng, episode)
@@ -48,7 +48,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
     self.assertLen(found.problems, found.num_problems)
     self.assertFalse(found.is_valid)
 
-  def test_all_problems_of_an_episode(self):
+  def test_all_problems_of_an_episode_are_listed(self):
     episode = golden.make_episode([1, 2, 1, -0.5, 1], terminal=False)
     episode['is_first'][2] = True
     found = validating.validate(golden.stacked([golden.COMPLETE, episode]))
@@ -101,7 +101,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
     self.assertIn('It broke.', other.values)
     self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
 
-  def test_every_part_is_read_as_far_as_possible(self):
+  def test_validation_continues_after_unreadable_episodes(self):
     episodes = [data_sets.episode(index, 4) for index in range(9)]
     episodes[5]['steps'][1]['is_terminal'] = True
     episodes[0]['steps'][2]['reward'] = np.float32(np.nan)

@@ -106,7 +106,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       for epoch in epochs:
         self.assertLen(set(epoch), size)
 
-  def test_items_come_as_often_as_the_weights_say(self):
+  def test_frequencies_of_items_match_weights(self):
     rates = self.items['b'].column('id').astype(np.float64)
     self.assertAllEqual(rates, np.arange(12, 44))
     by_episode = np.repeat([5.0, 0.0, 1.0], _LENGTHS['a']) / 6
@@ -179,7 +179,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(batch['name'][row, 0], name.encode())
       self.assertAllEqual(batch['extra'][row, 0], [float(name == 'b')] * 2)
 
-  def test_iterators_go_on_where_a_state_says(self):
+  def test_iterators_resume_from_a_state(self):
     batches = pickle.loads(pickle.dumps(self.batches(4)))
     expected = [self.ids(batches[number]) for number in range(9)]
     with self.batches(4).iterate(num_threads=3, num_ahead=5) as iterator:
@@ -262,7 +262,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       time.sleep(0.2)
       self.assertLessEqual(len(read), 4)
 
-  def test_as_dataset(self):
+  def test_as_dataset_equals_indexing(self):
     batches = self.batches(4)
     dataset = batches.as_dataset(start=2).take(10)
     self.assertEqual(
@@ -327,7 +327,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(found, wanted)
     self.assertLen(errors, 2)
 
-  def test_specs_are_those_of_transformed_items(self):
+  def test_specs_describe_transformed_items(self):
     def change(batch):
       names = [name.decode().encode('utf-16') for name in batch['name'][:, 0]]
       return {
@@ -447,7 +447,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         batches[wrong]  # pylint: disable=pointless-statement
     self.assertAllEqual(self.ids(batches[np.int64(3)]), self.ids(batches[3]))
 
-  def test_wrong_arguments(self):
+  def test_invalid_arguments_raise(self):
     equal = {'a': 1, 'b': 1, 'c': 1}
     octo = random_access.Augmentation.OCTO
     for problem, size, kwargs in (

@@ -47,7 +47,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*range(7))
   @pytest.mark.few(1)
-  def test_items_are_those_of_tf_data(self, seed):
+  def test_items_equal_tf_data(self, seed):
     rng = np.random.default_rng(seed)
     directory = os.path.join(self.create_tempdir().full_path, '1.0.0')
     data.write(directory, rng.integers(1, 9, 6), seed, int(rng.integers(1, 4)))
@@ -222,7 +222,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     everything = np.arange(len(items))
     data.assert_equal(self, items.batch(everything), copies.batch(everything))
 
-  def test_other_formats_are_copied(self):
+  def test_data_of_other_formats_is_copied(self):
     path = os.path.join(self.create_tempdir().full_path, 'data.npz')
     columns = {
         'observations': np.arange(12.0).reshape([6, 2]),
@@ -315,7 +315,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
           np.concatenate([steps['observation'][name] for steps in expected]),
       )
 
-  def test_what_is_refused(self):
+  def test_unknown_shapes_and_existing_folders_raise(self):
     spec = {'observation': tf.TensorSpec([None, None], tf.float64)}
     dataset = golden.stacked([{'observation': np.zeros([2, 3])}], spec)
     with self.assertRaisesRegex(ValueError, 'Field observation has the shape'):

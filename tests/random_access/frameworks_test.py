@@ -34,7 +34,7 @@ class FrameworksTest(parameterized.TestCase):
       ('torch', 'examples.pytorch_batches', 'spawn'),
       ('jax', 'examples.jax_batches'),
   )
-  def test_the_example(self, framework, module, *args):
+  def test_example_runs_in_the_framework(self, framework, module, *args):
     python = _python_of(framework)
     if not python:
       self.skipTest(f'There is no {framework} here.')

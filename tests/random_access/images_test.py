@@ -24,9 +24,7 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
       ('bilinear', (7, 5), (3, 11), 3),
       ('bilinear', (120, 160), (112, 112), 1),
   )
-  def test_resizing_is_that_of_tensorflow(
-      self, method, before, after, channels
-  ):
+  def test_resizing_equals_tensorflow(self, method, before, after, channels):
     image = self.rng.integers(0, 256, (*before, channels)).astype(np.uint8)
     expected = _resized(image, after, method)
     found = resizing.resize(image, after, method)
@@ -37,7 +35,7 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertLess((difference > 0).mean(), 0.02)
 
   @parameterized.parameters(dict(quality=50), dict(chroma_downsampling=False))
-  def test_jpegs_are_those_of_tensorflow(self, **kwargs):
+  def test_jpegs_equal_tensorflow(self, **kwargs):
     image = data.image(self.rng, 31, 45)
     encoded = tf.io.encode_jpeg(image, **kwargs).numpy()
     for channels in 1, 3:
@@ -50,7 +48,7 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllClose(found, tf.io.decode_image(encoded, 3), atol=12, rtol=0)
 
   @parameterized.parameters(1, 4)
-  def test_pngs_are_those_of_tensorflow(self, channels):
+  def test_pngs_equal_tensorflow(self, channels):
     image = self.rng.integers(0, 256, (9, 8, channels)).astype(np.uint8)
     encoded = tf.io.encode_png(image).numpy()
     for size in (9, 8), (4, 4):
@@ -77,7 +75,7 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'not of 16 bits'):
       images.decode(data.jpeg(data.image(self.rng, 4, 4)), deep)
 
-  def test_what_is_no_image(self):
+  def test_invalid_images_and_formats_raise(self):
     image_format = images.ImageFormat((2, 3))
     self.assertAllEqual(images.decode(b'', image_format), np.zeros([2, 3, 3]))
     encoded = data.jpeg(data.image(self.rng, 40, 40))

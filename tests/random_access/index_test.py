@@ -90,7 +90,7 @@ class IndexTest(parameterized.TestCase):
       for batch, each in zip(found, numbers, strict=True):
         data.assert_equal(self, items.batch(each), batch)
 
-  def test_files_that_are_not_those_that_were_indexed(self):
+  def test_files_other_than_the_indexed_ones_raise(self):
     one, other = self.files[:2]
     items = self.open()
     items.batch(range(17))
@@ -179,7 +179,7 @@ class IndexTest(parameterized.TestCase):
     # One step has it, and the next one has it as its last observation.
     self.assertEqual(failed, 2)
 
-  def test_items_of_one_frame_by_hand(self):
+  def test_worked_example_of_items_of_one_frame(self):
     index = self.open().index  # Episodes of 4, 1, 7, 2 and 3 steps.
     chunks = random_access.ActionChunks(num_actions=3)
     items = random_access.Items(
@@ -245,7 +245,7 @@ class IndexTest(parameterized.TestCase):
     with self.assertRaisesRegex(TypeError, 'frame_axis'):
       make(frame_axis=1.5)
 
-  def test_wrong_items_and_fields_are_refused(self):
+  def test_invalid_items_and_fields_raise(self):
     items = self.open()
     for wrong in (17, -18):
       with self.assertRaisesRegex(

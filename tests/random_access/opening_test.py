@@ -318,7 +318,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
       write('more.npz', 6)
       opened('more.npz')
 
-  def test_other_formats(self):
+  def test_data_of_other_formats_and_its_options(self):
     home = os.path.join(self.folder, 'hub')
     directory = os.path.join(home, 'lerobot/pusht')
     tests = os.path.dirname(os.path.dirname(__file__))
@@ -348,7 +348,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
     with self.assertRaisesRegex(ValueError, 'made with another options'):
       is_terminal(directory, **{**options, 'exclude': ()})
 
-  def test_images_are_changed_as_tensorflow_changes_them(self):
+  def test_image_changes_equal_those_of_tensorflow(self):
     name = 'observation/image'
     augment = {name: random_access.Augmentation.OCTO}
     before, changed = self.open()[5], self.open(augment=augment)
@@ -368,7 +368,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
       part = self.open(augment=augment, process=(k, 2))[5]
       self.assertAllEqual(part['observation']['image'], after[k::2])
 
-  def test_episodes_are_weighed_beside_data_sets(self):
+  def test_weights_of_episodes_within_data_sets(self):
     by_episode = random_access.Items.episode_weights
     batches = self.open(item_weights=ways.Empty(by_episode))
     one, other = batches.items.sources.values()

@@ -114,7 +114,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(
       ('folder', True), ('appendable', False), ('server', True)
   )
-  def test_a_trainer(self, kind, in_graph):
+  def test_train_step_samples_and_updates_priorities(self, kind, in_graph):
     buffer = self.open(kind)
     self.assertEqual(buffer.num_items, _NUM_ITEMS)
     keys = self.take_all(buffer)
@@ -171,7 +171,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     self.check_what_differs(buffer, kind, keys)
 
   @parameterized.parameters('memory', 'server')
-  def test_without_priorities(self, kind):
+  def test_buffer_without_priorities_refuses_updates(self, kind):
     buffer = self.open(kind, is_prioritized=False)
     _, info = buffer.get_next(_BATCH, 2)
     self.assertAllClose(info.probability, np.full([_BATCH, 2], 1 / _NUM_ITEMS))

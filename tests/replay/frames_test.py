@@ -44,7 +44,7 @@ class FramesTest(parameterized.TestCase):
             encoded.concatenated(episodes),
         )
 
-  def test_what_is_refused(self):
+  def test_unsuitable_data_sets_and_tables_raise(self):
     data = golden.stacked(_EPISODES)
     windows = windows_lib.Windows
     cut = sequences.convert_rlds_to_sequences(data, windows(2))

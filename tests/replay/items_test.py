@@ -21,7 +21,7 @@ class TableItemsTest(parameterized.TestCase):
       (dict(priority=-1.0), 'a finite number from 0 up'),
       (dict(priority=float('nan')), 'a finite number from 0 up'),
   )
-  def test_refused(self, settings, message):
+  def test_invalid_settings_raise(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
       items.TableItems('table', **settings)
 

@@ -147,7 +147,7 @@ class LayoutTest(parameterized.TestCase):
       self.check_items(one_by_one[table.table_name], expected)
       self.check_items(random_keys[table.table_name], expected)
 
-  def test_what_is_kept_for_later_requests(self):
+  def test_few_chunks_are_kept_for_later_requests(self):
     # Of noise, so that there are several batches.
     rng = np.random.default_rng(1)
     for lengths in ([400], [6] * 65):
@@ -160,7 +160,7 @@ class LayoutTest(parameterized.TestCase):
         for batch in batches:
           self.assertLess(len(batch.keep_chunk_keys), 8)
 
-  def test_what_keys_depend_on(self):
+  def test_item_keys_are_stable_across_versions(self):
     # Data that was written before must have the same keys of items.
     def key(position, *of):
       content = json.dumps([fingerprints.fingerprint('data', None), *of])
@@ -219,7 +219,7 @@ class LayoutTest(parameterized.TestCase):
           "'a' cross episodes, but the items of table 'b' are padded",
       ),
   )
-  def test_tables_that_do_not_go_together(self, tables, message):
+  def test_incompatible_tables_raise(self, tables, message):
     with self.assertRaisesRegex(ValueError, message):
       layout.Layout(encoded.source([], tables))
 

@@ -118,7 +118,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaises((reverb.errors.ReverbError, RuntimeError)):
       reverb.Client(address).server_info(timeout=2)
 
-  def test_a_server_of_its_own_that_is_closed(self):
+  def test_close_stops_the_server_of_the_buffer(self):
     buffer = opening.open_replay_buffer(_data(), reverb_server=True, timeout=1)
     iterator = iter(buffer.as_dataset(4, 2))
     next(iterator)
@@ -132,7 +132,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
       buffer.num_frames()
 
   @pytest.mark.long
-  def test_nothing_is_said_at_the_end_of_a_process(self):
+  def test_process_exits_without_output(self):
     script = (
         'from tests.replay import opening_test as t;'
         ' buffer = t.opening.open_replay_buffer(t._data(), reverb_server=True);'
@@ -180,7 +180,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ConnectionError, address):
       self.open(None, reverb_server=address, timeout=1)
 
-  def test_errors(self):
+  def test_invalid_arguments_raise(self):
     wide = windows_lib.Windows(9)
     unsigned = dict(reverb_server=True, reverb_table=testing.make_table())
     for args, kwargs, message in (

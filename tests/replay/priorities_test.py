@@ -19,7 +19,7 @@ _RUNS = (lambda function: function, tf.function)
 class ImportanceTest(tf.test.TestCase):
   """Weights themselves are in `contract_test`."""
 
-  def test_what_is_refused(self):
+  def test_invalid_priorities_and_settings_raise(self):
     for field, wrong, message in (
         ('priority', 0, 'priorities of a table are 0'),
         ('probability', -0.1, 'probability .* must be above 0'),

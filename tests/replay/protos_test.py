@@ -23,7 +23,7 @@ assert protos.PriorityTableCheckpoint is table
 
 class ProtosTest(absltest.TestCase):
 
-  def test_are_those_of_reverb(self):
+  def test_messages_are_those_of_reverb(self):
     found = 0
     for module in (schema_pb2, checkpoint_pb2):
       for name, kind in vars(module).items():
@@ -33,7 +33,7 @@ class ProtosTest(absltest.TestCase):
     self.assertEqual(found, 16)
 
   @pytest.mark.long
-  def test_so_they_are_whichever_is_imported_first(self):
+  def test_import_order_does_not_matter(self):
     subprocess.run([sys.executable, '-c', _OURS_FIRST], check=True)
 
 

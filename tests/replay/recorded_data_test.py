@@ -66,7 +66,7 @@ class RecordedDataTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(*recordings.NAMES, 'cartpole')
-  def test_as_recorded(self, name):
+  def test_sampled_items_equal_recorded_frames(self, name):
     expected = []
     for steps in recordings.read(self.paths[name]):
       rows = [{key: step[key] for key in _FRAME_FIELDS} for step in steps]

@@ -66,7 +66,7 @@ _WAYS = {
 class WarningsTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_WAYS)
-  def test_the_same_sentences(self, way):
+  def test_all_functions_log_the_same_warnings(self, way):
     rules = options_lib.ConversionRules(invalid_episodes='skip')
     with self.assertLogs(logging.get_absl_logger(), 'WARNING') as logs:
       _WAYS[way](_data(), options_lib.ConversionOptions(rules))
@@ -74,7 +74,7 @@ class WarningsTest(parameterized.TestCase, tf.test.TestCase):
     for record, sentence in zip(logs.records, _BEGINNINGS):
       self.assertStartsWith(record.getMessage(), sentence)
 
-  def test_nothing_looks_wrong(self):
+  def test_valid_episode_logs_no_warning(self):
     episode = dict(golden.COMPLETE, reward=np.array([1, 2, 3, 0], 'f'))
     rules = options_lib.ConversionRules(terminal_discount='transition')
     with self.assertNoLogs(logging.get_absl_logger(), 'WARNING'):

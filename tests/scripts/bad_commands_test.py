@@ -166,7 +166,7 @@ class BadCommandsTest(parameterized.TestCase):
 
   @parameterized.parameters(*_PROGRAMS)
   @pytest.mark.long
-  def test_one_line_and_an_exit_code(self, program, lines):
+  def test_bad_commands_print_one_line_and_set_exit_code(self, program, lines):
     before = sorted(os.listdir(self.folder))
     for flag, module in ('dask_scheduler', 'distributed'), ('runner', ''):
       is_there = importlib.util.find_spec(module or 'apache_beam')

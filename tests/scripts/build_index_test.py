@@ -17,7 +17,7 @@ _COLUMNS = {'observations': 'obs'}
 class BuildIndexTest(absltest.TestCase):
 
   @pytest.mark.long
-  def test_training_opens_what_the_program_has_built(self):
+  def test_training_opens_the_built_index(self):
     folder = self.create_tempdir().full_path
     data, arrays = f'{folder}/data', f'{folder}/arrays.npz'
     datasets.record_episodes('CartPole-v1', data, 2, max_steps=5)

@@ -243,7 +243,7 @@ class ConvertTest(job_testing.JobTestCase):
       self.assertEqual(result.stderr.count('Read-only'), 1)
 
   @parameterized.parameters((1, 100), (2, 0))
-  def test_a_bar_is_seen_on_a_terminal(self, num_workers, columns):
+  def test_terminal_shows_a_progress_bar(self, num_workers, columns):
     data = data_sets.numbered(self.new('data'), [400] * 12, per_file=1)
     with terminals.open_terminal(columns) as terminal:
       args = [
@@ -268,7 +268,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertRegex(bars, r' 0%\| +\| 0/12 \[00:00\]')
     self.assertRegex(bars, r'\r100%\|█+\| 12/12 \[00:\d\d, [\d,]+ steps/s')
 
-  def test_too_little_address_space_is_said_in_one_line(self):
+  def test_limited_address_space_raises_one_line_error(self):
     args = f'--dataset={self.data}', '--rlds_dir=x'
     result = programs.run(
         'convert', *args, preexec_fn=_limit(resource.RLIMIT_AS, 10**9)

@@ -44,7 +44,7 @@ class HelpTest(parameterized.TestCase):
     self.assertIn('absl.flags', imported)
     self.assertNoCommonElements(imported, _LARGE)
 
-  def test_nobody_reads_it(self):
+  def test_closed_output_pipe_is_no_error(self):
     program = 'from rlds2reverb.jobs import usage; usage.run(print)'
     reading, writing = os.pipe()
     os.close(reading)

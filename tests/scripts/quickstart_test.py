@@ -12,7 +12,7 @@ import pytest
 class QuickstartTest(absltest.TestCase):
 
   @pytest.mark.long
-  def test_every_stage_says_what_happened(self):
+  def test_every_stage_prints_its_result(self):
     directory = os.path.join(self.create_tempdir().full_path, 'cartpole')
     args = [
         sys.executable,

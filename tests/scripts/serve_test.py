@@ -53,7 +53,7 @@ class ServeTest(absltest.TestCase):
     self.assertEndsWith(printed, 'Stopped.\n')
     return printed
 
-  def test_the_unit_and_the_compose_file_of_the_manual(self):
+  def test_unit_and_compose_file_of_the_manual_are_valid(self):
     yaml = pytest.importorskip('yaml')
     with open('docs/serving.md', encoding='utf-8') as f:
       (unit,) = re.findall(r'```ini\n(.*?)```', f.read(), re.DOTALL)
@@ -163,7 +163,7 @@ class ServeTest(absltest.TestCase):
         self.assertLen(records.read_index(path).items, 6)
 
   @pytest.mark.long
-  def test_a_stop_that_becomes_another_error_while_it_starts(self):
+  def test_stop_signal_that_raises_another_error_during_start(self):
     program = """
 import os, signal
 from unittest import mock

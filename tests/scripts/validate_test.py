@@ -13,7 +13,7 @@ from tests.scripts import in_process
 class ValidateTest(absltest.TestCase):
 
   @pytest.mark.long
-  def test_exit_codes_and_what_is_printed(self):
+  def test_exit_codes_and_output(self):
     folder = self.create_tempdir().full_path
     data_sets.numbered(f'{folder}/good', [3, 4])
     bad = [data_sets.episode(index, 4) for index in range(3)]

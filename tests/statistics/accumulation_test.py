@@ -35,7 +35,7 @@ class AccumulationTest(tf.test.TestCase):
     # 4.5 deviations of a sum of 60 squares.
     self.assertNear(chi_squared, 60, 4.5 * np.sqrt(2 * 60))
 
-  def test_states_are_kept_in_files(self):
+  def test_saved_states_are_read_back(self):
     data = golden.stacked([golden.COMPLETE, golden.TRUNCATED])
     accumulation = accumulation_lib.Accumulation(
         steps_lib.get_steps_spec(data.element_spec).step

@@ -147,7 +147,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'quantile 0.2 was not computed'):
       merged.fields['action'].quantile(0.2)
 
-  def test_fields_that_are_left_out(self):
+  def test_images_and_strings_are_excluded_by_default(self):
     steps = dict(
         ways.FIVE,
         observation={
@@ -203,7 +203,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
       ):
         compute.compute_statistics(one, ['observation'])
 
-  def test_errors(self):
+  def test_invalid_arguments_raise(self):
     data = golden.stacked([golden.COMPLETE])
     for arguments, message in (
         ({'fields': ['observations']}, 'Did you mean observation'),
@@ -273,7 +273,7 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(read().returns.mean, 15)
     self.assertLen(self._files(directory), 6)
 
-  def test_what_cannot_be_known_is_computed_anew(self):
+  def test_statistics_of_generators_are_not_cached(self):
     directory = self.create_tempdir().full_path
     episodes = [ways.FIVE]
     rlds_data = golden.stacked(episodes)  # from a generator
@@ -321,7 +321,7 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(OSError, f'{path} is damaged: .*{error}'):
       compute.load_statistics(path)
 
-  def test_the_newest_version_is_found(self):
+  def test_statistics_are_saved_with_the_newest_version(self):
     directory = self.create_tempdir().full_path
     for version in '1.0.0', '2.0.0', '10.0.0':
       os.mkdir(os.path.join(directory, version))

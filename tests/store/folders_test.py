@@ -47,7 +47,7 @@ class FoldersTest(parameterized.TestCase):
     self.assertEqual(store.arrays['x'].tolist(), [0, 1, 2])
     return [leaf.tolist() for leaf in leaves]
 
-  def test_what_is_written_is_read(self):
+  def test_written_rows_are_read_back(self):
     folder = self.create_tempdir().full_path
     in_memory, written = self.write(None), self.write(folder)
     for name in os.listdir(folder):

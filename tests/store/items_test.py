@@ -57,7 +57,7 @@ class ItemIndexTest(parameterized.TestCase):
       first, episode = np.zeros(1, int), 0
     np.testing.assert_array_equal(first[episode] + start, wanted[:, 0])
 
-  def test_whole_episodes(self):
+  def test_items_of_entire_episodes(self):
     lengths = np.array([3, 1, 2])
     index = items.ItemIndex(items.find_episodes(lengths, None), None)
     found = [index.read(_store(6), np.array([k]))[0] for k in range(3)]

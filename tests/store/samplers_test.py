@@ -259,7 +259,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       samplers.Weighted(weights, by).bind(_items([1, 0, 2]), _SHARD)
 
-  def test_other_arguments(self):
+  def test_too_few_items_for_processes_or_batch_raise(self):
     with self.assertRaisesRegex(ValueError, '3 items.*4 processes'):
       samplers.InOrder().bind(_items([3]), samplers.Shard(0, (0, 0), 3, 4))
     # Of 11 items, the second of two workers has 5.

@@ -15,7 +15,7 @@ _SIZES = (1, 2, 3, 16, 17, 4096, 4097, 70001)
 class SumTreeTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*_SIZES)
-  def test_against_cumulative_sums(self, size):
+  def test_tree_equals_cumulative_sums(self, size):
     rng = np.random.default_rng(size)
     weights = np.zeros(size)
     tree = sum_tree.SumTree(weights.copy(), 1.0)
@@ -69,7 +69,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllEqual(priority, priorities[items])
 
   @parameterized.parameters(0.0, 0.5, 1.0)
-  def test_the_contract(self, alpha):
+  def test_draws_follow_priorities_and_alpha(self, alpha):
     # p = 1, 4, 9, 16 and alpha = 0.5: .1, .2, .3, .4.
     sampler, draw = self.make([1, 4, 9, 16, 0], alpha)
     self.check_frequencies(draw, [1, 4, 9, 16, 0], alpha)
@@ -84,7 +84,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     self.update(sampler, [1, 1], [5, 1e-9])  # The last one counts.
     self.check_frequencies(draw, [0, 1e-9, 0, 0, 0], alpha)
 
-  def test_wrong_updates_change_nothing(self):
+  def test_invalid_updates_change_nothing(self):
     sampler, draw = self.make([1, 4, 9])
     before = sampler.serialize()
     for items, priorities, message in (
@@ -150,7 +150,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
       ([-1, 1], 'item 0 has -1'),
       ([1, 1], 'alpha.*from 0 up', np.nan),
   )
-  def test_what_is_refused(self, priorities, message, *alpha):
+  def test_invalid_priorities_raise(self, priorities, message, *alpha):
     with self.assertRaisesRegex(ValueError, message):
       self.make(priorities, *alpha)
 

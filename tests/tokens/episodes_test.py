@@ -33,7 +33,7 @@ def _mapped(response=_RESPONSE, **kwargs):
 class MakeTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(_make, _mapped)
-  def test_all_tokens(self, make):
+  def test_observation_of_all_tokens(self, make):
     made = make(score=2.0, penalty=[0.125, -0.25], max_length=6, pad_id=-1)
     contract.assert_equal(
         self,
@@ -63,7 +63,7 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @parameterized.parameters(_make, _mapped)
-  def test_only_the_new_token(self, make):
+  def test_observation_of_the_new_token_only(self, make):
     episode = make(score=2.0, observation='new', is_terminal=False)
     steps = episode['steps']
     self.assertAllEqual(steps['observation']['token'], [9, 4, 5])
@@ -176,7 +176,7 @@ def _adapt(kl, coefficient=0.1, target=1.0, horizon=1.0):
 
 class KlCoefficientTest(tf.test.TestCase):
 
-  def test_as_torchrl(self):
+  def test_kl_coefficient_equals_torchrl(self):
     coefficient = 0.2
     for penalties, expected in _UPDATES:
       kl = tf.constant([-penalty / coefficient for penalty in penalties])

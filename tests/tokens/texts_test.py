@@ -100,7 +100,7 @@ class BatchesTest(tf.test.TestCase):
         texts, tokenizer, 6, batch_size, **kwargs
     )
 
-  def test_as_torchrl(self):
+  def test_batches_equal_torchrl(self):
     (found,) = self._convert(4, only_valid=False)
     for one, other in zip(found, _TORCHRL):
       self.assertAllEqual(one, other)
@@ -124,7 +124,7 @@ class BatchesTest(tf.test.TestCase):
       self.assertAllEqual(found.prompt_rindex, [1, 3, -1])
       self.assertAllEqual(found.valid_sample, [True, False, True])
 
-  def test_pairs_as_torchrl(self):
+  def test_pairs_equal_torchrl(self):
     texts = tf.data.Dataset.from_tensor_slices(_PAIRS)
     tokenizer = tokens.make_python_tokenizer(tokenizers.by_letters)
     data = tokens.convert_texts_to_pairs(texts, tokenizer, 7, 2)
@@ -139,7 +139,7 @@ class BatchesTest(tf.test.TestCase):
     few = tokens.convert_texts_to_pairs(texts, tokenizer, 7, 9, min_words=1)
     self.assertLen(next(iter(few)).chosen.input_ids, 4)
 
-  def test_words_as_python(self):
+  def test_count_words_equals_str_split(self):
     texts = ['', ' ', 'a', ' a b ', 'a\u200bb c', 'é\u3000ü']
     texts += [f'{space}a{space}{space}b{space}' for space in _SPACES]
     wanted = [len(text.split()) for text in texts]

@@ -145,7 +145,7 @@ class BurnInDqnAgentTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllClose(loss, expected, rtol=1e-5)
     self.assertNotAllClose(loss, other, rtol=1e-3)
 
-  def test_no_gradient_goes_back_into_the_burn_in(self):
+  def test_burn_in_has_no_gradient(self):
     for step_type, trains_burn_in in ((_MID, False), (_FIRST, True)):
       agent = _make_agent(burn_in=2)
       batch = _tensors(_make_batch([[step_type] + [_MID] * 4]))
@@ -156,7 +156,7 @@ class BurnInDqnAgentTest(parameterized.TestCase, tf.test.TestCase):
       size = tf.reduce_max(tf.abs(gradient[0, :4]), axis=1).numpy()
       self.assertAllEqual(size > 0, [trains_burn_in] * 2 + [True] * 2)
 
-  def test_without_a_memory_it_is_tf_agents_double_dqn(self):
+  def test_agent_without_memory_equals_double_dqn_of_tf_agents(self):
     agent = _make_agent(has_memory=False)
     batch = _make_batch([[_MID, _MID], [_MID, _LAST], [_LAST, _FIRST]])
     batch = batch._replace(policy_info=())
@@ -179,7 +179,7 @@ class BurnInDqnAgentTest(parameterized.TestCase, tf.test.TestCase):
       (dict(burn_in=-1), 'burn_in must not be negative'),
       (dict(has_memory=False, stored_state=True), 'a network with a state'),
   )
-  def test_arguments_that_do_not_fit(self, arguments, message):
+  def test_incompatible_arguments_raise(self, arguments, message):
     with self.assertRaisesRegex(ValueError, message):
       _make_agent(**arguments).loss(_tensors(_make_batch([_MIDS[:4]])))
 

@@ -31,7 +31,7 @@ class EnvironmentsTest(absltest.TestCase):
         observation, reward, done, _ = hidden.step(action)
         self.assertEqual((reward, done), tuple(rest[:2]))
 
-  def test_the_seed_sets_the_initial_state(self):
+  def test_seed_sets_the_initial_state(self):
     starts = [
         environments.make_environment('Pendulum-v1', seed).reset().observation
         for seed in (1, 1, 2)

@@ -63,7 +63,7 @@ class NormalizationTest(tf.test.TestCase):
     self.assertAllClose(frames.observation, [[[0, 0], [1, 1]]])
     self.assertAllClose(frames.action, [[[-1], [1]]])
 
-  def test_what_is_not_of_floats_stays(self):
+  def test_integer_fields_are_unchanged(self):
     observation = np.arange(8, dtype=np.uint8).reshape(4, 2)
     data = _episodes(observation=observation, action=np.array([1, 0, 1, 0]))
     fitted = normalization.fit_normalization(data)

@@ -67,7 +67,7 @@ class _Constant:
 
 class NoisyPolicyTest(absltest.TestCase):
 
-  def test_part_of_random_actions_is_drawn_for_each_episode(self):
+  def test_fraction_of_random_actions_is_drawn_per_episode(self):
     policy = environments.NoisyPolicy(
         _Constant(), gym.spaces.Discrete(100), 0.6, 1
     )
@@ -96,7 +96,7 @@ class NoisyPolicyTest(absltest.TestCase):
 
 class SavedPolicyTest(tf.test.TestCase):
 
-  def test_recorded_states_are_those_before_each_action(self):
+  def test_recorded_states_precede_each_action(self):
     tf.keras.utils.set_random_seed(0)
     observation = tf.TensorSpec([2], tf.float32)
     action = tensor_spec.BoundedTensorSpec([], tf.int64, 0, 1)

@@ -33,7 +33,7 @@ class _Leaning(tf_policy.TFPolicy):
 
 class EvaluatorTest(absltest.TestCase):
 
-  def test_returns_are_those_of_one_episode_of_each_environment(self):
+  def test_evaluator_returns_one_episode_per_environment(self):
     expected = []
     for seed in range(40, 46):
       env = gym.make('CartPole-v1')

@@ -61,7 +61,7 @@ class TrainTest(tf.test.TestCase):
     return os.path.join(self.create_tempdir().full_path, 'run')
 
   @pytest.mark.long
-  def test_a_run_that_goes_on_has_the_batches_of_one_without_interruption(self):
+  def test_resumed_run_has_the_batches_of_an_uninterrupted_run(self):
     whole, parts, others = (self._directory() for _ in range(3))
     run(self.data, whole, 10)
     run(self.data, parts, 5)
@@ -78,7 +78,7 @@ class TrainTest(tf.test.TestCase):
     self.assertAllClose(_weights(parts), weights, rtol=1e-5)
     self.assertNotAllClose(_weights(others), weights, rtol=1e-2)
 
-  def test_what_is_written_and_that_other_settings_are_refused(self):
+  def test_logs_and_checkpoints_are_written_and_other_settings_raise(self):
     directory = self._directory()
     returns = run(self.data, directory, 8)
     self.assertLen(returns.returns, 2)

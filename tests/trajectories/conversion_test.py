@@ -159,7 +159,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(('stacked', 1), ('batched', None))
   @pytest.mark.few(1)
-  def test_of_both_steps(self, form, block_length):
+  def test_info_fn_receives_both_steps(self, form, block_length):
     def info_fn(current, following):
       return (
           following['observation']['camera'],
@@ -213,7 +213,7 @@ class PolicyInfoTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(infos, [[0, 20, 40, 60, 400], [20, 40, 60, 400, 0]])
     self.assertDTypeEqual(frames[0].policy_info[0], np.float64)
 
-  def test_a_list_is_one_tensor_as_in_tf_data(self):
+  def test_list_becomes_one_tensor_as_in_tf_data(self):
     info_fn = lambda step, following: {'x': [step['reward'], 2.0]}
     data = golden.stacked([golden.COMPLETE])
     spec = specs.create_trajectory_data_spec(data, info_fn).policy_info
@@ -276,7 +276,9 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ('nested', None, lambda current, following: following['reward']),
   )
   @pytest.mark.few(1)
-  def test_raised_or_skipped(self, form, block_length, info_fn):
+  def test_invalid_episodes_are_raised_or_skipped(
+      self, form, block_length, info_fn
+  ):
     episodes = [golden.COMPLETE]
     data = _FORMS[form](episodes)
     convert = lambda rules, report=None: _convert(
@@ -335,7 +337,7 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           skipped.reason,
       )
 
-  def test_cases_are_those_that_the_oracle_finds(self):
+  def test_oracle_finds_the_fault_of_each_case(self):
     for name, case in _INVALID.items():
       with self.subTest(name):
         self.assertEqual(
@@ -355,7 +357,7 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           'If the data set never sets is_last, StepMapping(is_last=None) marks',
       ),
   )
-  def test_what_a_message_tells(self, name, message):
+  def test_message_explains_the_fix(self, name, message):
     _, error = golden.frames_and_error(
         _convert(golden.stacked([_INVALID[name].episode]))
     )
@@ -364,7 +366,7 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
 class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_the_same_frames(self):
+  def test_frames_equal_tf_agents(self):
     def info_fn(current, following):
       return {
           'delta': following['reward'] - current['reward'],
@@ -421,7 +423,7 @@ class TfAgentsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(('batched', 2), ('stacked', 1), ('nested', None))
   @pytest.mark.long
-  def test_the_same_streams_are_valid(self, form, block_length):
+  def test_same_streams_are_valid_as_in_tf_agents(self, form, block_length):
     episodes = [golden.COMPLETE]
     ours = _convert(
         _FORMS[form](episodes),

@@ -59,7 +59,7 @@ def _nans(episode):
 
 class ReportTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_a_pass_over_reshuffled_data_replaces_the_last_one(self):
+  def test_each_pass_over_reshuffled_data_replaces_the_report(self):
     lengths = [5, 2, 7, 4, 9, 3]
     episodes = golden.make_episodes(lengths, terminal=False)
     episodes[1]['reward'][0] = np.nan
@@ -141,7 +141,9 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       ('batched', True, 2, 'step'),
   )
   @pytest.mark.few(1)
-  def test_what_looks_wrong(self, form, nested_fields, length, at):
+  def test_report_has_nans_last_rewards_and_bootstrapped_terminals(
+      self, form, nested_fields, length, at
+  ):
     episodes = _episodes(nested_fields)
     nans = {}
     bootstraps, last_rewards = [], {}
@@ -217,7 +219,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
       list(_convert(data, nan='invalid'))
 
-  def test_other_numbers(self):
+  def test_last_rewards_of_vectors_and_data_without_floats(self):
     # Rewards of several numbers that cancel out are there.
     reward = np.float32([[0, 0], [1, 1], [0, 0], [1, -1]])
     report = rlds2reverb.ConversionReport()
@@ -238,7 +240,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLen(frames.reward, 4)
     self.assertEqual(report.nan_counts, {})
 
-  def test_the_advice_is_for_rewards_of_the_transition_into_the_last_step(
+  def test_advice_for_rewards_of_transition_into_last_step(
       self,
   ):
     of_success = golden.make_episode([1, 1], terminal=False)
@@ -272,7 +274,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         total = sum(left_out.values())
         self.assertIn(f'{total:g} in all', str(report))
 
-  def test_it_is_printed(self):
+  def test_report_as_text(self):
     report = rlds2reverb.ConversionReport()
     self.assertEqual(
         str(report), 'No episode was skipped, and nothing looks wrong.'
@@ -321,7 +323,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
         ],
     )
 
-  def test_it_serves_one_conversion_that_was_built(self):
+  def test_report_serves_one_successful_conversion(self):
     data = golden.stacked([golden.COMPLETE])
     report = rlds2reverb.ConversionReport()
     options = rlds2reverb.ConversionOptions(report=report)
@@ -369,7 +371,7 @@ def _options(**kwargs):
 
 class OptionsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_errors(self):
+  def test_invalid_options_raise(self):
     data = golden.stacked([golden.COMPLETE])
     no = functools.partial(self.assertRaisesRegex, ValueError)
     no_type = functools.partial(self.assertRaisesRegex, TypeError)
@@ -468,7 +470,7 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
             data, *before, **{argument: None}
         )
 
-  def test_rules_left_out_are_those_that_gin_configures(self):
+  def test_omitted_rules_are_those_configured_by_gin(self):
     self.assertEqual(
         _RULES, rlds2reverb.ConversionRules('strict', 'step', 'raise', 'report')
     )

@@ -55,7 +55,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('cross', [[0, 1, 2], [2, 3, 4], [4, 5, 10]]),
   )
   @pytest.mark.few(3)
-  def test_by_hand(self, end, expected):
+  def test_worked_example(self, end, expected):
     short = contract.make_steps([10, 11], [10], terminal=False)
     dataset = _convert(golden.stacked([contract.A, short]), 3, 2, end)
     self.assertAllEqual([one.observation for one in dataset], expected)
@@ -71,7 +71,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
       ('cross', 24, 1, 'batched'),
   )
   @pytest.mark.few(1)
-  def test_edges(self, end, length, stride, form):
+  def test_edge_cases_equal_numpy(self, end, length, stride, form):
     episodes = contract.edge_episodes(max(min(length, 16), 2), seed=length)
     windows = length, stride, end
     dataset = _convert(_FORMS[form](episodes), *windows, with_mask=True)
@@ -101,7 +101,7 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
     if max_batch_size:
       self.assertEqual(max(map(len, found)), max_batch_size)
 
-  def test_images_of_a_size_not_known_and_no_episodes(self):
+  def test_images_of_unknown_size_and_no_episodes(self):
     steps = contract.make_steps(range(3), [1, 2], terminal=True)
     steps['observation'] = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     spec = golden.stacked_spec(steps)

@@ -22,7 +22,7 @@ class CreateTrajectoryDataSpecTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.product(
       form=list(golden.FORMS), episode=[golden.COMPLETE, _nested_episode()]
   )
-  def test_equals_tf_agents(self, form, episode):
+  def test_spec_equals_tf_agents(self, form, episode):
     expected = original.create_trajectory_data_spec(golden.nested([episode]))
     found = specs.create_trajectory_data_spec(
         golden.with_unused_fields(golden.FORMS[form]([episode]))
@@ -119,7 +119,7 @@ class CheckSignatureTest(tf.test.TestCase, parameterized.TestCase):
       ),
       ('unknown_rank', _table()._replace(action=tf.TensorSpec(None, tf.int64))),
   )
-  def test_fits(self, signature):
+  def test_compatible_signatures_are_accepted(self, signature):
     specs.check_signature(signature, _spec())
     flat = _spec(observation=_FLAT)
     specs.check_signature(tensor_spec.add_outer_dim(flat), flat)
@@ -182,7 +182,9 @@ class CheckSignatureTest(tf.test.TestCase, parameterized.TestCase):
           ['observation/arm/joint', 'observation/arm/joint'],
       ),
   )
-  def test_differences(self, signature, spec, expected):
+  def test_incompatible_signatures_raise_with_differences(
+      self, signature, spec, expected
+  ):
     with self.assertRaises(ValueError) as caught:
       specs.check_signature(signature, spec)
     self.assertEqual(

@@ -44,7 +44,7 @@ def _augment(image, settings, seed):
 class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_DLIMP)
-  def test_as_dlimp(self, name, seed, smooth, noisy, pixel):
+  def test_augmentation_equals_dlimp(self, name, seed, smooth, noisy, pixel):
     settings = _SETTINGS[name]
     found = _augment(_smooth(), settings, seed)
     self.assertAllEqual(found[5, 7], pixel)
@@ -52,7 +52,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
     found = _augment(_noisy(), settings, seed)
     self.assertEqual(zlib.crc32(found.tobytes()), noisy)
 
-  def test_each_change_in_numpy(self):
+  def test_each_change_equals_numpy(self):
     window = np.stack([_smooth(), _noisy()])[None] / np.float32(255)
     for changes in (
         {},
@@ -108,7 +108,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
 
 class DropImagesTest(tf.test.TestCase):
 
-  def test_how_many_are_dropped(self):
+  def test_fraction_of_dropped_images_matches_probability(self):
     frame = {name: tf.ones([2, 2, 3], tf.uint8) for name in 'abc'}
     frame['gone'] = tf.zeros([2, 2, 3], tf.uint8)
     names = [*'abc', 'gone']
@@ -130,7 +130,7 @@ class DropImagesTest(tf.test.TestCase):
     self.assertAllClose(dropped[:, :3].mean(0), [0.6] * 3, rtol=0, atol=0.04)
     self.assertAllEqual(kept, [[0, 1, 0, 0]] * 3000)
 
-  def test_none_and_all(self):
+  def test_probabilities_0_and_1_and_invalid_arguments(self):
     frame = {'a': tf.ones([2]), 'b': tf.ones([2])}
     for probability, total in (0.0, 2), (1.0, 1):
       found = images.drop_images(frame, ['a', 'b'], probability, seed=3)

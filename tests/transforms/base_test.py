@@ -103,7 +103,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     steps = inner.transform(ways.FIVE)
     self.assertAllEqual(steps['reward'], ways.FIVE['reward'] + 1)
 
-  def test_equal_where_the_parts_are(self):
+  def test_compositions_of_equal_transforms_are_equal(self):
     def make(order):
       add = _AddReward(np.ones(2))
       return _COMPOSE(order([_KEEP(min_length=1), add, _KeepFirst(0)]))
@@ -114,7 +114,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertNotEqual(_KeepFirst(1.0), _KeepFirst(2.0))
     self.assertLen({_AddReward([1, 2]), _AddReward(np.array([1, 2]))}, 1)
 
-  def test_arrays_and_lists_that_the_user_goes_on_using(self):
+  def test_later_changes_of_arguments_have_no_effect(self):
     array, number = np.float32([1, 2]), np.ones(())
     transforms = [_AddReward(array), fields.ClipField('reward', high=[number])]
     hashes = [hash(transform) for transform in transforms]
@@ -151,7 +151,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ('nothing_kept', [_KEEP(min_length=99)], 0),
   )
   @pytest.mark.few(1)
-  def test_on_batches_as_on_single_episodes(self, transforms, count):
+  def test_batches_equal_single_episodes(self, transforms, count):
     episodes = [ways.FIVE, ways.THREE, ways.FIVE]
     made, expected = (
         applying.transform_episodes(form(episodes), transforms)
@@ -189,7 +189,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
 class RowsTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_what_looks_at_other_steps_and_draws(self):
+  def test_transform_rows_sees_other_steps_and_draws_per_episode(self):
     episodes = golden.make_episodes([3, 1, 5, 2, 1, 4, 6])
     data = golden.batched(episodes).repeat(2)
     compose = _COMPOSE([_SCALE(2.0), _Draw()])
@@ -220,10 +220,10 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
       type('None', (base.EpisodeTransform,), {})().transform(golden.COMPLETE)
 
 
-class OwnTest(tf.test.TestCase, parameterized.TestCase):
+class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.named_parameters(*ways.ALL)
-  def test_on_single_episodes(self, run):
+  def test_own_transform_in_all_call_modes(self, run):
     add, episodes = _AddReward(np.float32([1, 2])), [ways.FIVE, ways.THREE]
     golden.assert_frames_equal(
         self,
@@ -233,7 +233,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
     self.assertIs(add.invert(ways.FIVE), ways.FIVE)
     self.assertEqual(run(_KeepFirst(10.0), episodes), [False, True])
 
-  def test_what_cannot_be_in_a_batch_stays_as_it_is(self):
+  def test_fields_that_cannot_be_batched_are_unchanged(self):
     ragged = tf.ragged.constant([[1, 2], [3], [], [4], [5]])
     eye = np.eye(5, dtype=np.float32)
 
@@ -287,7 +287,7 @@ class OwnTest(tf.test.TestCase, parameterized.TestCase):
           )
       ),
   )
-  def test_errors(self, call, message):
+  def test_invalid_transforms_raise(self, call, message):
     with self.assertRaisesRegex(ValueError, message):
       call(functools.partial(applying.transform_episodes, _STACKED))
 

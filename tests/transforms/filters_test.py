@@ -70,7 +70,7 @@ def _with_facts(index, episode):
 
 class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_as_numpy_does(self):
+  def test_kept_episodes_equal_numpy(self):
     keeps = {
         name: filters.KeepEpisodes(**one[0]) for name, one in _CASES.items()
     }
@@ -134,7 +134,9 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           'is_terminal must be .*number',
       ),
   )
-  def test_errors(self, changes, conditions, message):
+  def test_invalid_conditions_and_fields_raise(
+      self, changes, conditions, message
+  ):
     steps = {**ways.FIVE, **changes}
     steps = {name: leaf for name, leaf in steps.items() if leaf is not None}
     with self.assertRaisesRegex(ValueError, message):

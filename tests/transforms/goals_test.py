@@ -95,9 +95,9 @@ def _read(data):
   return list(data.map(lambda e: e['steps']).as_numpy_iterator())
 
 
-class OtherGoalsTest(tf.test.TestCase):
+class GoalsFromOtherEpisodesTest(tf.test.TestCase):
 
-  def test_how_many_and_of_whom(self):
+  def test_fraction_and_source_of_goals_match_arguments(self):
     data = _episodes()
     own = _read(data)
     found = _read(goals.draw_goals_from_other_episodes(data, 0.3, seed=2))
@@ -121,7 +121,7 @@ class OtherGoalsTest(tf.test.TestCase):
     self.assertGreater(np.mean(replaced), 0.9)
     self.assertEqual(places, {0, 1, 2, 3, 4, 5})
 
-  def test_the_same_again_others_in_another_pass_and_never(self):
+  def test_draws_repeat_by_seed_and_differ_between_passes(self):
     data = _episodes(5)
     made = goals.draw_goals_from_other_episodes(data, 0.5, seed=3)
     passes = goals.draw_goals_from_other_episodes(data.repeat(2), 0.5, seed=3)
@@ -261,7 +261,7 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['reward'], np.float32([-1, 0, 0, 0.9]))
 
   @parameterized.parameters('future', 'final', 'episode', 'random')
-  def test_against_stable_baselines3(self, strategy):
+  def test_strategies_equal_stable_baselines3(self, strategy):
     repeats = 100
     oracle = _NumpyHer(_EPISODES)
     data = golden.batched(_EPISODES * repeats, batch_size=7)
@@ -319,7 +319,7 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(share, 1 / 6, rtol=0, atol=0.06)
 
   @parameterized.parameters('future', 'final', 'episode', 'geometric')
-  def test_every_way_to_apply_it(self, strategy):
+  def test_relabeled_steps_are_equal_in_all_forms(self, strategy):
     arguments = dict(discount=0.5) if strategy == 'geometric' else {}
     relabel = _hindsight(strategy, compute_terminal=_is_near, **arguments)
     expected = [
@@ -335,7 +335,7 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
         golden.assert_frames_equal(self, _read(made), expected)
 
   @pytest.mark.long
-  def test_random_in_every_form(self):
+  def test_random_strategy_is_equal_in_all_forms(self):
     relabel = _hindsight('random', compute_terminal=_is_near)
     first, *others = (
         _read(applying.transform_episodes(make(_EPISODES), [transform]))
@@ -430,7 +430,7 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
           'compute_terminal must return one number for each step',
       ),
   )
-  def test_errors(self, arguments, message):
+  def test_invalid_arguments_raise(self, arguments, message):
     errors = (ValueError, tf.errors.InvalidArgumentError)
     with self.assertRaisesRegex(errors, message):
       relabel = goals.RelabelGoals(

@@ -107,7 +107,7 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
       (['image'], {}, 'Unknown image file format'),
       (['rgb'], dict(method='bicubic'), 'method must be one of'),
   )
-  def test_errors(self, fields, options, message):
+  def test_invalid_images_and_options_raise(self, fields, options, message):
     nest = {'image': tf.constant(['no image']), 'state': tf.zeros([4])}
     nest['rgb'] = tf.zeros([4, 4, 3])
     with self.assertRaisesRegex(
@@ -172,7 +172,7 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
       ([f'{_TOP}#t=0', f'{_WRIST}#t=0'], 'must have the same size'),
       ([f'{_TOP}#t=99'], 'no frame within half a frame of 99.0000'),
   )
-  def test_errors(self, references, message):
+  def test_invalid_references_raise(self, references, message):
     nest = {'a': tf.constant(references)}
     with self.assertRaisesRegex(
         (ValueError, tf.errors.InvalidArgumentError), message

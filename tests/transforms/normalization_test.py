@@ -29,7 +29,7 @@ def _episodes():
 
 class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
 
-  def test_as_the_formula_and_back(self):
+  def test_transform_equals_formula_and_is_inverted(self):
     offset, mask = [0.5, -1.0, 0.0, 1.0], [True, True, True, False]
     for dtype, tiny in (np.float16, 1), (np.float32, 1), (np.float64, 1e-50):
       x = np.random.default_rng(2).normal(size=[2, 4]).astype(dtype)
@@ -69,7 +69,7 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
       (lambda: _FIELD.between('x', [-np.inf, 0.0], 1.0), 'x must be finite'),
       (lambda: _FIELD.between('x', np.nan, 1.0), 'bounds of x must be finite'),
   )
-  def test_errors(self, make, message):
+  def test_invalid_bounds_raise(self, make, message):
     with self.assertRaisesRegex(ValueError, message):
       make()
 
@@ -84,7 +84,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   @parameterized.parameters(*arrays.KINDS)
-  def test_as_octo_and_openvla(self, kind):
+  def test_normalization_equals_octo_and_openvla(self, kind):
     mask = None if kind == arrays.BOUNDS else _MASK
     x = np.concatenate([e['action'][:-1] for e in _episodes()])
     x = x.astype(np.float64)
@@ -114,7 +114,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       back, action = (np.where(inside, one, 0) for one in (back, action))
       self.assertAllClose(back, action)
 
-  def test_levels_and_no_clip(self):
+  def test_quantile_levels_without_clipping(self):
     normalize = normalization.normalize_by_statistics(
         self.statistics, 'action', 'quantiles', levels=(0.1, 0.9), clip=False
     )
@@ -139,7 +139,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
         [f'observation/{name}' for name in names],
     )
 
-  def test_what_there_is_not(self):
+  def test_missing_statistics_raise(self):
     steps = {**ways.FIVE, 'action': np.arange(6)[:, None]}
     integers = golden.stacked([steps])
     single = golden.stacked([golden.SINGLE_TERMINAL])

@@ -363,7 +363,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     }
 
   @parameterized.parameters(*_TABLE)
-  def test_as_a_loop_does(self, name):
+  def test_transform_equals_loop(self, name):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
       made = map(transform.transform_batch, self.batches[has_action])
@@ -378,7 +378,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
       _assert_near(self, transform.transform(given), oracle(given))
 
   @pytest.mark.long
-  def test_in_a_graph_with_known_dtypes_and_shapes(self):
+  def test_results_dtypes_and_shapes_in_a_graph(self):
     transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
     episodes = _episodes(False)[:4]
     data = golden.nested(episodes).map(transform)
@@ -499,7 +499,7 @@ _ERRORS = (
 class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters(*_ERRORS)
-  def test_errors(self, name, arguments, message):
+  def test_invalid_arguments_raise(self, name, arguments, message):
     make = getattr(transforms, name, None) or getattr(transforms.robotics, name)
     errors = (ValueError, tf.errors.InvalidArgumentError)
     with self.assertRaisesRegex(errors, message):
@@ -507,7 +507,7 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
       made = make(**arguments) if by_name else make(*arguments)
       made({'steps': _CASE}, 0)
 
-  def test_only_whole_episodes_are_thinned(self):
+  def test_invalid_steps_of_frame_skip_and_scale_raise(self):
     thin = transforms.FrameSkip(2)
     with self.assertRaisesRegex(ValueError, 'There is no field discount'):
       thin.transform({k: _CASE[k] for k in _CASE if k != 'discount'})
@@ -526,8 +526,8 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
         transform.transform(without)
 
 
-class MoreTest(tf.test.TestCase):
-  """What is said of single transforms besides."""
+class SpecialCasesTest(tf.test.TestCase):
+  """Properties of individual transforms that the table does not cover."""
 
   def test_thinning_of_a_cut_episode(self):
     cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)

@@ -47,7 +47,7 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
     made = transforms.transform_episodes(golden.batched(episodes), [transform])
     return [one['steps'] for one in golden.assert_batches_hold(self, made)]
 
-  def test_the_goal_or_the_instruction_is_kept(self):
+  def test_exactly_one_of_goal_and_instruction_is_kept(self):
     drop = transforms.DropConditioning(instruction='words', seed=3)
     kept = []
     for steps, given in zip(self._apply(drop, _EPISODES * 40), _EPISODES * 40):
@@ -64,7 +64,7 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(np.mean(kept), 0.5, rtol=0, atol=0.1)
     self.assertNotAllEqual(kept[:6], kept[6:12])
 
-  def test_always_and_never(self):
+  def test_goal_is_kept_with_probability_1_and_0(self):
     for keep, words in ((1.0, b''), (0.0, b'pick')):
       drop = transforms.DropConditioning('goal', 'words', keep, None)
       (steps,) = self._apply(drop, _EPISODES[:1])

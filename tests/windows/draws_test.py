@@ -111,7 +111,7 @@ class DrawStepsTest(tf.test.TestCase):
 
 class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_where_trajectories_end(self):
+  def test_trajectory_ends_from_lengths_ids_and_flags(self):
     cases = (
         ({'lengths': [3, 0, 2]}, [3, 0, 2]),
         ({'episode_ids': ['x', 'y', 'y', 'x', 'x']}, [1, 2, 2]),
@@ -152,7 +152,7 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(windows.FlatRows.of(nothing).lengths.shape, [0])
     self.assertEmpty(list(windows.convert_rlds_to_fragments(nothing, 3)))
 
-  def test_a_data_set_that_is_shuffled_anew_at_each_pass(self):
+  def test_data_set_that_is_reshuffled_at_each_pass(self):
     # Episode e has e transitions, with the observations 10 e, 10 e + 1, ...
     episodes = [
         contract.make_steps(
@@ -181,7 +181,7 @@ class FlatRowsTest(parameterized.TestCase, tf.test.TestCase):
 
 class ConcatenatedFramesTest(tf.test.TestCase):
 
-  def test_along_each_axis_as_a_loop_does(self):
+  def test_frames_along_each_axis_equal_loop(self):
     images = np.arange(5 * 2 * 3 * 2, dtype=np.uint8).reshape(5, 2, 3, 2)
     steps = {
         **contract.A,
@@ -231,7 +231,7 @@ class ConcatenatedFramesTest(tf.test.TestCase):
         made['next_observation'], [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
     )
 
-  def test_what_is_refused(self):
+  def test_invalid_frame_arguments_raise(self):
     for arguments, message in (
         ({'num_actions': 2, 'frame_axis': 0}, 'needs num_frames'),
         ({'num_frames': 2, 'frame_axis': -1}, 'observation has 0 axes'),

@@ -81,7 +81,7 @@ _IN_A_GRAPH = [
 
 class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_arguments(self):
+  def test_invalid_arguments_raise(self):
     no = functools.partial(self.assertRaisesRegex, ValueError)
     # Steps and rows.
     no('must be a dict of fields, but', _rows, tf.range(3))
@@ -243,7 +243,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         {'observation': _View(agent='c')},
     )
 
-  def test_data(self):
+  def test_invalid_data_raises_in_the_graph(self):
     no = functools.partial(self.assertRaisesRegex, _LATER)
     no('one value a step', _advantages, _B, [1.0, 2.0, 3.0])
     no(
@@ -313,7 +313,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
           lambda steps, **names: _apply(steps, {'x': _View('reward')}, **names),
       ),
   )
-  def test_what_is_added_replaces_nothing(self, name, function):
+  def test_existing_field_is_not_replaced(self, name, function):
     with self.assertRaisesRegex(ValueError, f"field '{name}' already.*Rename"):
       function(_own(name))
     named = function(_own(name), names={name: 'other'}).columns

@@ -246,7 +246,7 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(*enumerate(golden.FORMS.values()))
   @pytest.mark.few(1)
-  def test_equals_numpy(self, index, form):
+  def test_functions_equal_numpy(self, index, form):
     # One pipeline has every other case.
     cases = dict(itertools.islice(_CASES.items(), index, None, 2))
     contract.check_everywhere(self, cases, _EPISODES, form, tolerance=2e-6)

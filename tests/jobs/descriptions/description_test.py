@@ -270,7 +270,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     constant = found.histograms['returns']
     self.assertEqual((constant['counts'], len(constant['values'])), ([1], 1))
 
-  def test_every_part_of_the_range_is_stood_for(self):
+  def test_spread_covers_the_entire_range(self):
     # The range grows from block to block.
     numbers = np.sort(np.random.default_rng(2).exponential(size=3000))
     numbers[7] = np.nan
@@ -402,7 +402,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         values['what is odd'][0][1].item(),
     )
 
-  def test_nothing_and_unequal_lengths(self):
+  def test_empty_description_unequal_lengths_and_number_format(self):
     nothing = description_lib.Description('nothing')
     self.assertEqual(json.loads(nothing.to_json())['episodes'], [])
     self.assertEqual(views.to_text(nothing), 'nothing\n')

@@ -110,7 +110,7 @@ class PageTest(absltest.TestCase):
     )
     cls.html = views.to_html(cls.description)
 
-  def test_needs_nothing_else(self):
+  def test_page_is_self_contained(self):
     elements = re.sub(r'<script>.*?</script>', '', self.html, flags=re.DOTALL)
     urls = re.findall(r'(?:src|href)="([^"]*)"', elements)
     self.assertNotEmpty(urls)
@@ -272,7 +272,7 @@ class PageTest(absltest.TestCase):
 
   @pytest.mark.long
   @_in_browser
-  def test_two_side_by_side(self):
+  def test_two_descriptions_side_by_side(self):
     bounds = reading.Bounds(0, 1, 'me', ['left', 'right'])
     pair = []
     for name, lengths, rewards in (

@@ -133,7 +133,7 @@ class DamagesTest(checkpoints.CheckpointTestCase):
 
   @parameterized.parameters((False, 5), (True, 50))
   @pytest.mark.few(1)
-  def test_damages_are_refused_or_nobody_notices_them(self, own, count):
+  def test_damaged_checkpoints_are_refused_or_read_correctly(self, own, count):
     path, tries, refused = self.intact(own), 0, 0
     expected = {name: of(path, self.new()) for name, of in _OPENERS.items()}
     for seed in range(count):

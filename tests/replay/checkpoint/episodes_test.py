@@ -61,7 +61,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     (batch,) = episode_dataset.batches_of(found).as_numpy_iterator()
     self.assertAllEqual(batch.row_splits, [0, 2, 3, 6, 11, 12, 13, 17])
 
-  def test_what_servers_and_merging_write(self):
+  def test_checkpoints_of_servers_and_merges_are_read(self):
     expected = checkpoints.episodes([30, 7, 120])
     other = _table(50, name=checkpoints.OTHER)
     path = self.write(expected, [checkpoints.PAIRS, other])

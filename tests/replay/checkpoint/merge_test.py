@@ -44,7 +44,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
         testing.pairs(parts[2] + parts[0] + parts[1]),
     )
 
-  def test_the_same_episodes_merge(self):
+  def test_common_episodes_are_merged_once(self):
     longest = [5, 9, 200]
     paths = [
         self.write(checkpoints.episodes(each), **_OPTIONS)
@@ -68,7 +68,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     with self.assertRaisesRegex(FileNotFoundError, 'not a complete Reverb'):
       merge.merge_reverb_checkpoints(paths, folder.full_path, overwrite=True)
 
-  def test_other_data(self):
+  def test_checkpoints_of_other_data_are_refused(self):
     episodes = checkpoints.episodes([9])
     table = testing.make_table(
         signature=testing.signature_of(golden.stacked(episodes))
@@ -125,7 +125,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     self.assertEqual(counts, {testing.TABLE: 51, checkpoints.OTHER: 3})
     self.assertEqual(testing.take_rewards(self.serve(merged)), pairs)
 
-  def test_what_cannot_be_split(self):
+  def test_invalid_split_targets_raise(self):
     path = self.write(checkpoints.episodes([3]))
     target = self.new()
     for targets in [], [target, target]:
@@ -151,7 +151,7 @@ class JoinTest(checkpoints.CheckpointTestCase):
     write.write_checkpoint(source, path, inserted_at=1000 * begin, replace=True)
     return path
 
-  def test_joined_parts_are_the_checkpoint_that_one_writer_writes(self):
+  def test_joined_parts_equal_checkpoint_of_one_writer(self):
     # The second part holds an episode without items.
     parts = [self.write_part(*part) for part in ((0, 3), (3, 4), (4, 5))]
     joined = self.new()
@@ -178,7 +178,7 @@ class JoinTest(checkpoints.CheckpointTestCase):
         self.assertEqual(written, expected, file)
     self.assertEqual(testing.size(self.serve(joined)), 14)
 
-  def test_parts_that_are_replaced_or_damaged(self):
+  def test_repeated_and_damaged_parts_raise(self):
     part = self.write_part(0, 5)
     self.write_part(0, 1, part)
     merge.join_checkpoints([part], self.new())

@@ -17,7 +17,7 @@ class RecordsTest(checkpoints.CheckpointTestCase):
       with records.RecordFile('/dev/full') as file:
         file.write([b'record'])
 
-  def test_what_is_no_checkpoint(self):
+  def test_folder_without_checkpoint_raises(self):
     path = self.create_tempdir().mkdir('one').full_path
     with self.assertRaisesRegex(FileNotFoundError, 'it has no DONE.$'):
       records.read_tables(path)

@@ -17,7 +17,7 @@ from tests.replay.checkpoint import checkpoints
 
 class ServeTest(checkpoints.CheckpointTestCase):
 
-  def test_a_port_that_connections_of_a_dead_server_linger_on(self):
+  def test_port_with_lingering_connections_can_be_used(self):
     with socket.socket() as listener:
       # As a server does.
       listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,7 +40,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     with self.assertRaisesRegex(ValueError, f'Port {port} is in use'):
       serve.restore_reverb_server(path, port=port)
 
-  def test_the_newest_checkpoint_of_a_root(self):
+  def test_newest_checkpoint_of_root_is_restored(self):
     episodes = checkpoints.episodes([30, 70])
     path = self.write(episodes)
     root = self.create_tempdir().full_path
@@ -82,7 +82,7 @@ class OtherSettingsTest(checkpoints.CheckpointTestCase):
         **kwargs,
     )
 
-  def test_tables_take_the_place_of_those_in_the_checkpoint(self):
+  def test_tables_replace_those_of_the_checkpoint(self):
     episodes = checkpoints.episodes([9, 5])
     path = self.write(
         episodes, [checkpoints.PAIRS, items.TableItems(checkpoints.OTHER)]
@@ -108,7 +108,7 @@ class OtherSettingsTest(checkpoints.CheckpointTestCase):
     # Each item comes once.
     self.assertCountEqual(testing.take_rewards(client), testing.pairs(episodes))
 
-  def test_tables_that_do_not_fit(self):
+  def test_unsuitable_tables_raise(self):
     path = self.write(checkpoints.episodes([9]))
     for tables, message in (
         ([self._table('tabel')], 'no table .*tabel'),

@@ -189,7 +189,7 @@ class ValidationTest(checkpoints.CheckpointTestCase):
   @parameterized.named_parameters(
       *((name, *piece) for name, piece in _PIECES.items())
   )
-  def test_wrong_numbers_are_refused(self, file, change):
+  def test_invalid_numbers_in_records_raise(self, file, change):
     for number in 0, -1:
       path = self.change(file, number, change)
       with self.assertRaisesRegex(
@@ -232,7 +232,7 @@ class ValidationTest(checkpoints.CheckpointTestCase):
       name=('far slice', 'huge shape', 'damaged content', 'no sampler'),
       opener=tuple(_OPENERS),
   )
-  def test_every_opener_refuses_them(self, name, opener):
+  def test_every_opener_refuses_damaged_checkpoints(self, name, opener):
     file, change = _PIECES[name]
     path, new = self.change(file, 0, change), self.new()
     with self.assertRaisesRegex(
@@ -295,7 +295,7 @@ class ValidationTest(checkpoints.CheckpointTestCase):
       ):
         records.read_index(copy)
 
-  def test_the_limit_can_be_raised(self):
+  def test_limit_can_be_raised_by_environment_variable(self):
     zeros = pyarrow.Codec('snappy').compress(bytes(1 << 20), asbytes=True)
     path = self.change(
         'chunks',

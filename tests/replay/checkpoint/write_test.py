@@ -13,7 +13,7 @@ from tests.replay.checkpoint import checkpoints
 
 class WriteTest(checkpoints.CheckpointTestCase):
 
-  def test_tables_that_do_not_fit(self):
+  def test_unsuitable_tables_raise(self):
     once = checkpoints.once(reverb.selectors.Fifo)
     small = testing.make_table(signature=once.info.signature, max_size=3)
     other = checkpoints.once(reverb.selectors.Fifo, checkpoints.OTHER)
@@ -39,7 +39,7 @@ class WriteTest(checkpoints.CheckpointTestCase):
       with self.assertRaisesRegex(ValueError, 'Scale the priorities'):
         self.write(checkpoints.episodes([9]), items, reverb_tables=[table])
 
-  def test_default_settings_are_those_of_a_reverb_table(self):
+  def test_default_settings_equal_those_of_a_reverb_table(self):
     spec = {'x': tf.TensorSpec([3], tf.float32, 'x')}
     table = reverb.Table(
         'a',

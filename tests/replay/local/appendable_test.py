@@ -74,7 +74,7 @@ def _expected(count, lasts, capacity, length, stride, end):
 class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.product(setting=_SETTINGS, capacity=(5, 17, 1000))
-  def test_against_lists(self, setting, capacity):
+  def test_ring_equals_lists(self, setting, capacity):
     rng = np.random.default_rng(capacity)
     ring = _ring(capacity, *setting)
     lasts = np.cumsum(rng.integers(1, 9, 1500)).tolist()
@@ -100,7 +100,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       begin = end
 
   @parameterized.product(setting=_SETTINGS, capacity=(5, 17, 1000))
-  def test_environments_against_lists(self, setting, capacity):
+  def test_ring_of_several_environments_equals_lists(self, setting, capacity):
     rng = np.random.default_rng(capacity)
     num_environments = 3
     ring = _ring(capacity, *setting, batch_size=num_environments)
@@ -150,7 +150,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     ring.append(*tf.nest.flatten(frames._replace(step_type=step_type)))
     self.assertEqual(_content(ring), [[0, 1], [1, 2], [3, 4], [5, 6]])
 
-  def test_what_does_not_fit(self):
+  def test_incompatible_capacity_and_state_raise(self):
     with self.assertRaisesRegex(
         ValueError,
         'batch_size=3, .* has 2 environments. Make it with batch_size=3',
@@ -224,7 +224,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     ).data_spec
     return _Appendable(spec, **kwargs)
 
-  def test_recorded_first(self):
+  def test_recorded_episodes_precede_appended_frames(self):
     data = golden.stacked(cuts.episodes_of([3, 2]))
     buffer = _Appendable(data, capacity=6)
     self.assertEqual(_shown(buffer), [[0, 1], [1, 2], [100, 101]])
@@ -248,7 +248,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     _append(buffer, own)
     self.assertEqual(_shown(buffer), [[200, 201], [201, 202], [202, 203]])
 
-  def test_nothing_is_appended_without_capacity(self):
+  def test_buffer_without_capacity_refuses_frames(self):
     buffer = replay_buffer.EpisodesReplayBuffer(
         golden.stacked(cuts.episodes_of([3]))
     )
@@ -257,7 +257,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'AppendableReplayBuffer'):
         call()
 
-  def test_wrong_frames(self):
+  def test_frames_of_other_specs_raise(self):
     buffer = self.make(capacity=9)
     [frames] = self.frames([1])
     for wrong in (

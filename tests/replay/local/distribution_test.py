@@ -46,7 +46,7 @@ def _has_two_devices() -> bool:
 class ProcessTest(tf.test.TestCase):
 
   @pytest.mark.long
-  def test_in_a_process_of_its_own(self):
+  def test_tests_pass_in_a_process_with_two_devices(self):
     if not _has_two_devices():
       command = [sys.executable, '-m', 'tests.replay.local.distribution_test']
       subprocess.run(command, check=True)

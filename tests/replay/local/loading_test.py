@@ -133,7 +133,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(ValueError, 'local'):
       loading.load_frames(_known_data(), _items(), 'gs://bucket/frames')
 
-  def test_a_full_check_finds_what_opening_does_not_read(self):
+  def test_full_check_finds_damage_that_opening_misses(self):
     folder = self.folder()
     steps = dict(cuts.episodes_of([3])[0])
     # 48 MB, of which opening reads 32.
@@ -159,7 +159,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileNotFoundError, 'holds no'):
       loading.check_prepared_frames(os.path.dirname(folder))
 
-  def test_an_error_leaves_nothing(self):
+  def test_error_leaves_no_files(self):
     episodes = cuts.episodes_of([4, 3])
     episodes[1]['is_last'][:] = False
     folder = self.folder()

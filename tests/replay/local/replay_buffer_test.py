@@ -83,7 +83,7 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
       _Appendable(found, 20)
 
 
-class WaysTest(parameterized.TestCase, tf.test.TestCase):
+class CallModesTest(parameterized.TestCase, tf.test.TestCase):
 
   @classmethod
   def setUpClass(cls):
@@ -127,7 +127,7 @@ class WaysTest(parameterized.TestCase, tf.test.TestCase):
       ('uniform', None), ('without_replacement', 4), ('prioritized', 4)
   )
   @pytest.mark.few(1)
-  def test_all_ways_give_the_same_batches(self, sampler, batch_size):
+  def test_all_call_modes_give_the_same_batches(self, sampler, batch_size):
     expected = None
     for buffer, batches in self.batches(sampler, batch_size):
       found = []
@@ -222,7 +222,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
   # batches of 5 do not.
   @parameterized.parameters(('prioritized', 4), ('without_replacement', 5))
   @pytest.mark.few(1)
-  def test_at_any_position(self, sampler, batch_size):
+  def test_training_resumes_at_any_position(self, sampler, batch_size):
     expected = self.train(self.make(sampler), batch_size, 26)
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     for position in 1, 16, 23:
@@ -233,7 +233,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
       found += self.train(second, batch_size, 3, position)
       self.assertEqual(found, expected[: position + 3], position)
 
-  def test_data_sets_and_iterators_at_once(self):
+  def test_several_data_sets_and_iterators_resume(self):
     counts = 3, 5, 7, 1
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
 
@@ -300,7 +300,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
 
 class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_the_same_batches_as_in_memory(self):
+  def test_batches_from_directory_equal_those_from_memory(self):
     # A pipeline without Python, so that it is known whether data is the same.
     [episode] = cuts.episodes_of([9])
     data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(3)
@@ -338,7 +338,7 @@ class UpdatesTest(tf.test.TestCase):
         sampler=sum_tree.Prioritized(alpha=1.0),
     )
 
-  def test_in_the_middle_of_sampling(self):
+  def test_updates_apply_to_the_next_batch(self):
     buffer = self.make()
     keys = tf.cast(tf.range(8), tf.uint64)
     batches = iter(buffer.as_dataset(50))
@@ -353,7 +353,7 @@ class UpdatesTest(tf.test.TestCase):
       )
       self.assertAllClose(info.probability, info.priority / 3)
 
-  def test_before_a_loop_in_a_graph(self):
+  def test_update_before_a_loop_in_a_graph_applies_to_the_loop(self):
     buffer = self.make()
     keys = tf.cast(tf.range(8), tf.uint64)
     batches = iter(buffer.as_dataset(50))
@@ -378,7 +378,7 @@ class UpdatesTest(tf.test.TestCase):
 
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
-  def test_data(self):
+  def test_data_without_suitable_episodes_raises(self):
     [broken, *episodes] = cuts.episodes_of([3, 3, 4, 2])
     broken['is_last'][:] = False
     rules = options_lib.ConversionRules(invalid_episodes='skip')
@@ -402,7 +402,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(FileNotFoundError, '/tmp/none'):
       _Buffer('/tmp/none')
 
-  def test_arguments(self):
+  def test_invalid_arguments_raise(self):
     data = golden.stacked(cuts.episodes_of([3, 4]))
     cross = windows_lib.Windows(2, end='cross')
     by_episode = samplers.Weighted(by='episode')

@@ -39,7 +39,7 @@ class ThreadsTest(tf.test.TestCase):
       is_over.set()
     self.assertGreater(min(each.result() for each in runs), 0)
 
-  def test_one_adds_and_three_learn(self):
+  def test_one_thread_adds_while_three_sample(self):
     # Large frames take longer to write, and show whether they are whole.
     spec = cuts.frame_spec()._replace(action=tf.TensorSpec([400], tf.int64))
     buffer = appendable.AppendableReplayBuffer(

@@ -178,7 +178,7 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters('cross', 'tiled', 'episodes')
   @pytest.mark.few(1)
-  def test_episodes_as_tf_agents_takes_them(self, name):
+  def test_episodes_in_the_form_of_tf_agents(self, name):
     # An empty episode; a stream that begins at a MID step.
     rng = np.random.default_rng(3)
     episodes = [_episode(rng, length) for length in (3, 0, 5, 1)]

@@ -133,7 +133,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertIn(f'no answer from a Reverb server at {address}.', str(error))
 
-  def test_servers_and_tables_that_are_not_there(self):
+  def test_missing_servers_and_tables_raise(self):
     data = golden.stacked(_EPISODES[:3])
     address = _unused_address(self)
     with self.assertRaisesRegex(

@@ -94,7 +94,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllClose(info.priority[:, 0], 10 * rewards)
     self.assertEqual(updater.highest.numpy(), 40)
 
-  def test_what_is_refused(self):
+  def test_invalid_tables_and_arguments_raise(self):
     spec = specs.create_trajectory_data_spec(sampling_test.make_data([0]))
     kinds = ('uniform', 'top_k')
     server = reverb.Server(
@@ -177,7 +177,9 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllClose(info.probability, np.full([200, 1], 0.5))
 
   @parameterized.parameters(*_OUT_OF_RANGE)
-  def test_weights_that_others_wrote(self, exponent, priority):
+  def test_priorities_out_of_range_from_another_client_raise(
+      self, exponent, priority
+  ):
     server, write = self.prioritized(exponent)
     write(1.0)
     _, info = self.sample(server)

@@ -17,7 +17,7 @@ _SERVER = "sampling_test.make_server('uniform', range({}), port)[0]"
 
 class ServerReplayBufferTest(tf.test.TestCase):
 
-  def test_what_its_server_is(self):
+  def test_local_server_is_the_given_server_or_none(self):
     server, address = sampling_test.make_server('uniform', range(9), length=2)
     self.addCleanup(server.stop)
     for served in server, address:
@@ -28,7 +28,7 @@ class ServerReplayBufferTest(tf.test.TestCase):
       self.assertEqual([frames.reward.shape, info.key.shape], [[5, 2]] * 2)
 
   @pytest.mark.long
-  def test_a_server_that_comes_back(self):
+  def test_iterators_resume_after_server_restarts(self):
     first, second = (
         processes.ServerProcess(_SERVER.format(count)) for count in (30, 40)
     )

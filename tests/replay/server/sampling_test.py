@@ -81,7 +81,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   # What comes out.
 
-  def test_elements_are_those_of_tf_agents(self):
+  def test_elements_equal_those_of_tf_agents(self):
     address = self.serve('uniform', range(20), length=3)
     signature = reverb.Client(address).server_info()[_TABLE].signature
     replay_buffer = reverb_replay_buffer.ReverbReplayBuffer(
@@ -110,7 +110,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         self.sample(address, _TABLE, 2, 4),
     )
 
-  def test_whole_episodes(self):
+  def test_entire_episodes_are_sampled(self):
     lengths = [3, 8, 5]
     data = golden.stacked(golden.make_episodes(lengths))
     with testing.reverb_server(data) as client:
@@ -152,7 +152,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   @pytest.mark.long
-  def test_tables_that_remove_what_was_sampled(self):
+  def test_tables_that_remove_sampled_items(self):
     for drop_remainder, sizes in ((False, [3, 3, 2]), (True, [3, 3])):
       address = self.serve('one_pass', range(8))
       rewards = _rewards(
@@ -176,7 +176,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   # What goes wrong.
 
   @pytest.mark.long
-  def test_nothing_comes(self):
+  def test_sampling_times_out_or_waits_for_items(self):
     late = [self.serve('uniform', []) for _ in range(2)]
     full = self.serve('one_pass', range(8))
     self.check_raises(
@@ -196,7 +196,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
       insert.write_rlds_to_reverb(make_data([3.0]), address, table)
     self.assertAllEqual(next(iterator)[0].reward, np.full([4, 1], 3))
 
-  def test_all_priorities_are_zero(self):
+  def test_zero_priorities_raise(self):
     addresses = [
         self.serve('prioritized', range(4), priority=0.0) for _ in range(2)
     ]
@@ -206,7 +206,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
           self.sample(served, _TABLE, 1, 4),
       )
 
-  def test_arguments(self):
+  def test_invalid_arguments_raise(self):
     address = self.serve('uniform', range(9))
     no_signature = reverb.Server([testing.make_table(name=_TABLE)])
     self.addCleanup(no_signature.stop)

@@ -49,7 +49,7 @@ class SeveralServersTest(tf.test.TestCase):
     np.testing.assert_allclose(np.bincount(names), 1000, atol=5 * np.sqrt(750))
 
   @pytest.mark.long
-  def test_a_server_that_is_gone_and_a_second_run(self):
+  def test_insert_without_one_server_fails_and_second_run_completes(self):
     data = golden.stacked(_EPISODES)
     here, other = self.start(2)
     stack = contextlib.ExitStack()

@@ -52,7 +52,7 @@ class PosesTest(tf.test.TestCase):
       self.assertAllClose(found, expected, 0, 1e-5)
       self.assertAllClose(motions.apply(start, motion), end, 0, 1e-5)
 
-  def test_errors(self):
+  def test_poses_of_wrong_shape_raise(self):
     pose = np.zeros(6)
     with self.assertRaisesRegex(ValueError, r'poses must be floats \[..., 7\]'):
       _motions('quaternion_xyzw').between(pose, pose)

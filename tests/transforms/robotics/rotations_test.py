@@ -38,7 +38,7 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
     cls.matrices = cls.scipy['matrix'].reshape(-1, 3, 3)
 
   @parameterized.parameters(*_FORMS)
-  def test_as_scipy(self, form):
+  def test_conversions_equal_scipy(self, form):
     expected = self.scipy[form]
     matrices = rotations.to_matrix(expected, form)
     # SciPy's angles in a gimbal lock are exact to the root of an epsilon.
@@ -62,7 +62,7 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(found, expected, 0, 1e-7)
 
   @parameterized.parameters(*_FORMS[:5], *_SIX)
-  def test_there_and_back(self, form):
+  def test_matrices_are_converted_back(self, form):
     there = rotations.from_matrix(self.matrices, form)
     self.assertEqual(there.shape[-1], rotations.get_size(form))
     back = rotations.convert(there, form, 'matrix')
