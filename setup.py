@@ -5,6 +5,7 @@ import runpy
 import shutil
 
 import setuptools
+from setuptools.command import build_py
 
 _PYTHON_3_12 = 'python_version == "3.12"'
 _PYTHON_3_13 = 'python_version >= "3.13"'
@@ -14,8 +15,14 @@ _WITHOUT_REVERB = 'python_version >= "3.12"'
 
 _FOLDER = pathlib.Path(__file__).parent
 
-# setuptools would also install modules that older versions left there.
-shutil.rmtree(_FOLDER / 'build' / 'lib', ignore_errors=True)
+
+class _BuildPy(build_py.build_py):
+  """Builds without the modules that an older version left in build/lib."""
+
+  def run(self):
+    shutil.rmtree(self.build_lib, ignore_errors=True)
+    super().run()
+
 
 setuptools.setup(
     name='rlds2reverb',
@@ -28,6 +35,7 @@ setuptools.setup(
     ),
     long_description=(_FOLDER / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
+    author='The rlds2reverb authors',
     license='Apache-2.0',
     license_files=['LICENSE'],
     keywords='reinforcement-learning offline-rl rlds reverb tf-agents',
@@ -80,6 +88,7 @@ setuptools.setup(
             )
         ],
     },
+    cmdclass={'build_py': _BuildPy},
     python_requires='>=3.10,<3.14',
     install_requires=[
         'absl-py>=1.4',
