@@ -25,7 +25,7 @@ def _commands(name):
   return [
       tuple(shlex.split(step['run']))
       for job in _read(name)['jobs'].values()
-      for step in job['steps']
+      for step in job.get('steps', [])
       if 'run' in step
   ]
 
@@ -41,7 +41,7 @@ class WorkflowsTest(absltest.TestCase):
 
   def test_a_pull_request_runs_what_ci_runs(self):
     self.assertContainsSubset(
-        {'pull_request', 'push'}, _read('ci.yml')['on'].keys()
+        {'pull_request', 'push', 'workflow_call'}, _read('ci.yml')['on'].keys()
     )
     commands = set(_commands('ci.yml'))
     ci = (_ROOT / '.ci' / 'run').read_text()
@@ -76,8 +76,22 @@ class WorkflowsTest(absltest.TestCase):
   def test_tags_are_published(self):
     workflow = _read('publish.yml')
     self.assertEqual(workflow['on'], {'push': {'tags': ['v*']}})
-    self.assertEqual(workflow['jobs']['publish']['needs'], 'build')
+    jobs = workflow['jobs']
+    self.assertEqual(jobs['publish']['needs'], 'build')
+    self.assertEqual(jobs['build']['needs'], 'checks')
+    self.assertEqual(jobs['checks']['uses'], './.github/workflows/ci.yml')
     self.assertIn(('bash', 'scripts/ci_wheel.sh'), _commands('publish.yml'))
+
+  def test_caches_depend_on_existing_files(self):
+    # A release is built without a cache, which other workflows can write.
+    for workflow in ('ci.yml', 'nightly.yml'):
+      for name, job in _read(workflow)['jobs'].items():
+        for step in job['steps']:
+          if 'setup-python' in step.get('uses', ''):
+            with self.subTest(f'{workflow}: {name}'):
+              self.assertEqual(step['with']['cache'], 'pip')
+              pattern = step['with']['cache-dependency-path']
+              self.assertNotEmpty(list(_ROOT.glob(pattern)))
 
   def test_dependabot_watches_existing_folders(self):
     updates = yaml.safe_load(
