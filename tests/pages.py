@@ -1,4 +1,4 @@
-"""The pages of the manual, README.md and CONTRIBUTING.md, and their blocks."""
+"""The pages of the manual and of the top folder, and their blocks."""
 
 from collections.abc import Iterator
 import os
@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 def paths() -> list[str]:
   """Returns the paths of the pages, from the top folder."""
-  found = ['CONTRIBUTING.md', 'README.md']
+  found = ['CONTRIBUTING.md', 'README.md', 'SECURITY.md']
   for folder, _, names in os.walk(os.path.join(ROOT, 'docs')):
     if '_build' not in folder:
       found += [
