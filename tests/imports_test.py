@@ -6,6 +6,7 @@ It reads the files as text, so it needs nothing that they import.
 import ast
 from collections.abc import Iterator
 import pathlib
+import re
 
 from absl.testing import absltest
 
@@ -106,6 +107,27 @@ class ImportsTest(absltest.TestCase):
             f'{path} must not import {other}: imports go'
             f' {" <- ".join(_LAYERS)}.',
         )
+
+  def test_contributing_lists_the_importers_of_each_folder(self):
+    files = _find_files('rlds2reverb')
+    importers = {name: set() for name in _LAYERS if '/' not in name}
+    for path in files:
+      for module in _get_imported_modules(path):
+        if other := _find_file(module, files):
+          folder, imported = path.split('/')[1], other.split('/')[1]
+          if folder in importers and imported in {*importers} - {folder}:
+            importers[imported].add(folder)
+    table = re.findall(
+        r'^\| `(\w+)` \| .* \| (.*) \|$',
+        (_ROOT / 'CONTRIBUTING.md').read_text('utf-8'),
+        re.MULTILINE,
+    )
+    self.assertEqual([name for name, _ in table], list(importers))
+    core = {name for name, listed in table if listed == 'core'}
+    for name, listed in table:
+      if name not in core:
+        self.assertEqual(set(re.findall(r'`(\w+)`', listed)), importers[name])
+        self.assertNoCommonElements(importers[name], core)
 
   def test_each_test_runs_as_a_program(self):
     tests = [p for p in _find_files('tests') if p.endswith('_test.py')]
