@@ -66,9 +66,11 @@ def convert(
     folder: the folder of the job, by default next to the output, with `.job`
       after its name, or for a server in `~/.cache/rlds2reverb/jobs`.
     dry_run: whether to only describe the job.
-    max_invalid_fraction: the job stops when more than this fraction of all
-      episodes is invalid, and lists the ones so far. With 0 the tasks with
-      invalid episodes fail, and the others are finished.
+    max_invalid_fraction: invalid episodes are skipped, but the job stops when
+      they are more than this fraction of all episodes. With 0 no episode is
+      skipped: the tasks with invalid episodes fail, and the others are
+      finished. By default any number is skipped, unlike in the command
+      `rlds2reverb-convert`, which skips none without `--invalid_episodes=skip`.
     allow_empty: whether a table may end up without items, because no episode is
       long enough or valid. Samplers of such a table block indefinitely.
     engine: runs the tasks, by default in this process. `Processes(2)` runs two
@@ -131,7 +133,7 @@ def convert(
     run = _Run(
         job,
         output,
-        math.floor(max_invalid_fraction * plan.num_episodes),
+        max_invalid_fraction,
         engine or processes.InProcessEngine(),
         retry_timeout,
         compare_checksums,
@@ -146,7 +148,7 @@ class _Run:
 
   job: job_lib.Job
   output: outputs.JobOutput
-  max_skipped: int
+  max_invalid_fraction: float
   engine: processes.Engine
   retry_timeout: float
   compare_checksums: bool
@@ -155,6 +157,10 @@ class _Run:
   def __post_init__(self):
     self.plan = self.job.plan
     self.receipts = self.job.receipts()
+    # In floating point, 0.58 * 50 is less than 29.
+    self.max_skipped = math.floor(
+        self.max_invalid_fraction * self.plan.num_episodes + 1e-6
+    )
 
   def finish(self, allow_empty: bool) -> dict[str, Any]:
     """Runs unfinished tasks and joins their outputs; returns the summary."""
@@ -238,7 +244,7 @@ class _Run:
       JobError: after an error that every other task would raise, too.
     """
     attempt = tasks_lib.Attempt(
-        self.job, self.max_skipped > 0, self.compare_checksums
+        self.job, self.max_invalid_fraction > 0, self.compare_checksums
     )
     failures: dict[int, Exception] = {}
     unavailable_since: dict[int, float] = {}
@@ -297,9 +303,11 @@ class _Run:
       quarantine = self.job.write_quarantine(self.receipts)
       raise tasks_lib.InvalidEpisodesError(
           f'{checks.counted(skipped, "episode is", "episodes are")} invalid,'
-          f' but at most {self.max_skipped} of {self.plan.num_episodes} may be'
-          f' (max_invalid_fraction). {quarantine} lists the invalid episodes of'
-          ' finished tasks.'
+          f' but max_invalid_fraction={self.max_invalid_fraction:g} allows at'
+          f' most {self.max_skipped} of {self.plan.num_episodes}. To skip more,'
+          ' pass a larger --max_invalid_fraction, with --invalid_episodes=skip.'
+          f' {quarantine} lists the invalid episodes of finished tasks, and'
+          ' rlds2reverb-validate lists all.'
       )
 
   def _find_changed(self) -> list[int]:

@@ -213,7 +213,7 @@ def run_task(
         lines.append(f'  and {len(invalid) - 5} more')
       raise TaskError(
           f'Invalid episodes: {skipped} so far. To skip them, pass'
-          ' --invalid_episodes=skip, or max_invalid_fraction:\n'
+          ' --invalid_episodes=skip and a max_invalid_fraction above 0:\n'
           + '\n'.join(lines)
       )
     report(make_progress(episodes.counts, skipped))

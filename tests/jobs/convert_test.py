@@ -374,7 +374,7 @@ class ConvertTest(_ConvertTestCase):
     )
     no_bad = {'max_invalid_fraction': 0.0}
     self.assert_fails(convert.JobError, message, plan, **no_bad)
-    message = '2 episodes are invalid, but at most 1 of 8 may be'
+    message = '2 episodes are invalid, but .*=0.2 allows at most 1 of 8'
     few_bad = {'max_invalid_fraction': 0.2}
     self.assert_fails(tasks.InvalidEpisodesError, message, plan, **few_bad)
     self.assertFalse(os.path.exists(plan.output.place))
@@ -409,6 +409,41 @@ class ConvertTest(_ConvertTestCase):
     skipped = [one['skipped'] for one in self.receipts_of(plan).values()]
     self.assertEqual([bad['episode'] for bad in sum(skipped, [])], [3])
     self._check(plan, [1, 4, 5, 7])
+
+  @parameterized.parameters(0, 2)
+  def test_a_fraction_of_less_than_one_episode_allows_none(self, num_workers):
+    plan = self.plan(directory=self._bad(), episodes_per_task=4)
+    engine = processes.Processes(num_workers) if num_workers else None
+    message = (
+        r'1 episode is invalid, but max_invalid_fraction=0\.1 allows at most 0'
+        r' of 8\. To skip more, pass a larger --max_invalid_fraction, with'
+        r' --invalid_episodes=skip\. .*quarantine\.jsonl lists the invalid'
+    )
+    self.assert_fails(
+        tasks.InvalidEpisodesError,
+        message,
+        plan,
+        max_invalid_fraction=0.1,
+        engine=engine,
+    )
+    summary = self.convert(plan, max_invalid_fraction=0.25)
+    self.assertEqual(summary['skipped'], 2)
+
+  def test_a_fraction_allows_exactly_as_many_episodes(self):
+    # In floating point, 0.58 * 50 is less than 29.
+    episodes = [data_sets.episode(index, 3) for index in range(50)]
+    for episode in episodes[:29]:
+      episode['steps'][0]['is_first'] = False
+    plan = self.plan(
+        directory=data_sets.write(self.new('data'), episodes),
+        episodes_per_task=50,
+    )
+    message = '29 episodes are invalid, .*=0.57 allows at most 28 of 50'
+    self.assert_fails(
+        tasks.InvalidEpisodesError, message, plan, max_invalid_fraction=0.57
+    )
+    summary = self.convert(plan, max_invalid_fraction=0.58)
+    self.assertEqual((summary['skipped'], summary['episodes']), (29, 21))
 
   @parameterized.product(kind=job_testing.KINDS, num_workers=(0, 2))
   @pytest.mark.few(1)
