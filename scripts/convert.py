@@ -259,10 +259,13 @@ def _convert(beam_options: Sequence[str], local: processes.Processes) -> int:
   engine = _distributed(beam_options)
   plan = _plan(sources)
   folder = FLAGS.job_dir and files.user_path(FLAGS.job_dir)
+  # `convert` checks this, too. Here another plan is a usage error, exit code 2.
   with usage.wrong_usage():
     job_lib.Job(plan, folder).check_same_plan()
   skips = FLAGS.invalid_episodes == 'skip'
   try:
+    # `usage.run` has one, too. With this one, an error that C++ makes of a
+    # signal is a KeyboardInterrupt here already.
     with usage.StopSignals():
       convert_lib.convert(
           plan,

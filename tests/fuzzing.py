@@ -713,7 +713,7 @@ def _job_place(folder: str) -> str:
 class _Stopped(processes.InProcessEngine):
   """Does the tasks, and is stopped before their outputs are joined."""
 
-  def join(self, attempt):
+  def join(self, job_runner):
     raise KeyboardInterrupt
 
 

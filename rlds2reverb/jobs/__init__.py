@@ -1,6 +1,8 @@
-"""A conversion from end to end: sources, plan, tasks, receipts and summary.
+"""Jobs: conversions that can be resumed, descriptions, checks and servers.
 
-The programs in scripts/ call these functions, and so can a trainer.
+The programs in scripts/ call these functions, and so can a trainer. Two others
+are in their modules: `plan.make_plan` plans a conversion, and `convert.convert`
+runs it.
 """
 
 from etils import epy

@@ -91,11 +91,11 @@ class BeamEngine(processes.Engine):
           ' the path of a class.'
       ) from e
 
-  def map(self, attempt, numbers, report):
+  def map(self, job_runner, numbers, on_progress):
     numbers = list(numbers)
-    with _watching(attempt.job, numbers, report):
-      messages = self._run(attempt, numbers)
-    receipts = attempt.job.receipts()
+    with _watching(job_runner.job, numbers, on_progress):
+      messages = self._run(job_runner, numbers)
+    receipts = job_runner.job.receipts()
     for number in numbers:
       yield number, receipts.get(number) or tasks_lib.TaskError(
           messages.get(number, 'The pipeline has ended before it was done.')
@@ -104,15 +104,15 @@ class BeamEngine(processes.Engine):
   def stop(self):
     self._end_process()
 
-  def join(self, attempt):
-    for message in self._run(attempt, [_JOIN]).values():
+  def join(self, job_runner):
+    for message in self._run(job_runner, [_JOIN]).values():
       raise tasks_lib.TaskError(message)
 
-  def _run(self, attempt: Any, numbers: Sequence[int]) -> dict[int, str]:
+  def _run(self, job_runner: Any, numbers: Sequence[int]) -> dict[int, str]:
     """Runs a pipeline; returns the messages of failed tasks, by number."""
-    failures = attempt.job.path('failures')
+    failures = job_runner.job.path('failures')
     files.remove_folder(failures)  # Of an earlier run.
-    problem = self._run_process((self._options, attempt, failures, numbers))
+    problem = self._run_process((self._options, job_runner, failures, numbers))
     messages = {}
     for name in files.names_in(failures):
       if not name.startswith('.'):  # Not a lock.
@@ -141,11 +141,11 @@ class BeamEngine(processes.Engine):
         pickle.dump(arguments, self._process.stdin)
         self._process.stdin.flush()
       with self._process.stdout as stream:
-        report = stream.read()
+        message = stream.read()
     finally:
       code = self._end_process()
     try:
-      return json.loads(report)
+      return json.loads(message)
     except ValueError:
       return f'its process has ended with exit code {code}'
 
@@ -210,16 +210,16 @@ def run_pipeline() -> NoReturn:
     if getattr(args.thread, 'name', '') == _WORKER_THREAD:
       end(f'a worker has exited ({args.exc_value})')
 
-  options, attempt, failures, numbers = pickle.load(sys.stdin.buffer)
+  options, job_runner, failures, numbers = pickle.load(sys.stdin.buffer)
   threading.excepthook = end_with_worker
   for target in end_with_parent, lambda: _wait_for_missing_worker(end):
     threading.Thread(target=target, daemon=True).start()
-  end(_run(options, attempt, failures, numbers, results))
+  end(_run(options, job_runner, failures, numbers, results))
 
 
 def _run(
     options: Sequence[str],
-    attempt: Any,
+    job_runner: Any,
     failures: str,
     numbers: Sequence[int],
     results: list[Any],
@@ -235,7 +235,8 @@ def _run(
       | 'numbers' >> beam.Create(numbers)
       # Otherwise one worker would run all tasks.
       | 'to workers' >> beam.Reshuffle()
-      | 'episodes, trajectories, replay' >> beam.ParDo(_Do(attempt, failures))
+      | 'episodes, trajectories, replay'
+      >> beam.ParDo(_Do(job_runner, failures))
   )
   try:
     results.append(pipeline.run())
@@ -270,8 +271,8 @@ class _Do(beam.DoFn):
   runners retry bundles.
   """
 
-  def __init__(self, attempt: Any, failures: str):
-    self._attempt = attempt
+  def __init__(self, job_runner: Any, failures: str):
+    self._job_runner = job_runner
     self._failures = failures
 
   def setup(self):
@@ -280,9 +281,9 @@ class _Do(beam.DoFn):
   def process(self, number: int) -> None:
     path = os.path.join(self._failures, str(number))
     if number == _JOIN:
-      outcome = self._attempt.run(self._attempt.join)
+      outcome = self._job_runner.run(self._job_runner.join)
     else:
-      outcome = self._attempt(number, lambda progress: None)
+      outcome = self._job_runner(number, lambda progress: None)
     if not isinstance(outcome, Exception):
       files.remove(path)
       return
@@ -293,7 +294,7 @@ class _Do(beam.DoFn):
 
 
 @contextlib.contextmanager
-def _watching(job, numbers, report) -> Iterator[None]:
+def _watching(job, numbers, on_progress) -> Iterator[None]:
   """Reports new receipts while the body runs."""
   ended = threading.Event()
 
@@ -304,7 +305,7 @@ def _watching(job, numbers, report) -> Iterator[None]:
       while not ended.wait(_POLL_SECONDS):
         for number in unfinished.intersection(job.list_done()):
           unfinished.remove(number)
-          report(number, tasks_lib.get_progress(job.receipt(number)))
+          on_progress(number, tasks_lib.get_progress(job.receipt(number)))
 
   thread = threading.Thread(target=poll, daemon=True)
   thread.start()

@@ -180,11 +180,11 @@ class _Run:
       files.remove(self.job.path('summary.json'))
       self._run_tasks()
     # Repaired episodes are added to an output with items.
-    if not allow_empty and self.plan.only is None:
+    if not allow_empty and self.plan.only_listed_in is None:
       self._check_not_empty()
     if not was_finished:
       try:
-        self.engine.join(tasks_lib.Attempt(self.job))
+        self.engine.join(tasks_lib.JobRunner(self.job))
       except (OSError, tf.errors.OpError) as error:
         problem = tasks_lib.find_output_problem(
             error, self.job, self.plan.output.place
@@ -243,7 +243,7 @@ class _Run:
     Raises:
       JobError: after an error that every other task would raise, too.
     """
-    attempt = tasks_lib.Attempt(
+    job_runner = tasks_lib.JobRunner(
         self.job, self.max_invalid_fraction > 0, self.compare_checksums
     )
     failures: dict[int, Exception] = {}
@@ -275,7 +275,9 @@ class _Run:
       self._check_skipped(display.total['skipped'])
       while numbers:
         retries = []
-        for number, outcome in self.engine.map(attempt, numbers, on_progress):
+        for number, outcome in self.engine.map(
+            job_runner, numbers, on_progress
+        ):
           if not isinstance(outcome, Exception):
             self.receipts[number] = outcome
             on_progress(number, tasks_lib.get_progress(outcome))

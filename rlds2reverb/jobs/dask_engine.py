@@ -60,10 +60,10 @@ class DaskEngine(processes.Engine):
           f'There is no Dask scheduler at {scheduler}: {e}.'
       ) from e
 
-  def map(self, attempt, numbers, report):
+  def map(self, job_runner, numbers, on_progress):
     def call(number):
       usage.quiet_logs()
-      return attempt(number, lambda progress: None)
+      return job_runner(number, lambda progress: None)
 
     numbers = list(numbers)
     with self._scheduler_errors():

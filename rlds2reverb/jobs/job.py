@@ -24,7 +24,7 @@ from rlds2reverb.store import damage
 #
 #   task: the number of the task
 #   plan: the hash of the plan
-#   data: the state of the input files; see `OpenSource.compute_state`
+#   input_state: the state of the input files; see `OpenSource.compute_state`
 #   checksum: a hash of their contents, if the job compares checksums
 #   episodes, steps, num_bytes, statistics: see `tasks.make_counts`
 #   items: the number of items by table
@@ -37,7 +37,7 @@ Receipt = dict[str, Any]
 _NUMBER = (int, float)
 _RECEIPT_TYPES: dict[str, Any] = {
     'task': int,
-    'data': object,
+    'input_state': object,
     **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), int),
     'seconds': _NUMBER,
     **dict.fromkeys(('statistics', 'items', 'output'), dict),
@@ -47,7 +47,7 @@ _RECEIPT_TYPES: dict[str, Any] = {
 _REWARD_TYPES = {'episodes': int, 'sum': _NUMBER}
 _STATISTICS_TYPES: dict[str, Any] = {
     'last_rewards': _REWARD_TYPES,
-    'left_out_rewards': _REWARD_TYPES,
+    'dropped_rewards': _REWARD_TYPES,
     **dict.fromkeys(('nan', 'removed_steps'), {}),
     **dict.fromkeys(('length', 'return'), {'count': int, 'sum': _NUMBER}),
 }
@@ -69,7 +69,7 @@ class Job:
       name = re.sub('[:/,]', '_', place)
       folder = f'~/.cache/rlds2reverb/jobs/{name}-{plan.hash}'
     elif not folder:
-      repair = f'.repair-{plan.hash}' if plan.only else ''
+      repair = f'.repair-{plan.hash}' if plan.only_listed_in else ''
       folder = f'{place}{repair}.job'
     self.folder = files.expand(folder)
     self.hash = plan.hash

@@ -140,7 +140,7 @@ class FolderOutput(JobOutput):
   @property
   def appends(self) -> bool:
     """Whether repaired episodes are added to an existing output."""
-    return self.plan.only is not None and self._is_complete()
+    return self.plan.only_listed_in is not None and self._is_complete()
 
   def _is_complete(self) -> bool:
     return files.exists(os.path.join(self.place, self.marker))
@@ -302,7 +302,7 @@ class ServerOutput(JobOutput):
       state, infos = self._get_state(address), self._get_tables(address)
       for number, receipt in receipts.items():
         written = receipt['output'][address]
-        if written['state'] != state['state']:
+        if written['server_run'] != state['server_run']:
           lost[number] = f'the server at {address} was started again since'
           continue
         for name, info in infos.items():
@@ -350,7 +350,7 @@ class ServerOutput(JobOutput):
   def _get_state(self, address: str) -> dict[str, Any]:
     """Returns the id of the server's run, and how many items it has removed."""
     return {
-        'state': tables_lib.get_state_id(address, _SERVER_TIMEOUT_SECONDS),
+        'server_run': tables_lib.get_state_id(address, _SERVER_TIMEOUT_SECONDS),
         'removed': {
             name: _count_removed(info)
             for name, info in self._get_tables(address).items()

@@ -1,8 +1,8 @@
 """The plan of a conversion: an immutable description of all its work.
 
-A plan is made from the metadata of the files, before any records are read. It
-is stored with the job, so that a resumed job does the same work. It splits the
-work into independent tasks:
+A plan is made from the metadata of RLDS, without reading records. Data of other
+formats is read once, to count its episodes. A plan is stored with the job, so
+that a resumed job does the same work. The work is split into independent tasks:
 
     plan       data set A, 5 episodes in 2 files; data set B, 3 in 1
     files      |  A0 A1 A2  |  A3 A4  |  B0 B1 B2  |
@@ -44,7 +44,7 @@ _MAX_TASK_BYTES = 64_000_000
 _MIN_TASK_BYTES = 8_000_000
 # The version of the format of plans and receipts. A job is not resumed by a
 # library with another version.
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,7 @@ class DataSet:
     name: the name of the data set, with its config and version.
     directory: the folder of its version.
     fingerprint: a hash of the files that TFDS records.
-    treatment: the `preprocessing_hash` of the source. Plans and keys of items
-      use this name.
+    preprocessing_hash: see `OpenSource`.
     num_episodes: the number of episodes of the source.
     num_bytes: their approximate size on disk.
   """
@@ -64,7 +63,7 @@ class DataSet:
   name: str
   directory: str
   fingerprint: str
-  treatment: str
+  preprocessing_hash: str
   num_episodes: int
   num_bytes: int
 
@@ -142,8 +141,8 @@ class Plan:
       statistics.
     rules: the `ConversionRules`, as a dict.
     tasks: the parts of the work.
-    only: the name of a file that lists the episodes to convert, or None for
-      all.
+    only_listed_in: the quarantine file that lists the episodes to convert, or
+      None for all.
     format: the version of the format of the plan and of its receipts.
   """
 
@@ -153,7 +152,7 @@ class Plan:
   tables: tuple[Mapping[str, Any], ...]
   rules: Mapping[str, str]
   tasks: tuple[Task, ...]
-  only: str | None = None
+  only_listed_in: str | None = None
   format: int = _FORMAT
 
   @property
@@ -209,7 +208,8 @@ class Plan:
         'data_set': data_set.name,
         'directory': data_set.directory,
         'split': task.split,
-        'treatment': data_set.treatment,
+        # A name in the keys of items, which must not change.
+        'treatment': data_set.preprocessing_hash,
     }
 
   def to_json(self) -> str:
@@ -249,7 +249,10 @@ def make_plan(
     only: tuple[str, Sequence[Sequence[sources_lib.Range]]] | None = None,
     task_bytes: int | None = None,
 ) -> Plan:
-  """Makes the plan of a conversion, without reading any records.
+  """Makes the plan of a conversion.
+
+  Records of RLDS are not read. Data of other formats is read once, to count its
+  episodes, unless `OpenSource.ranges` has been used before.
 
   Args:
     opened: the sources.
@@ -261,8 +264,8 @@ def make_plan(
       possible without repeating an episode; a source whose number rounds to 0
       is logged as a warning. By default all episodes of all sources are
       converted.
-    only: a file that lists episodes, and the ranges of these in each source, to
-      convert no others.
+    only: a quarantine file, and the ranges of its episodes in each source, to
+      convert no others; see `read_quarantine`.
     task_bytes: approximate bytes of files per task; by default 64 MB, or half
       of all files if that is less, but at least 8 MB.
 
@@ -284,10 +287,12 @@ def make_plan(
     task_bytes = max(min(half, _MAX_TASK_BYTES), _MIN_TASK_BYTES)
   placed_tasks = []
   for index, (source, parts) in enumerate(zip(opened, ranges)):
-    limit = source.num_episodes
+    max_episodes = source.num_episodes
     if source.is_splittable:
-      limit = max(task_bytes * limit // max(source.num_bytes, limit), 1)
-    pieces = _group(parts, limit)
+      # The recorded size may be 0, so at least a byte per episode is assumed.
+      num_bytes = max(source.num_bytes, max_episodes)
+      max_episodes = max(task_bytes * max_episodes // num_bytes, 1)
+    pieces = _group(parts, max_episodes)
     for number, piece in enumerate(pieces):
       # Spreads each source of a mixture evenly over the job.
       place = (number + 0.5) / len(pieces) if weights else 0.0
@@ -308,10 +313,12 @@ def make_plan(
       ),
       output=output,
       tables=tuple(map(dataclasses.asdict, tables)),
-      # Skipping invalid episodes does not change the items of valid ones.
+      # Whether invalid episodes fail is no part of the plan: the graph always
+      # skips them, and `tasks.run_task` fails if they must not be skipped. The
+      # items of valid episodes are the same.
       rules={**dataclasses.asdict(rules), 'invalid_episodes': 'skip'},
       tasks=tuple(task for _, task in placed_tasks),
-      only=only and only[0],
+      only_listed_in=only and only[0],
   )
   plan._opened.update(enumerate(opened))
   return plan

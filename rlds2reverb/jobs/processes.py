@@ -59,26 +59,26 @@ class Engine(abc.ABC):
   @abc.abstractmethod
   def map(
       self,
-      attempt: tasks_lib.Attempt,
+      job_runner: tasks_lib.JobRunner,
       numbers: Iterable[int],
-      report: Callable[[int, tasks_lib.Progress], None],
+      on_progress: Callable[[int, tasks_lib.Progress], None],
   ) -> Iterator[tuple[int, Any]]:
     """Yields the outcomes of tasks in the order in which they finish.
 
     Args:
-      attempt: runs a task. It can be pickled.
+      job_runner: runs a task. It can be pickled.
       numbers: the numbers of the tasks.
-      report: may be called in this process with the number of a task and its
-        progress. If it raises an error, all tasks are stopped.
+      on_progress: may be called in this process with the number of a task and
+        its progress. If it raises an error, all tasks are stopped.
 
     Yields:
-      The number of a task and the result of `attempt`; or a `WorkerDiedError`,
-      after which the task may be retried.
+      The number of a task and the result of `job_runner`; or a
+      `WorkerDiedError`, after which the task may be retried.
     """
 
-  def join(self, attempt: tasks_lib.Attempt) -> None:
+  def join(self, job_runner: tasks_lib.JobRunner) -> None:
     """Joins the outputs of all tasks."""
-    attempt.join()
+    job_runner.join()
 
   def stop(self) -> None:  # noqa: B027  Engines without workers need none.
     """Stops unfinished tasks, after a `map` that was not exhausted."""
@@ -87,9 +87,9 @@ class Engine(abc.ABC):
 class InProcessEngine(Engine):
   """Runs one task after the other in this process."""
 
-  def map(self, attempt, numbers, report):
+  def map(self, job_runner, numbers, on_progress):
     for number in numbers:
-      yield number, attempt(number, functools.partial(report, number))
+      yield number, job_runner(number, functools.partial(on_progress, number))
 
 
 def choose_num_workers(num_bytes: int, num_tasks: int) -> int:
@@ -136,14 +136,14 @@ class Processes(Engine):
     if fork:
       self._start('fork')
 
-  def map(self, attempt, numbers, report):
+  def map(self, job_runner, numbers, on_progress):
     if self._forker is None:
       self._start('forkserver')
     waiting, num_busy, has_received = collections.deque(numbers), 0, False
     while waiting or num_busy:
       try:
         while waiting and num_busy < self.num_workers:
-          self._pipe.send((attempt, waiting.popleft()))
+          self._pipe.send((job_runner, waiting.popleft()))
           num_busy += 1
         number, is_done, content = self._pipe.recv()
         has_received = True
@@ -155,7 +155,7 @@ class Processes(Engine):
           problem = checks.explain_main_guard(problem)
         raise tasks_lib.TaskError(problem) from e
       if not is_done:
-        report(number, content)
+        on_progress(number, content)
         continue
       num_busy -= 1
       is_death = isinstance(content, int)
@@ -247,8 +247,10 @@ def _work(pipe: connections.Connection, num_tasks: int) -> None:
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   try:
     for _ in range(num_tasks):
-      attempt, number = pipe.recv()
-      outcome = attempt(number, lambda progress: pipe.send((False, progress)))
+      job_runner, number = pipe.recv()
+      outcome = job_runner(
+          number, lambda progress: pipe.send((False, progress))
+      )
       pipe.send((True, outcome))
   finally:
     os._exit(1)  # pylint: disable=protected-access

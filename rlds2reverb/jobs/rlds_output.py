@@ -81,7 +81,7 @@ class RldsOutput(outputs.FolderOutput):
       )
       num_bytes += info.splits[split].num_bytes
       texts['description'] = info.description
-    if self.plan.only is not None:
+    if self.plan.only_listed_in is not None:
       mark = f'Repaired by job {self.plan.hash}.'
       if mark in texts['description'].splitlines():
         return  # Added before an interruption.

@@ -2,7 +2,8 @@
 
 A `Source` is a data set, a split and the transforms of every episode, as plain
 text. A job stores it in a file, and other processes and machines open it.
-`open_source` locates the data set and its files without reading any records:
+`open_source` locates the data set and its files. Records of RLDS are not read;
+other formats are read once, to count the episodes:
 
     source = make_source('/data/cartpole', config='recorded_gym')
     opened = open_source(source)
@@ -398,7 +399,7 @@ class OpenSource(abc.ABC):
     return self.files(episode)[0]
 
   def make_frame_spec(self) -> trajectory.Trajectory:
-    """Returns the spec of a frame, without reading any records.
+    """Returns the spec of a frame.
 
     Raises:
       ValueError: if the mapping or a transform does not fit the data set.
@@ -627,7 +628,10 @@ class FormatSource(OpenSource):
 
 
 def open_source(source: Source) -> OpenSource:
-  """Locates the data set of a source, without reading any records.
+  """Locates the data set of a source.
+
+  Records of RLDS are not read. The readers of other formats inspect the first
+  episodes, and `OpenSource.ranges` reads the data once, to count all.
 
   Raises:
     FileNotFoundError: if the data set does not exist.

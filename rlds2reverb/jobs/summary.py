@@ -55,8 +55,10 @@ def describe_job(
   lines = ['from']
   for source, sample in zip(opened, samples):
     lines += _describe_source(source, *sample)
-  if plan.only:
-    lines.append(f'  only the {plan.num_episodes:,} episodes in {plan.only}')
+  if plan.only_listed_in:
+    lines.append(
+        f'  only the {plan.num_episodes:,} episodes in {plan.only_listed_in}'
+    )
   elif plan.num_episodes < num_episodes:
     lines.append(f'  {plan.num_episodes:,} episodes by their weights')
   lines.append('frames')
@@ -182,14 +184,14 @@ def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
   rows = {name: value for name, value in rows.items() if value is not None}
   width = max(map(len, rows))
   last = statistics['last_rewards']
-  left_out = statistics.get('left_out_rewards', {'episodes': 0, 'sum': 0})
+  dropped = statistics.get('dropped_rewards', {'episodes': 0, 'sum': 0})
   warnings = report_lib.format_warnings(
       statistics['bootstrapped_terminals'],
-      last['episodes'] - left_out['episodes'],
-      last['sum'] - left_out['sum'],
+      last['episodes'] - dropped['episodes'],
+      last['sum'] - dropped['sum'],
       statistics['nan'],
-      num_dropped=left_out['episodes'],
-      sum_dropped=left_out['sum'],
+      num_dropped=dropped['episodes'],
+      sum_dropped=dropped['sum'],
   )
   lines = [
       f'{name:<{width}}  ' + (f'{value:,}' if isinstance(value, int) else value)

@@ -92,8 +92,10 @@ class CommonError(TaskError):
   """An error that affects every task of the job, so that the job stops."""
 
 
-class Attempt(NamedTuple):
-  """Runs one task of a job: a function of the task's index, for engines.
+class JobRunner(NamedTuple):
+  """Runs the work of a job for engines: each task, and joining all outputs.
+
+  It is a function of the number of a task.
 
   Attributes:
     job: the job.
@@ -105,12 +107,14 @@ class Attempt(NamedTuple):
   skips: bool = True
   checksums: bool = False
 
-  def __call__(self, number: int, report: Callable[[Progress], None]) -> Any:
+  def __call__(
+      self, number: int, on_progress: Callable[[Progress], None]
+  ) -> Any:
     """Runs a task.
 
     Args:
       number: the number of the task.
-      report: is called with the progress about twice a second.
+      on_progress: is called with the progress about twice a second.
 
     Returns:
       The receipt of the task, or an error that can be pickled: a
@@ -118,7 +122,7 @@ class Attempt(NamedTuple):
       output could not be written; or a `TaskError`. Other tasks may succeed,
       except after a `CommonError`.
     """
-    return self.run(lambda: run_task(self, number, report))
+    return self.run(lambda: run_task(self, number, on_progress))
 
   def join(self) -> None:
     """Joins the outputs of all tasks."""
@@ -161,14 +165,16 @@ class Attempt(NamedTuple):
 
 
 def run_task(
-    attempt: Attempt, number: int, report: Callable[[Progress], None]
+    job_runner: JobRunner,
+    number: int,
+    on_progress: Callable[[Progress], None],
 ) -> job_lib.Receipt:
   """Runs a task, and writes its receipt into the folder of the job.
 
   Args:
-    attempt: the job, and whether to skip invalid episodes.
+    job_runner: the job, and whether to skip invalid episodes.
     number: the number of the task.
-    report: see `Attempt.__call__`.
+    on_progress: see `JobRunner.__call__`.
 
   Returns:
     The receipt.
@@ -183,7 +189,7 @@ def run_task(
     ValueError: if the data does not fit the output.
   """
   start = time.monotonic()
-  job, plan = attempt.job, attempt.job.plan
+  job, plan = job_runner.job, job_runner.job.plan
   task = plan.tasks[number]
   data_set = plan.data_sets[task.source]
   # The tasks of another source may succeed.
@@ -197,16 +203,16 @@ def run_task(
         f'{data_set.name} in {data_set.directory} has changed since the plan of'
         ' this job was made.'
     )
-  state = source.compute_state(task.ranges)
+  input_state = source.compute_state(task.ranges)
   checksum = (
       {'checksum': source.compute_checksum(task.ranges)}
-      if attempt.checksums
+      if job_runner.checksums
       else {}
   )
 
-  def report_counts():
+  def report_progress(episodes: TaskEpisodes) -> None:
     skipped = len(episodes.report.skipped_faults)
-    if skipped and not attempt.skips:
+    if skipped and not job_runner.skips:
       invalid = episodes.list_skipped()
       lines = [f'  {bad["file"]}: {bad["message"]}' for bad in invalid[:5]]
       if len(invalid) > 5:
@@ -216,25 +222,25 @@ def run_task(
           ' --invalid_episodes=skip and a max_invalid_fraction above 0:\n'
           + '\n'.join(lines)
       )
-    report(make_progress(episodes.counts, skipped))
+    on_progress(make_progress(episodes.counts, skipped))
 
-  episodes = TaskEpisodes(plan, task, source, report_counts)
+  episodes = TaskEpisodes(plan, task, source, report_progress)
   try:
     items, output = make_output(job).write(number, episodes)
   except tf.errors.OpError as error:
     is_transient = isinstance(error, _TRANSIENT_ERRORS)
     error_class = ConnectionError if is_transient else TaskError
     raise error_class(source.describe_error(error, task.ranges)) from error
-  if source.compute_state(task.ranges) != state:
+  if source.compute_state(task.ranges) != input_state:
     raise TaskError(
         f'{source.describe_place(task.ranges)} has changed while it was read.'
     )
-  report_counts()
+  report_progress(episodes)
   skipped, counts = episodes.list_skipped(), episodes.get_counts()
   receipt = {
       'task': number,
       'plan': job.hash,
-      'data': state,
+      'input_state': input_state,
       **checksum,
       **counts,
       'items': items,
@@ -271,7 +277,7 @@ def find_changed(
     task, receipt = plan.tasks[number], receipts[number]
     source = opened[task.source]
     try:
-      return source.compute_state(task.ranges) != receipt['data'] or (
+      return source.compute_state(task.ranges) != receipt['input_state'] or (
           checksums
           and source.compute_checksum(task.ranges) != receipt.get('checksum')
       )
@@ -328,7 +334,7 @@ class TaskEpisodes:
       plan: plan_lib.Plan,
       task: plan_lib.Task,
       source: sources_lib.OpenSource,
-      report: Callable[[], None],
+      on_progress: Callable[['TaskEpisodes'], None],
   ):
     """Creates the episodes.
 
@@ -336,13 +342,13 @@ class TaskEpisodes:
       plan: the plan.
       task: the task.
       source: the opened source of the task.
-      report: is called twice a second.
+      on_progress: is called with these episodes about twice a second.
     """
     self._plan = plan
     self._task = task
     self._source = source
-    self._on_progress = report
-    self._last_report = time.monotonic()
+    self._on_progress = on_progress
+    self._last_progress = time.monotonic()
     self._counter = FrameCounter()
     self.report = report_lib.ConversionReport()
 
@@ -388,9 +394,9 @@ class TaskEpisodes:
   def watch(self, block: conversion.FrameBlock) -> None:
     """Counts a block of NumPy arrays."""
     self._counter.add(block)
-    if time.monotonic() - self._last_report >= _SECONDS_PER_REPORT:
-      self._last_report = time.monotonic()
-      self._on_progress()
+    if time.monotonic() - self._last_progress >= _SECONDS_PER_REPORT:
+      self._last_progress = time.monotonic()
+      self._on_progress(self)
 
   def get_counts(self) -> dict[str, Any]:
     """Returns all counts of the valid episodes so far; see `make_counts`."""
@@ -398,7 +404,7 @@ class TaskEpisodes:
     statistics = {
         'bootstrapped_terminals': len(report.bootstrapped_terminals),
         'last_rewards': _sum_rewards(report.last_rewards),
-        'left_out_rewards': _sum_rewards(report.dropped_rewards),
+        'dropped_rewards': _sum_rewards(report.dropped_rewards),
         'nan': report.nan_counts,
         'removed_steps': report.removed_steps,
     }
@@ -453,7 +459,7 @@ def make_counts() -> dict[str, Any]:
 
   `removed_steps` are by the class of the transform or filter that removed them.
   `last_rewards` counts the episodes whose last step has a reward, and sums
-  these rewards; `left_out_rewards` those among them whose reward belongs to a
+  these rewards; `dropped_rewards` those among them whose reward belongs to a
   transition after the last step. `length` is the range of the numbers of
   transitions, and `return` of the sums of rewards.
   """
@@ -464,7 +470,7 @@ def make_counts() -> dict[str, Any]:
       'statistics': {
           'bootstrapped_terminals': 0,
           'last_rewards': _sum_rewards({}),
-          'left_out_rewards': _sum_rewards({}),
+          'dropped_rewards': _sum_rewards({}),
           'nan': {},
           'removed_steps': {},
           'length': _make_range(np.zeros(0)),

@@ -43,25 +43,25 @@ _MOST_SECONDS_TO_STOP = 10.0
 
 
 class _FirstReceiptFails(NamedTuple):
-  """Fails the first attempt of task 1 before its receipt is written."""
+  """Fails the first run of task 1 before its receipt is written."""
 
-  attempt: Any
+  job_runner: Any
   folder: str
 
   def __getattr__(self, name):
-    return getattr(self.attempt, name)
+    return getattr(self.job_runner, name)
 
-  def __call__(self, number, report):
+  def __call__(self, number, on_progress):
     note = pathlib.Path(self.folder, 'failed')
     if number != 1 or note.exists():
-      return self.attempt(number, report)
+      return self.job_runner(number, on_progress)
     note.touch()
 
     def fail(*unused_arguments):
       raise OSError('The disk is gone.')
 
     with mock.patch.object(job_lib.Job, 'write_receipt', fail):
-      return self.attempt(number, report)
+      return self.job_runner(number, on_progress)
 
 
 def _descendants(pid):
@@ -143,8 +143,10 @@ class BeamEngineTest(job_testing.JobTestCase):
 
     class FailingEngine(beam_engine.BeamEngine):
 
-      def map(self, attempt, numbers, report):
-        return super().map(_FirstReceiptFails(attempt, notes), numbers, report)
+      def map(self, job_runner, numbers, on_progress):
+        return super().map(
+            _FirstReceiptFails(job_runner, notes), numbers, on_progress
+        )
 
     notes = self.create_tempdir().full_path
     place = f'localhost:{self.start_server().port}'

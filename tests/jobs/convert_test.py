@@ -148,8 +148,8 @@ class ConvertTest(_ConvertTestCase):
       self.assertLen(other.tasks, 2)
       here = processes.InProcessEngine()
       backwards = (
-          lambda attempt, numbers, report: processes.InProcessEngine.map(
-              here, attempt, reversed(numbers), report
+          lambda runner, numbers, on_progress: processes.InProcessEngine.map(
+              here, runner, reversed(numbers), on_progress
           )
       )
       with mock.patch.object(here, 'map', backwards):
@@ -549,7 +549,7 @@ class ConvertTest(_ConvertTestCase):
 
   def test_errors_are_classified_and_reported(self):
     job = job_lib.Job(self.plan())
-    attempt, place = tasks.Attempt(job), job.plan.output.place
+    job_runner, place = tasks.JobRunner(job), job.plan.output.place
     for error, kind, message in (
         (MemoryError('8 GiB'), tasks.TaskError, 'not enough memory: 8 GiB'),
         (TypeError('Of no kind.'), tasks.TaskError, 'TypeError: Of no kind.'),
@@ -607,7 +607,7 @@ class ConvertTest(_ConvertTestCase):
         ),
         (tasks.InvalidEpisodesError('2'), tasks.InvalidEpisodesError, '2'),
     ):
-      found = attempt.run(mock.Mock(side_effect=error))
+      found = job_runner.run(mock.Mock(side_effect=error))
       self.assertIs(type(found), kind)
       self.assertIn(message, str(found))
 

@@ -83,7 +83,7 @@ class FormatSourceTest(job_testing.JobTestCase):
       plan = self.plan(kind, self.new(), opened=opened)
       _READ.clear()
       job = job_lib.Job(plan, self.create_tempdir().full_path)
-      receipt = tasks.Attempt(job)(0, lambda progress: None)
+      receipt = tasks.JobRunner(job)(0, lambda progress: None)
       self.assertEqual(receipt['episodes'], 3)
       self.assertEqual(receipt['steps'], sum(job_testing.LENGTHS[2:5]))
       # The last reward of each is 0, as there is none.

@@ -94,7 +94,7 @@ class OddFoldersTest(job_testing.JobTestCase):
   def test_a_sketch_of_statistics_that_is_damaged(self):
     class Stopped(processes.InProcessEngine):
 
-      def join(self, attempt):
+      def join(self, job_runner):
         raise KeyboardInterrupt
 
     plan = self.plan(plan_lib.STATISTICS, episodes_per_task=4)

@@ -98,7 +98,7 @@ class PlanTest(absltest.TestCase):
     moved = pickle.loads(pickle.dumps(made))
     self.assertEqual((moved.plan, moved.folder), (made.plan, made.folder))
     complete = {
-        'data': None,
+        'input_state': None,
         **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), 0),
         'seconds': 0.5,
         **dict.fromkeys(('statistics', 'items', 'output'), {}),

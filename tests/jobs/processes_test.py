@@ -23,21 +23,21 @@ from tests.jobs import job_testing
 class _Dying(NamedTuple):
   """Kills the processes that do some tasks, each a number of times.
 
-  It notes the process of every attempt in a file of the folder.
+  It notes the process of every run in a file of the folder.
   """
 
-  attempt: Any
+  job_runner: Any
   folder: str
   kills: Any  # A signal, and how often, by the number of the task.
 
-  def __call__(self, number, report):
+  def __call__(self, number, on_progress):
     path = pathlib.Path(self.folder, str(number))
     before = path.read_text().split() if path.exists() else []
     path.write_text(' '.join([*before, str(os.getpid())]))
     number_of_signal, times = self.kills.get(number, (0, 0))
     if len(before) < times:
       os.kill(os.getpid(), number_of_signal)
-    return self.attempt(number, report)
+    return self.job_runner(number, on_progress)
 
 
 class _DyingProcesses(processes.Processes):
@@ -47,8 +47,8 @@ class _DyingProcesses(processes.Processes):
     os.mkdir(folder)
     self._with = folder, kills
 
-  def map(self, attempt, numbers, report):
-    return super().map(_Dying(attempt, *self._with), numbers, report)
+  def map(self, job_runner, numbers, on_progress):
+    return super().map(_Dying(job_runner, *self._with), numbers, on_progress)
 
 
 class InProcessEngineTest(job_testing.JobTestCase):
@@ -67,7 +67,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
     with mock.patch.object(tasks, '_SECONDS_PER_REPORT', 0.0):
       for number, (done, outcome) in enumerate(
           processes.InProcessEngine().map(
-              tasks.Attempt(job),
+              tasks.JobRunner(job),
               range(3),
               lambda *found: heard.append(found),
           )
@@ -86,7 +86,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
   def test_objects_frozen_by_the_program_stay_frozen(self):
     gc.freeze()
     frozen = gc.get_freeze_count()
-    self.assertEqual(tasks.Attempt(None).run(lambda: 1), 1)
+    self.assertEqual(tasks.JobRunner(None).run(lambda: 1), 1)
     self.assertGreaterEqual(gc.get_freeze_count(), frozen)
 
   def test_num_workers_is_limited_by_processors_tasks_and_bytes(self):
