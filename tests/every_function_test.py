@@ -35,8 +35,8 @@ from rlds2reverb import training
 from rlds2reverb import trajectories
 from rlds2reverb import transforms
 from rlds2reverb import windows
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 _LENGTHS = (2, 3, 16, 17, 33, 65)
 # TensorFlow writes the apostrophe of the sentence as \\'.
@@ -460,7 +460,7 @@ def _split(strings):
 
 
 def _decode_images(unused_data):
-  return golden.stacked([_with_images(ways.FIVE)]).map(
+  return golden.stacked([_with_images(call_modes.FIVE)]).map(
       lambda e: transforms.decode_images(e['steps'], ['image'], size=(2, 2))
   )
 
@@ -481,7 +481,9 @@ def _call_in_a_function(data):
 
   unchanged = windows.transition_rows, transforms.FrameSkip(2).transform
   for function in call, *map(tf.function, unchanged):
-    function({name: tf.constant(column) for name, column in ways.FIVE.items()})
+    function(
+        {name: tf.constant(column) for name, column in call_modes.FIVE.items()}
+    )
   return data
 
 
@@ -562,7 +564,7 @@ class AutoGraphTest(parameterized.TestCase):
   @_named(_STEP_FUNCTIONS)
   @pytest.mark.few(3)
   def test_functions_of_steps(self, function):
-    self._check_unchanged(_on_data(function), golden.stacked([ways.FIVE]))
+    self._check_unchanged(_on_data(function), golden.stacked([call_modes.FIVE]))
 
   @_named({**_DATA_FUNCTIONS, **_OTHERS, **_MORE_FUNCTIONS})
   @pytest.mark.few(6)

@@ -16,10 +16,10 @@ import rlds2reverb
 from rlds2reverb import fields
 from rlds2reverb import transforms
 from rlds2reverb import windows
+from tests import call_modes
 from tests import golden
-from tests import ways
 
-_REWARD = ways.FIVE['reward']
+_REWARD = call_modes.FIVE['reward']
 
 
 def _doubled(steps):
@@ -135,7 +135,7 @@ class UserCodeTest(parameterized.TestCase):
   )
   @pytest.mark.few(4)
   def test_on_episodes(self, function, factor):
-    (found,) = _rewards_of(function(golden.stacked([ways.FIVE])))
+    (found,) = _rewards_of(function(golden.stacked([call_modes.FIVE])))
     np.testing.assert_array_equal(found, factor * _REWARD)
 
   @parameterized.parameters(_COMPOSED, _KeepGood(), _MAPPING)
@@ -144,11 +144,11 @@ class UserCodeTest(parameterized.TestCase):
         lambda episode: function(episode)  # pylint: disable=unnecessary-lambda
     )
     with self.assertRaises(tf.errors.OperatorNotAllowedInGraphError):
-      golden.stacked([ways.FIVE]).map(disabled)
+      golden.stacked([call_modes.FIVE]).map(disabled)
 
   @pytest.mark.long
   def test_on_fragments_frames_and_items(self):
-    data = golden.stacked([ways.FIVE])
+    data = golden.stacked([call_modes.FIVE])
     (fragment,) = windows.convert_rlds_to_fragments(
         data, 5, fragment_fn=_double_rows
     )
@@ -167,8 +167,8 @@ class UserCodeTest(parameterized.TestCase):
 
   @parameterized.parameters(False, True)
   def test_a_function_that_is_false(self, reverb_server):
-    data = golden.stacked([ways.FIVE])
-    info = ways.Empty(lambda step, unused_next: 3 * step['reward'])
+    data = golden.stacked([call_modes.FIVE])
+    info = call_modes.Empty(lambda step, unused_next: 3 * step['reward'])
     (frames,) = rlds2reverb.convert_rlds_to_trajectories(
         data, info, batched=True
     )
@@ -177,7 +177,9 @@ class UserCodeTest(parameterized.TestCase):
     self.assertEqual(spec.policy_info, tf.TensorSpec([], tf.float32))
     buffer = rlds2reverb.open_replay_buffer(data, reverb_server=reverb_server)
     pairs = buffer.as_dataset(
-        2, 2, sequence_preprocess_fn=ways.Empty(lambda frames: frames.reward)
+        2,
+        2,
+        sequence_preprocess_fn=call_modes.Empty(lambda frames: frames.reward),
     )
     rewards, _ = next(iter(pairs))
     self.assertEqual(rewards.shape, [2, 2])

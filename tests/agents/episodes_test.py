@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from rlds2reverb import agents
+from tests import call_modes
 from tests import contract
 from tests import golden
-from tests import ways
 from tests.agents import episodes
 
 # What RLlib 2.60.0 has in the episodes of the agents, where they take turns as
@@ -52,7 +52,7 @@ def _observations(data):
 
 class SelectTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*call_modes.ALL)
   def test_select_agent_equals_worked_example_in_all_call_modes(self, run):
     select = agents.select_agent
     (found,) = run(

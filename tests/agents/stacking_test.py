@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from rlds2reverb import agents
 from rlds2reverb.episodes import windows as windows_lib
+from tests import call_modes
 from tests import contract
 from tests import golden
-from tests import ways
 from tests.agents import episodes
 
 _STEPS = episodes.COME_AND_GO
@@ -18,7 +18,7 @@ _PAIR = {'a': np.arange(5), 'b': np.arange(5)}
 
 class StackTest(parameterized.TestCase, tf.test.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*call_modes.ALL)
   def test_stack_agents_masks_absent_agents(self, run):
     (found,) = run(lambda e: agents.stack_agents(e['steps']), [_STEPS])
     mask = np.array([[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool)

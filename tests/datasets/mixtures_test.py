@@ -11,13 +11,13 @@ import tensorflow as tf
 import rlds2reverb
 from rlds2reverb.datasets import mixtures
 from rlds2reverb.replay import local
+from tests import call_modes
+from tests import chi_square
 from tests import golden
-from tests import testing
-from tests import ways
 
 _DRAWS = 256  # So many are made at once.
 _LENGTHS = {'a': 3, 'b': 5, 'c': 8}
-_EPISODES = golden.stacked([ways.FIVE])
+_EPISODES = golden.stacked([call_modes.FIVE])
 
 
 def _both(dataset):
@@ -163,20 +163,22 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
       counts = np.bincount(drawn, minlength=3)
       self.assertEqual(counts[1], 0)
       self.assertLess(
-          testing.chi_square(counts[[0, 2]], [0.25, 0.75]),
-          testing.CHI_SQUARE_LIMITS[1],
+          chi_square.compute_statistic(counts[[0, 2]], [0.25, 0.75]),
+          chi_square.LIMITS[1],
       )
 
   def test_draws(self):
     draws = mixtures.draw_sources([0.0, 2, 0, 6, 0], 16000, (3, 4)).numpy()
     counts = np.bincount(draws, minlength=5)
     self.assertAllEqual(counts[[0, 2, 4]], [0, 0, 0])
-    limits = testing.CHI_SQUARE_LIMITS
-    self.assertLess(testing.chi_square(counts[[1, 3]], [0.25, 0.75]), limits[1])
+    limits = chi_square.LIMITS
+    self.assertLess(
+        chi_square.compute_statistic(counts[[1, 3]], [0.25, 0.75]), limits[1]
+    )
     # They are independent: the chance of a pair is the product of both.
     pairs = np.bincount(2 * (draws[::2] > 1) + (draws[1::2] > 1))
     chances = [1 / 16, 3 / 16, 3 / 16, 9 / 16]
-    self.assertLess(testing.chi_square(pairs, chances), limits[3])
+    self.assertLess(chi_square.compute_statistic(pairs, chances), limits[3])
     self.assertNotAllEqual(
         mixtures.draw_sources([1, 1], 99, (3, 5)), draws[:99]
     )
@@ -290,8 +292,8 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(_aligned(one={'a': 1}, other={'a': 2})['one'].mask, {})
 
   def test_missing_keys_of_episodes(self):
-    a = dict(ways.FIVE, deep={'x': ways.FIVE['action']})
-    b = dict(ways.THREE, text=np.array([b'go'] * 4, object))
+    a = dict(call_modes.FIVE, deep={'x': call_modes.FIVE['action']})
+    b = dict(call_modes.THREE, text=np.array([b'go'] * 4, object))
     aligned = mixtures.align(
         {'a': golden.stacked([a]), 'b': golden.nested([b])}
     )
@@ -299,7 +301,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     found = _first(aligned)
     steps = found['a'].element['steps']
     self.assertAllEqual(steps['text'], [b''] * 6)
-    self.assertAllEqual(steps['deep']['x'], ways.FIVE['action'])
+    self.assertAllEqual(steps['deep']['x'], call_modes.FIVE['action'])
     steps = found['b'].element['steps']
     # Its length is that of the episode, its dtype that of the other data set.
     self.assertAllEqual(steps['deep']['x'], np.zeros([4, 2]))

@@ -13,8 +13,8 @@ from rlds2reverb.datasets import loading
 from rlds2reverb.datasets import saving
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import normalization
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 _NUMBERS = tuple(np.dtype(code).type for code in '?bBhHiIlLefd')
 
@@ -55,7 +55,7 @@ def _episode(rng, length):
 
 
 def _scaled(scale):
-  return tf.data.Dataset.from_tensors({'steps': ways.FIVE}).map(
+  return tf.data.Dataset.from_tensors({'steps': call_modes.FIVE}).map(
       normalization.ScaleReward(scale)
   )
 
@@ -103,7 +103,7 @@ class SaveEpisodesTest(tf.test.TestCase):
 
   def test_open_shapes_and_parts_in_files(self):
     points = np.arange(36, dtype=np.float32).reshape(6, 3, 2)
-    episode = {'steps': dict(ways.FIVE, points=points)}
+    episode = {'steps': dict(call_modes.FIVE, points=points)}
     spec = tf.nest.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), episode
     )
@@ -123,13 +123,13 @@ class SaveEpisodesTest(tf.test.TestCase):
     directory = self._directory()
     rewards = lambda: self._load(directory)[0]['reward']
     for _ in range(2):
-      saving.save_episodes(_scaled(2.0), directory, [ways.FIVE['action']])
-    for scale, identity in (3.0, ways.FIVE['action']), (2.0, 'b'):
+      saving.save_episodes(_scaled(2.0), directory, [call_modes.FIVE['action']])
+    for scale, identity in (3.0, call_modes.FIVE['action']), (2.0, 'b'):
       with self.assertRaisesRegex(FileExistsError, 'of another pipeline or'):
         saving.save_episodes(_scaled(scale), directory, [identity])
-    self.assertAllEqual(rewards(), 2 * ways.FIVE['reward'])
+    self.assertAllEqual(rewards(), 2 * call_modes.FIVE['reward'])
     # It is not known what a generator gives.
-    changed = golden.stacked([{**ways.FIVE, 'reward': np.ones(6)}])
+    changed = golden.stacked([{**call_modes.FIVE, 'reward': np.ones(6)}])
     with self.assertRaisesRegex(
         FileExistsError, 'cannot be compared.*PyFunc.*overwrite=True'
     ):
@@ -145,13 +145,13 @@ class SaveEpisodesTest(tf.test.TestCase):
     for overwrite in (False, True):
       with self.assertRaisesRegex(FileExistsError, 'did not write'):
         saving.save_episodes(
-            golden.stacked([ways.FIVE]), directory, overwrite=overwrite
+            golden.stacked([call_modes.FIVE]), directory, overwrite=overwrite
         )
     self.assertEqual(os.listdir(directory), ['precious'])
 
   def test_saving_into_source_folder_raises(self):
     directory = saving.save_episodes(
-        golden.stacked([ways.FIVE]), self._directory()
+        golden.stacked([call_modes.FIVE]), self._directory()
     )
     link = os.path.join(self.create_tempdir().full_path, 'link')
     os.symlink(directory, link)
@@ -163,16 +163,18 @@ class SaveEpisodesTest(tf.test.TestCase):
         saving.save_episodes(transformed, target, overwrite=True)
     # Another directory works.
     other = saving.save_episodes(transformed, self._directory())
-    self.assertAllEqual(self._load(other)[0]['reward'], 2 * ways.FIVE['reward'])
+    self.assertAllEqual(
+        self._load(other)[0]['reward'], 2 * call_modes.FIVE['reward']
+    )
 
   def test_no_episodes(self):
     directory = self._directory()
     with self.assertRaisesRegex(ValueError, 'no episodes to write'):
-      saving.save_episodes(golden.stacked([ways.FIVE]).take(0), directory)
+      saving.save_episodes(golden.stacked([call_modes.FIVE]).take(0), directory)
     self.assertFalse(os.path.exists(directory))
 
   def test_unsupported_specs_raise(self):
-    steps = golden.stacked_spec(ways.FIVE)
+    steps = golden.stacked_spec(call_modes.FIVE)
     for field in (
         (tf.TensorSpec([None]),),
         tf.RaggedTensorSpec([None, None]),

@@ -17,7 +17,7 @@ from rlds2reverb.jobs.descriptions import views
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
-from tests import testing
+from tests import reverb_testing
 from tests.jobs import data_sets
 
 
@@ -210,8 +210,8 @@ class DescribeCheckpointTest(tf.test.TestCase):
       describing.describe(f'{path}/no')
 
   def test_a_table_whose_items_are_no_trajectories(self):
-    with testing.reverb_server(tf.TensorSpec([3])) as client:
-      client.insert(tf.zeros([3]).numpy(), {testing.TABLE: 1.0})
+    with reverb_testing.reverb_server(tf.TensorSpec([3])) as client:
+      client.insert(tf.zeros([3]).numpy(), {reverb_testing.TABLE: 1.0})
       found = describing.describe(client.checkpoint())
     (table,) = found.tables
     self.assertEqual((table['num_items'], found.counts), (1, {}))

@@ -15,8 +15,8 @@ import tree
 
 from rlds2reverb import random_access
 from rlds2reverb.episodes import windows as windows_lib
+from tests import chi_square
 from tests import golden
-from tests.replay.local import cuts
 
 _LENGTHS = {'a': [4, 1, 7], 'b': [2, 30], 'c': [5]}
 
@@ -120,7 +120,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     expected = np.concatenate(expected) / 10
     batches = self.batches(512, weights=weights)
     drawn = np.concatenate([batches.draw(number) for number in range(100)])
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, np.bincount(drawn, minlength=self.count), expected
     )
     # Neighbours in time are not of one kind.
@@ -134,7 +134,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     expected = np.zeros(self.count)
     expected[:12] = 0.25 / 12
     expected[16] = 0.75
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, np.bincount(drawn, minlength=self.count), expected
     )
 

@@ -21,7 +21,7 @@ from rlds2reverb.jobs import sources
 from rlds2reverb.random_access import building
 from tests import golden
 from tests.random_access import data
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _LENGTHS = [4, 1, 7, 2, 3, 9, 1]
 
@@ -88,7 +88,7 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     )
     items = random_access.Items(index, window, with_mask=True)
     lengths = [len(each['reward']) for each in steps]
-    rows = cuts.cut_rows(
+    rows = replay_testing.cut_rows(
         lengths, window.length, window.stride, window.end.value
     )
     self.assertLen(items, len(rows))

@@ -24,7 +24,7 @@ from rlds2reverb import transforms
 from rlds2reverb import windows
 from rlds2reverb.arrays import normalization
 from rlds2reverb.random_access import building
-from tests import ways
+from tests import call_modes
 from tests.random_access import data
 
 _MAPPING = rlds2reverb.fields.StepMapping(
@@ -370,7 +370,7 @@ print(batches.identity(), batches[0]['action'].shape)"""
 
   def test_weights_of_episodes_within_data_sets(self):
     by_episode = random_access.Items.episode_weights
-    batches = self.open(item_weights=ways.Empty(by_episode))
+    batches = self.open(item_weights=call_modes.Empty(by_episode))
     one, other = batches.items.sources.values()
     drawn = np.concatenate([batches.draw(number) for number in range(400)])
     expected = np.concatenate(

@@ -17,7 +17,7 @@ from rlds2reverb.replay.server import tables
 from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import specs
 from tests import golden
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _ALPHA = 0.5
 _NUM_ITEMS = 3 + 2 + 4
@@ -26,7 +26,7 @@ _LOCAL = ('folder', 'appendable')
 
 
 def _data():
-  return golden.stacked(cuts.episodes_of((4, 3, 5)))
+  return golden.stacked(replay_testing.episodes_of((4, 3, 5)))
 
 
 def _first(frames):

@@ -16,7 +16,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import items
 from rlds2reverb.replay import layout
 from tests.replay import encoded
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _WINDOWS = windows_lib.Windows
 
@@ -64,7 +64,7 @@ def _expected(episodes, table):
   columns[0][-1] = 2
   lengths = [len(each.reward) for each in episodes]
   found = []
-  for rows in cuts.cut_rows(lengths, length, stride, end):
+  for rows in replay_testing.cut_rows(lengths, length, stride, end):
     item = [[column[row] for row in rows] for column in columns]
     priority = table.priority
     if callable(priority):

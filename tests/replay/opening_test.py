@@ -20,15 +20,15 @@ from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
 from tests import recordings
-from tests import testing
-from tests.replay.local import cuts
+from tests import reverb_testing
+from tests.replay.local import replay_testing
 
 _LENGTHS = (4, 3, 5)
 _PAIRS = items_lib.TableItems('pairs')
 
 
 def _data():
-  return golden.stacked(cuts.episodes_of(_LENGTHS))
+  return golden.stacked(replay_testing.episodes_of(_LENGTHS))
 
 
 def _first_values(buffer, count=60):
@@ -68,7 +68,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     steps = lambda episode: [
         golden.step_of(episode, t) for t in range(golden.length_of(episode))
     ]
-    episodes = cuts.episodes_of(_LENGTHS)
+    episodes = replay_testing.episodes_of(_LENGTHS)
     recordings.write([{'steps': steps(each)} for each in episodes], path)
     tiled = windows_lib.Windows(3, 2, 'tile')
     expected = {0.0, 2.0, 100.0, 102.0, 200.0, 202.0, 204.0}
@@ -151,7 +151,9 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     self.assertIn('Shutting down replay server', done.stderr)
 
   def test_an_address_and_a_table_of_another_kind(self):
-    table = testing.make_table(signature=testing.signature_of(_data()))
+    table = reverb_testing.make_table(
+        signature=reverb_testing.signature_of(_data())
+    )
     buffer = self.open(
         _data(),
         reverb_server=True,
@@ -182,7 +184,9 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_invalid_arguments_raise(self):
     wide = windows_lib.Windows(9)
-    unsigned = dict(reverb_server=True, reverb_table=testing.make_table())
+    unsigned = dict(
+        reverb_server=True, reverb_table=reverb_testing.make_table()
+    )
     for args, kwargs, message in (
         ([None], {}, 'Either data must be given'),
         ([_data()], dict(reverb_table=object()), 'reverb_server=True'),
@@ -196,7 +200,7 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
         self.open(*args, **kwargs)
     with self.assertRaises(FileNotFoundError):
       self.open(self.path('none'))
-    broken = cuts.episodes_of([3])
+    broken = replay_testing.episodes_of([3])
     broken[0]['is_last'][:] = False
     for server in True, False:
       with self.assertRaises(tf.errors.InvalidArgumentError):

@@ -19,7 +19,7 @@ from rlds2reverb.replay.server import push
 from tests import contract
 from tests import golden
 from tests import recordings
-from tests import testing
+from tests import reverb_testing
 
 _FRAME_FIELDS = (
     'observation',
@@ -40,13 +40,13 @@ def _load(path):
 
 def _sample(data):
   """Pushes episodes; returns the sequences that a server gives, in order."""
-  with testing.reverb_server(data) as client:
+  with reverb_testing.reverb_server(data) as client:
     observer = reverb_utils.ReverbAddTrajectoryObserver(
-        client, testing.TABLE, sequence_length=2
+        client, reverb_testing.TABLE, sequence_length=2
     )
     push.push_rlds_to_reverb(data, observer)
     observer.close()
-    return testing.drain(client)
+    return reverb_testing.drain(client)
 
 
 @pytest.mark.long

@@ -12,12 +12,12 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 
 def _columns(sequence):
   return tuple(
-      (leaf.dtype.str, leaf.shape, testing.bytes_of(leaf))
+      (leaf.dtype.str, leaf.shape, reverb_testing.bytes_of(leaf))
       for leaf in tf.nest.flatten(sequence)
   )
 
@@ -36,7 +36,7 @@ class SequencesTest(tf.test.TestCase):
         (1.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
     ]
     self.assertLen(set(expected), count)
-    names = (testing.TABLE, 'other_table')
+    names = (reverb_testing.TABLE, 'other_table')
     tables = [items.TableItems(name) for name in names]
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     options = options_lib.ConversionOptions(identity='sequences')
@@ -46,19 +46,23 @@ class SequencesTest(tf.test.TestCase):
         tables,
         options=options,
         reverb_tables=[
-            testing.make_table(name=name, max_size=2000) for name in names
+            reverb_testing.make_table(name=name, max_size=2000)
+            for name in names
         ],
     )
-    with testing.reverb_server(data, tables=names, max_size=2000) as client:
+    with reverb_testing.reverb_server(
+        data, tables=names, max_size=2000
+    ) as client:
       for counts in ((count, 0), (0, count)):
         self.assertEqual(
             insert.write_rlds_to_reverb(found, client, tables, options=options),
             dict.fromkeys(names, counts),
         )
-      written = [testing.contents(client, name) for name in names]
+      written = [reverb_testing.contents(client, name) for name in names]
     server = serve.restore_reverb_server(directory)
     written += [
-        testing.contents(server.localhost_client(), name) for name in names
+        reverb_testing.contents(server.localhost_client(), name)
+        for name in names
     ]
     server.stop()
     for contents in written:

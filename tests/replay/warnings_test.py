@@ -13,9 +13,9 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
-_ITEMS = items_lib.TableItems(testing.TABLE)
+_ITEMS = items_lib.TableItems(reverb_testing.TABLE)
 _BEGINNINGS = [
     'In 2 terminal episodes (the first is episode 1) the last transition has a',
     'In 3 episodes (the first is episode 0) the last transition is dropped,',
@@ -34,16 +34,16 @@ def _data():
 
 
 def _push(data, options):
-  with testing.reverb_server(data) as client:
+  with reverb_testing.reverb_server(data) as client:
     observer = reverb_utils.ReverbAddTrajectoryObserver(
-        client, testing.TABLE, sequence_length=2
+        client, reverb_testing.TABLE, sequence_length=2
     )
     push.push_rlds_to_reverb(data, observer, options=options, method='observer')
     observer.close()
 
 
 def _write(data, options):
-  with testing.reverb_server(data) as client:
+  with reverb_testing.reverb_server(data) as client:
     insert.write_rlds_to_reverb(data, client, _ITEMS, options=options)
 
 

@@ -16,8 +16,8 @@ from rlds2reverb.episodes import paths
 from rlds2reverb.statistics import compute
 from rlds2reverb.statistics import results
 from rlds2reverb.transforms import normalization
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 _LEVELS = [0.0, 0.2, 0.5, 1.0]
 _FLAGS = ('is_first', 'is_last', 'is_terminal', 'has_action')
@@ -106,7 +106,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     rng = np.random.default_rng(0)
     rows = (1e6 + rng.normal(size=3 * 4096 + 5)).astype(np.float32)
     pieces = [
-        ways.make(one, one[1:], terminal=False)
+        call_modes.make(one, one[1:], terminal=False)
         for one in np.split(rows, range(1000, len(rows), 1000))
     ]
     found = compute.compute_statistics(
@@ -149,7 +149,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_images_and_strings_are_excluded_by_default(self):
     steps = dict(
-        ways.FIVE,
+        call_modes.FIVE,
         observation={
             'image': np.zeros([6, 19, 18, 3], np.uint8),
             'png': np.array([b'no image'] * 6, object),
@@ -181,10 +181,10 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     self._assert_all(found, episodes[2:-1])
 
   def test_no_numbers(self):
-    nothing = {name: leaf[:0] for name, leaf in ways.FIVE.items()}
-    single = ways.make([20], [], terminal=True)
+    nothing = {name: leaf[:0] for name, leaf in call_modes.FIVE.items()}
+    single = call_modes.make([20], [], terminal=True)
     for episodes, count in ([], 0), ([nothing, single], 1):
-      data = golden.batched(episodes, golden.stacked_spec(ways.FIVE))
+      data = golden.batched(episodes, golden.stacked_spec(call_modes.FIVE))
       found = compute.compute_statistics({'a': data, 'b': data})
       merged = results.merge_statistics(found.by_dataset)
       for one in found.combined, merged:
@@ -194,8 +194,8 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(one.fields['action'].count, [0, 0])
 
   def test_an_episode_of_unequal_lengths(self):
-    wrong = {**ways.THREE, 'unused': np.zeros(1)}
-    data = golden.batched([{**ways.FIVE, 'unused': np.zeros(6)}, wrong])
+    wrong = {**call_modes.THREE, 'unused': np.zeros(1)}
+    data = golden.batched([{**call_modes.FIVE, 'unused': np.zeros(6)}, wrong])
     for one in data, data.map(lambda episode: episode):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError,
@@ -214,7 +214,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         compute.compute_statistics(data, **arguments)
-    datasets = {'kuka': golden.stacked([ways.FIVE]), 'plain': data}
+    datasets = {'kuka': golden.stacked([call_modes.FIVE]), 'plain': data}
     message = r'action: float64 \(2,\) in kuka, but int64 \(\) in plain'
     with self.assertRaisesRegex(ValueError, message):
       compute.compute_statistics(datasets, ['action'])
@@ -242,7 +242,7 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_computed_once_for_each_pipeline(self):
     directory = self.create_tempdir().full_path
-    data = _in_memory(ways.FIVE)
+    data = _in_memory(call_modes.FIVE)
 
     def read(data=data, **kwargs):
       return compute.cached_statistics(data, directory, **kwargs)
@@ -264,7 +264,8 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
 
       found = read(data.map(change), identity=['train'])
       self.assertAllClose(
-          found.fields['action'].std, scale * ways.FIVE['action'][:-1].std(0)
+          found.fields['action'].std,
+          scale * call_modes.FIVE['action'][:-1].std(0),
       )
     read(identity=[normalization.ScaleReward(2.0)])
     read(fields=['reward'])
@@ -275,9 +276,9 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_statistics_of_generators_are_not_cached(self):
     directory = self.create_tempdir().full_path
-    episodes = [ways.FIVE]
+    episodes = [call_modes.FIVE]
     rlds_data = golden.stacked(episodes)  # from a generator
-    for episode, expected in ((ways.FIVE, 15), (ways.THREE, 60)):
+    for episode, expected in ((call_modes.FIVE, 15), (call_modes.THREE, 60)):
       episodes[0] = episode
       with self.assertLogs('absl', 'WARNING') as logs:
         found = compute.cached_statistics(rlds_data, directory)
@@ -311,7 +312,7 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
       (('fields', 'reward', 'count'), 2**70, 'count of'),
   )
   def test_statistics_that_cannot_be(self, keys, value, error):
-    found = compute.compute_statistics(golden.stacked([ways.FIVE]))
+    found = compute.compute_statistics(golden.stacked([call_modes.FIVE]))
     path = self.create_tempfile(content=results.to_json(found)).full_path
     self.assertEqual(compute.load_statistics(path), found)
     content = json.loads(results.to_json(found))
@@ -328,12 +329,12 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
       path = os.path.join(directory, version, 'dataset_info.json')
       with open(path, 'w') as f:
         f.write(f'{{"version": "{version}"}}')
-    compute.cached_statistics(_in_memory(ways.FIVE), directory)
+    compute.cached_statistics(_in_memory(call_modes.FIVE), directory)
     newest = os.path.join(directory, '10.0.0')
     self.assertEmpty(self._files(directory))
     self.assertLen(self._files(newest), 1)
     with self.assertRaises(FileNotFoundError):
-      compute.cached_statistics(golden.stacked([ways.FIVE]), '/no/where')
+      compute.cached_statistics(golden.stacked([call_modes.FIVE]), '/no/where')
 
 
 if __name__ == '__main__':

@@ -17,7 +17,7 @@ from rlds2reverb.replay.local import loading
 from rlds2reverb.replay.local import replay_buffer
 from rlds2reverb.store import folders
 from rlds2reverb.store import rows
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 
 def _flip(path, at, bit=0):
@@ -146,7 +146,7 @@ class FoldersTest(parameterized.TestCase):
   @pytest.mark.few(1)
   def test_damages_are_errors_or_have_the_content(self, count):
     whole = os.path.join(self.create_tempdir().full_path, 'frames')
-    [episode] = cuts.episodes_of([9])
+    [episode] = replay_testing.episodes_of([9])
     words = np.array([b'word %d' % k for k in range(9)], object)
     episode['observation'] = {'x': episode['observation'], 'word': words}
     data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(3)

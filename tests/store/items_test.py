@@ -7,7 +7,7 @@ import numpy as np
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.store import items
 from rlds2reverb.store import rows
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _ENDS = [end.value for end in windows_lib.EndOfEpisode]
 
@@ -31,7 +31,7 @@ class ItemIndexTest(parameterized.TestCase):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, [9, 4, 30][seed % 3], rng.integers(1, 40))
     length, stride = int(rng.integers(1, 6)), int(rng.integers(1, 4))
-    expected = cuts.cut_rows(lengths, length, stride, end)
+    expected = replay_testing.cut_rows(lengths, length, stride, end)
     windows = windows_lib.Windows(length, stride, end)
     index = items.ItemIndex(items.find_episodes(lengths, windows), windows)
     self.assertLen(expected, index.num_items)

@@ -6,13 +6,14 @@ import tensorflow as tf
 
 from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
-from tests.replay.local import cuts
+from tests import chi_square
+from tests.replay.local import replay_testing
 
 _SHARD = samplers.Shard(0)
 
 
 def _items(num_items, **settings):
-  return cuts.make_store(num_items, **settings).make_items()
+  return replay_testing.make_store(num_items, **settings).make_items()
 
 
 def _draw(sampler, items, batch_size, numbers, shard=_SHARD):
@@ -62,7 +63,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     drawn = sampler.bind(items, samplers.Shard(0, (1, 0)))(3, 20000)
     found = drawn.items
     probabilities = np.array(probabilities)
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, np.bincount(found, minlength=7), probabilities
     )
     self.assertAllClose(
@@ -78,10 +79,14 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertLess(abs(same - expected), 4 / np.sqrt(len(half)))
 
   def test_weights_of_some_items(self):
-    store = cuts.make_store([2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2])
+    store = replay_testing.make_store(
+        [2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2]
+    )
     items = store.top_episodes(2).make_items()
     [found] = _draw(samplers.Weighted(), items, 20000, [0])
-    cuts.assert_frequencies(self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2])
+    chi_square.assert_frequencies(
+        self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2]
+    )
     # Of weights that are all in one item, nothing else is drawn.
     weights = np.eye(1, 1000, 500)[0] * 1e-300
     items = _items([1000], priorities=weights)
@@ -100,7 +105,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     # The least of them have one digit.
     probabilities = weights / scale
     probabilities /= probabilities.sum()
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, np.bincount(drawn.items, minlength=5), probabilities
     )
     self.assertAllClose(drawn.probability, probabilities[drawn.items])
@@ -173,7 +178,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     orders = np.array(_draw(*args, range(2000)))
     orders, counts = np.unique(orders, axis=0, return_counts=True)
     self.assertLen(orders, 24)
-    cuts.assert_frequencies(self, counts, [1 / 24] * 24)
+    chi_square.assert_frequencies(self, counts, [1 / 24] * 24)
 
   @parameterized.parameters((2, 400), (17, 1000), (1000, 200))
   def test_orders(self, count, epochs):
@@ -188,7 +193,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
           np.bincount(np.ravel(each) % count * bins // count, minlength=bins)
           for each in (numbers, np.arange(first, count))
       )
-      cuts.assert_frequencies(self, found, possible / (count - first))
+      chi_square.assert_frequencies(self, found, possible / (count - first))
 
     for position in {0, 1, count // 2, count - 1}:
       check(orders[:, position])

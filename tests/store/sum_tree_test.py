@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
-from tests.replay.local import cuts
+from tests import chi_square
+from tests.replay.local import replay_testing
 
 # Around powers of two.
 _SIZES = (1, 2, 3, 16, 17, 4096, 4097, 70001)
@@ -49,7 +50,7 @@ class SumTreeTest(parameterized.TestCase, tf.test.TestCase):
 class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
 
   def make(self, priorities, alpha=0.5):
-    store = cuts.make_store([len(priorities)], priorities=priorities)
+    store = replay_testing.make_store([len(priorities)], priorities=priorities)
     sampler = sum_tree.Prioritized(alpha)
     return sampler, sampler.bind(store.make_items(), samplers.Shard(0))
 
@@ -62,7 +63,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     probabilities = np.where(priorities > 0, weights, 0)
     probabilities /= probabilities.sum()
     items, probability, priority = draw(group, 20000)
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, np.bincount(items, minlength=len(priorities)), probabilities
     )
     self.assertAllClose(probability, probabilities[items], rtol=1e-9)
@@ -137,7 +138,9 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     weights = np.where(priorities > 0, priorities, 0.0) ** alpha
     weights /= weights.sum()
     items, probability, priority = draw(0, 20000)
-    cuts.assert_frequencies(self, np.bincount(items, minlength=7), weights)
+    chi_square.assert_frequencies(
+        self, np.bincount(items, minlength=7), weights
+    )
     # Numbers such as 1e-315 have fewer digits.
     self.assertAllClose(probability, weights[items], rtol=1e-6)
     self.assertAllEqual(priority, (priorities * scale)[items])

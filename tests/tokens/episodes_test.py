@@ -7,7 +7,7 @@ import tensorflow as tf
 import rlds2reverb
 from rlds2reverb import tokens
 from tests import contract
-from tests import testing
+from tests import reverb_testing
 from tests.tokens import tokenizers
 
 _PROMPT, _RESPONSE = np.array([7, 8, 9]), np.array([4, 5])
@@ -129,12 +129,12 @@ class TextsTest(tf.test.TestCase):
         self.texts, tokenizers.by_words, kl_coefficient=0, max_length=8
     )
     spec = rlds2reverb.create_trajectory_data_spec(data)
-    with testing.reverb_server(spec) as client:
+    with reverb_testing.reverb_server(spec) as client:
       written = rlds2reverb.write_rlds_to_reverb(
-          data, client, [rlds2reverb.TableItems(testing.TABLE)]
+          data, client, [rlds2reverb.TableItems(reverb_testing.TABLE)]
       )
-      self.assertEqual(written[testing.TABLE].new, 1 + 3 + 3)
-      items = [item[0] for item in testing.drain(client)]
+      self.assertEqual(written[reverb_testing.TABLE].new, 1 + 3 + 3)
+      items = [item[0] for item in reverb_testing.drain(client)]
     self.assertEqual([item.action for item in items], [8, 5, 6, 0, 8, 4, 3])
     rewards = [item.reward for item in items]
     self.assertAllClose(rewards, [1, 0, 0, -1, 0, 0, 0.5])

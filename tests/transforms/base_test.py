@@ -17,8 +17,8 @@ from rlds2reverb.transforms import base
 from rlds2reverb.transforms import fields
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import normalization
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,8 +81,8 @@ class _Draw(base.EpisodeTransform):
 _SCALE = normalization.ScaleReward
 _KEEP = filters.KeepEpisodes
 _COMPOSE = applying.Compose
-_STACKED = golden.stacked([ways.FIVE])
-_WRONG = dict(ways.THREE, action=ways.THREE['action'][:-1])
+_STACKED = golden.stacked([call_modes.FIVE])
+_WRONG = dict(call_modes.THREE, action=call_modes.THREE['action'][:-1])
 
 
 def _nested_again(episode):
@@ -100,8 +100,8 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
         _STACKED.map(composed)
     self.assertFalse(_COMPOSE([_SCALE()]).has_filter)
     # Steps are neither kept nor left out.
-    steps = inner.transform(ways.FIVE)
-    self.assertAllEqual(steps['reward'], ways.FIVE['reward'] + 1)
+    steps = inner.transform(call_modes.FIVE)
+    self.assertAllEqual(steps['reward'], call_modes.FIVE['reward'] + 1)
 
   def test_compositions_of_equal_transforms_are_equal(self):
     def make(order):
@@ -123,7 +123,7 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual([hash(transform) for transform in transforms], hashes)
     transforms.append(_KEEP(min_length=99))
     for one in made:
-      reward = np.minimum(ways.FIVE['reward'] + 3, 1)
+      reward = np.minimum(call_modes.FIVE['reward'] + 3, 1)
       self.assertAllEqual(one['steps']['reward'], reward)
     self.assertLen(list(applying.transform_episodes(made, iter([]))), 1)
 
@@ -152,7 +152,7 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
   )
   @pytest.mark.few(1)
   def test_batches_equal_single_episodes(self, transforms, count):
-    episodes = [ways.FIVE, ways.THREE, ways.FIVE]
+    episodes = [call_modes.FIVE, call_modes.THREE, call_modes.FIVE]
     made, expected = (
         applying.transform_episodes(form(episodes), transforms)
         for form in (
@@ -166,17 +166,19 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       golden.assert_frames_equal(self, [one['steps']], [other['steps']])
 
   def test_episodes_without_steps(self):
-    none = tf.nest.map_structure(lambda leaf: leaf[:0], ways.FIVE)
+    none = tf.nest.map_structure(lambda leaf: leaf[:0], call_modes.FIVE)
     made = applying.transform_episodes(
-        golden.batched([none, ways.FIVE, ways.THREE, none], batch_size=4),
+        golden.batched(
+            [none, call_modes.FIVE, call_modes.THREE, none], batch_size=4
+        ),
         [_AddReward(1.0), filters.FrameSkip(2), _KEEP(max_length=2)],
     )
     self.assertLen(golden.assert_batches_hold(self, made), 3)
 
   @parameterized.parameters(
-      ([ways.FIVE, _WRONG], [fields.SelectFields(exclude=['action'])]),
-      ([ways.FIVE, ways.THREE], [_EverySecond()]),
-      ([ways.FIVE], [_EverySecond(), filters.FrameSkip(2)]),
+      ([call_modes.FIVE, _WRONG], [fields.SelectFields(exclude=['action'])]),
+      ([call_modes.FIVE, call_modes.THREE], [_EverySecond()]),
+      ([call_modes.FIVE], [_EverySecond(), filters.FrameSkip(2)]),
   )
   def test_unequal_lengths(self, episodes, transforms):
     made = applying.transform_episodes(golden.batched(episodes), transforms)
@@ -222,15 +224,18 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
 
 class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
 
-  @parameterized.named_parameters(*ways.ALL)
+  @parameterized.named_parameters(*call_modes.ALL)
   def test_own_transform_in_all_call_modes(self, run):
-    add, episodes = _AddReward(np.float32([1, 2])), [ways.FIVE, ways.THREE]
+    add, episodes = _AddReward(np.float32([1, 2])), [
+        call_modes.FIVE,
+        call_modes.THREE,
+    ]
     golden.assert_frames_equal(
         self,
         [result['steps'] for result in run(add, episodes)],
         [{**one, 'reward': one['reward'] + 3} for one in episodes],
     )
-    self.assertIs(add.invert(ways.FIVE), ways.FIVE)
+    self.assertIs(add.invert(call_modes.FIVE), call_modes.FIVE)
     self.assertEqual(run(_KeepFirst(10.0), episodes), [False, True])
 
   def test_fields_that_cannot_be_batched_are_unchanged(self):
@@ -242,7 +247,7 @@ class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
       numbers = tf.data.Dataset.range(5)
       return {'steps': {**episode['steps'], **odd}, 'data': numbers, **odd}
 
-    data = golden.stacked([ways.FIVE, ways.FIVE]).map(add)
+    data = golden.stacked([call_modes.FIVE, call_modes.FIVE]).map(add)
     made = applying.transform_episodes(
         data, [_AddReward(1.0), _KeepFirst(0.0), lambda episode: episode]
     )
@@ -276,7 +281,7 @@ class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
       *(
           (
               lambda _, call=call: call(
-                  tf.data.Dataset.from_tensor_slices(ways.FIVE)
+                  tf.data.Dataset.from_tensor_slices(call_modes.FIVE)
               ),
               r"a dict with 'steps', but is \['.*'reward', .*\]",
           )

@@ -8,8 +8,8 @@ from rlds2reverb.episodes import batch as batch_lib
 from rlds2reverb.episodes import episode_dataset
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 
 def _episodes():
@@ -97,7 +97,10 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     rng = np.random.default_rng(0)
     rewards = rng.normal(size=[2, 1000])
     data = golden.batched(
-        [ways.make(np.zeros(1001), one, terminal=False) for one in rewards]
+        [
+            call_modes.make(np.zeros(1001), one, terminal=False)
+            for one in rewards
+        ]
     )
     steps = next(iter(data))['steps']
     total = float(
@@ -113,10 +116,14 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     keep = filters.KeepEpisodes(
         min_return=15, max_return=15, min_length=5, max_length=5
     )
-    without = {name: ways.FIVE[name] for name in ways.FIVE if name != 'is_last'}
+    without = {
+        name: call_modes.FIVE[name]
+        for name in call_modes.FIVE
+        if name != 'is_last'
+    }
     others = {
-        'reward': ways.FIVE['reward'][:, None].astype(np.int32),
-        'is_last': ways.FIVE['is_last'][:, None].astype(np.uint8),
+        'reward': call_modes.FIVE['reward'][:, None].astype(np.int32),
+        'is_last': call_modes.FIVE['is_last'][:, None].astype(np.uint8),
     }
     for changes in ({}, {'is_last': np.zeros(6, bool)}, others):
       self.assertTrue(keep({'steps': {**without, **changes}}))
@@ -125,7 +132,11 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ({}, dict(predicate=lambda episode: 1.0), r'one bool, but.*float32 \(\)'),
       ({}, dict(success='steps'), 'must be one leaf'),
       ({}, dict(success='info/sucess'), 'Did you mean info/success'),
-      ({'reward': ways.FIVE['action']}, dict(min_return=1), 'one number a st'),
+      (
+          {'reward': call_modes.FIVE['action']},
+          dict(min_return=1),
+          'one number a st',
+      ),
       ({'reward': None}, dict(min_return=1), 'There is no field reward'),
       ({'is_terminal': None}, dict(max_return=1), 'no field is_terminal'),
       (
@@ -137,7 +148,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
   def test_invalid_conditions_and_fields_raise(
       self, changes, conditions, message
   ):
-    steps = {**ways.FIVE, **changes}
+    steps = {**call_modes.FIVE, **changes}
     steps = {name: leaf for name, leaf in steps.items() if leaf is not None}
     with self.assertRaisesRegex(ValueError, message):
       filters.KeepEpisodes(**conditions)(

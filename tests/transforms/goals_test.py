@@ -8,8 +8,8 @@ import tensorflow as tf
 from rlds2reverb.transforms import applying
 from rlds2reverb.transforms import filters
 from rlds2reverb.transforms import goals
+from tests import chi_square
 from tests import golden
-from tests import testing
 
 _COMPOSE = applying.Compose
 _LENGTH = 6  # steps of the episodes that are counted, and so 5 transitions
@@ -76,10 +76,10 @@ class RelabelGoalsTest(tf.test.TestCase):
         self.assertCountEqual(set(column), values)
         if len(values) > 1:
           counts = [np.sum(column == value) for value in values]
-          statistic = testing.chi_square(
+          statistic = chi_square.compute_statistic(
               counts, [probabilities[value] for value in values]
           )
-          limit = testing.CHI_SQUARE_LIMITS[len(values) - 1]
+          limit = chi_square.LIMITS[len(values) - 1]
           self.assertLess(statistic, limit, (name, step, counts))
 
 
@@ -307,10 +307,10 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
       self.assertCountEqual(set(found), possible)
       if len(possible) > 1:
         counts = [found.count(int(goal)) for goal in possible]
-        statistic = testing.chi_square(
+        statistic = chi_square.compute_statistic(
             counts, [1 / len(possible)] * len(possible)
         )
-        self.assertLess(statistic, testing.CHI_SQUARE_LIMITS[len(counts) - 1])
+        self.assertLess(statistic, chi_square.LIMITS[len(counts) - 1])
     if strategy == 'random':  # an episode, then one of its transitions
       found = np.concatenate(list(drawn.values()))
       self.assertCountEqual(set(found), [*possible, 10])

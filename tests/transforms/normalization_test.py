@@ -7,8 +7,8 @@ import tensorflow as tf
 from rlds2reverb.arrays import normalization as arrays
 from rlds2reverb.statistics import compute
 from rlds2reverb.transforms import normalization
+from tests import call_modes
 from tests import golden
-from tests import ways
 
 _FIELD = normalization.NormalizeField
 _MASK = np.array([True, True, True, False])
@@ -140,10 +140,10 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_missing_statistics_raise(self):
-    steps = {**ways.FIVE, 'action': np.arange(6)[:, None]}
+    steps = {**call_modes.FIVE, 'action': np.arange(6)[:, None]}
     integers = golden.stacked([steps])
     single = golden.stacked([golden.SINGLE_TERMINAL])
-    nothing = golden.stacked([ways.FIVE]).filter(lambda episode: False)
+    nothing = golden.stacked([call_modes.FIVE]).filter(lambda episode: False)
     for data, field, message in (
         (integers, 'action', r'Only floats .* action \(int64\). Cast'),
         (single, 'reward', 'reward cannot .* 1 episodes with 0 trans'),

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from rlds2reverb import transforms
 from rlds2reverb.episodes import episode_dataset
+from tests import call_modes
 from tests import golden
-from tests import ways
 from tests.transforms import octo
 
 _COMMANDS = np.array([0, 0.02, 0.3, 0.7, 0.98, 1, -1, -0.05, 0.05, -0.1, 0.1])
@@ -530,7 +530,7 @@ class SpecialCasesTest(tf.test.TestCase):
   """Properties of individual transforms that the table does not cover."""
 
   def test_thinning_of_a_cut_episode(self):
-    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], ways.FIVE)
+    cut = tf.nest.map_structure(lambda leaf: leaf[1:4], call_modes.FIVE)
     steps = transforms.FrameSkip(2)({'steps': cut})['steps']
     self.assertAllEqual(steps['is_first'] | steps['is_last'], [False, False])
     self.assertAllEqual(steps['reward'], [5, 4])

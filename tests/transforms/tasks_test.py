@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb import transforms
+from tests import call_modes
+from tests import chi_square
 from tests import golden
-from tests import testing
-from tests import ways
 
 _FIELDS = ['language', 'language_2', 'language_3']
 
@@ -24,8 +24,8 @@ def _with_task(steps, words):
   }
 
 
-_FIVE = _with_task(ways.FIVE, b'pick')
-_EPISODES = [_FIVE, _with_task(ways.THREE, b''), _FIVE]
+_FIVE = _with_task(call_modes.FIVE, b'pick')
+_EPISODES = [_FIVE, _with_task(call_modes.THREE, b''), _FIVE]
 
 
 def _episode(words, length=3):
@@ -99,8 +99,10 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
     counts = [drawn.count(word) for word in given]
     self.assertEqual(sum(counts), len(drawn))
     if len(given) > 1:
-      statistic = testing.chi_square(counts, [1 / len(given)] * len(given))
-      self.assertLess(statistic, testing.CHI_SQUARE_LIMITS[len(given) - 1])
+      statistic = chi_square.compute_statistic(
+          counts, [1 / len(given)] * len(given)
+      )
+      self.assertLess(statistic, chi_square.LIMITS[len(given) - 1])
 
   def test_a_list_of_instructions_and_the_inverse(self):
     episode = _episode([])

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb import windows
+from tests import chi_square
 from tests import contract
 from tests import golden
-from tests import testing
 
 _EPISODES = [
     contract.A,
@@ -60,11 +60,11 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(set(drawn), set(expected))
     total = sum(expected.values())
     self.assertLess(
-        testing.chi_square(
+        chi_square.compute_statistic(
             [drawn.count(one) for one in expected],
             [weight / total for weight in expected.values()],
         ),
-        testing.CHI_SQUARE_LIMITS[7],
+        chi_square.LIMITS[7],
     )
 
   def test_without_replacement_by_seeds_in_map(self):

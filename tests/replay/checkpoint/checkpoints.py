@@ -12,10 +12,10 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 OTHER = 'other_table'
-PAIRS = items.TableItems(testing.TABLE)
+PAIRS = items.TableItems(reverb_testing.TABLE)
 FILES = ('tables.tfrecord', 'items.tfrecord', 'chunks.tfrecord')
 
 
@@ -23,10 +23,10 @@ def episodes(lengths):
   return golden.make_episodes(lengths, apart=1000)
 
 
-def once(sampler, name=testing.TABLE):
+def once(sampler, name=reverb_testing.TABLE):
   """Returns a table of `episodes` whose sampler gives every item once."""
-  return testing.make_table(
-      signature=testing.signature_of(golden.stacked(episodes([2]))),
+  return reverb_testing.make_table(
+      signature=reverb_testing.signature_of(golden.stacked(episodes([2]))),
       max_size=100_000,
       name=name,
       sampler=sampler,

@@ -17,7 +17,7 @@ from rlds2reverb.replay.checkpoint import episodes as episodes_lib
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 _TABLES = [
@@ -48,12 +48,12 @@ def _items_of(path):
 
 
 def _frames_of(path):
-  buffer = opening.open_replay_buffer(path, table_name=testing.TABLE)
+  buffer = opening.open_replay_buffer(path, table_name=reverb_testing.TABLE)
   return _bytes_of(buffer.gather_all())
 
 
 def _episodes_of(path):
-  dataset = episodes_lib.read_checkpoint_episodes(path, testing.TABLE)
+  dataset = episodes_lib.read_checkpoint_episodes(path, reverb_testing.TABLE)
   return list(map(_bytes_of, dataset.as_numpy_iterator()))
 
 

@@ -10,16 +10,16 @@ from rlds2reverb.replay.checkpoint import episodes
 from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 
-def _read(path, table=testing.TABLE):
+def _read(path, table=reverb_testing.TABLE):
   found = episodes.read_checkpoint_episodes(path, table)
   return [episode['steps'] for episode in found.as_numpy_iterator()]
 
 
-def _table(*windows, name=testing.TABLE):
+def _table(*windows, name=reverb_testing.TABLE):
   return items.TableItems(name, windows_lib.Windows(*windows))
 
 
@@ -57,7 +57,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     ):
       path = self.write(expected, table, **settings)
       self.check_same(_read(path), expected)
-    found = episodes.read_checkpoint_episodes(path, testing.TABLE)
+    found = episodes.read_checkpoint_episodes(path, reverb_testing.TABLE)
     (batch,) = episode_dataset.batches_of(found).as_numpy_iterator()
     self.assertAllEqual(batch.row_splits, [0, 2, 3, 6, 11, 12, 13, 17])
 
@@ -79,10 +79,12 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
     client = self.serve(path)
     keys = [
         int(np.ravel(sample.info.key)[0])
-        for sample in client.sample(testing.TABLE, 50, emit_timesteps=False)
+        for sample in client.sample(
+            reverb_testing.TABLE, 50, emit_timesteps=False
+        )
         if sample.data[1][0, 0] == 2
     ]
-    client.mutate_priorities(testing.TABLE, deletes=keys[:1])
+    client.mutate_priorities(reverb_testing.TABLE, deletes=keys[:1])
     read = _read(client.checkpoint())
     self.assertCountEqual(
         [steps['observation'][:, 0].tolist() for steps in read],

@@ -16,7 +16,7 @@ from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 _OPTIONS = {'identity': 'data', 'one_episode_chunks': True}
@@ -40,8 +40,8 @@ class MergeTest(checkpoints.CheckpointTestCase):
     merge.merge_reverb_checkpoints([paths[2], paths[0], paths[1]], merged)
     second = self.serve(self.serve(merged).checkpoint())
     self.assertEqual(
-        testing.take_rewards(second),
-        testing.pairs(parts[2] + parts[0] + parts[1]),
+        reverb_testing.take_rewards(second),
+        reverb_testing.pairs(parts[2] + parts[0] + parts[1]),
     )
 
   def test_common_episodes_are_merged_once(self):
@@ -57,10 +57,12 @@ class MergeTest(checkpoints.CheckpointTestCase):
       merge.merge_reverb_checkpoints(paths, paths[0])
     for _ in range(2):
       counts = merge.merge_reverb_checkpoints(paths, paths[0], overwrite=True)
-      self.assertEqual(counts, {testing.TABLE: sum(longest) - len(longest)})
+      self.assertEqual(
+          counts, {reverb_testing.TABLE: sum(longest) - len(longest)}
+      )
     self.assertCountEqual(
-        testing.take_rewards(self.serve_once(paths[0])),
-        testing.pairs(checkpoints.episodes(longest)),
+        reverb_testing.take_rewards(self.serve_once(paths[0])),
+        reverb_testing.pairs(checkpoints.episodes(longest)),
     )
     # Nothing but a checkpoint is replaced.
     folder = self.create_tempdir()
@@ -70,8 +72,8 @@ class MergeTest(checkpoints.CheckpointTestCase):
 
   def test_checkpoints_of_other_data_are_refused(self):
     episodes = checkpoints.episodes([9])
-    table = testing.make_table(
-        signature=testing.signature_of(golden.stacked(episodes))
+    table = reverb_testing.make_table(
+        signature=reverb_testing.signature_of(golden.stacked(episodes))
     )
     pairs = self.write(episodes, chunk_length=4, **_OPTIONS)
     write = lambda **kwargs: self.write(episodes, **_OPTIONS, **kwargs)
@@ -96,7 +98,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     rules = options_lib.ConversionRules(terminal_discount='transition')
     for other in (write(rules=rules), self.write(episodes, identity='other')):
       counts = merge.merge_reverb_checkpoints([pairs, other], self.new())
-      self.assertEqual(counts, {testing.TABLE: 16})
+      self.assertEqual(counts, {reverb_testing.TABLE: 16})
 
   def test_split_checkpoints_hold_all_items_in_their_order(self):
     episodes = checkpoints.episodes([9, 5, 40])
@@ -109,21 +111,23 @@ class MergeTest(checkpoints.CheckpointTestCase):
         + [checkpoints.once(reverb.selectors.Fifo, checkpoints.OTHER)],
         chunk_length=7,
     )
-    pairs = testing.pairs(episodes)
+    pairs = reverb_testing.pairs(episodes)
     for source in whole, self.serve(whole).checkpoint():
       parts = [self.new(), self.new()]
       counts = merge.split_reverb_checkpoint(source, parts)
-      self.assertEqual([each[testing.TABLE] for each in counts], [26, 25])
+      self.assertEqual(
+          [each[reverb_testing.TABLE] for each in counts], [26, 25]
+      )
       self.assertEqual([each[checkpoints.OTHER] for each in counts], [2, 1])
-      found = [testing.take_rewards(self.serve(part)) for part in parts]
+      found = [reverb_testing.take_rewards(self.serve(part)) for part in parts]
       self.assertEqual(found, [pairs[:26], pairs[26:]])
       for path in parts:
         tables = serve.records_lib.read_tables(path)
-        self.assertEqual(tables[testing.TABLE].max_size, 50_000)
+        self.assertEqual(tables[reverb_testing.TABLE].max_size, 50_000)
     merged = self.new()
     counts = merge.merge_reverb_checkpoints(parts, merged)
-    self.assertEqual(counts, {testing.TABLE: 51, checkpoints.OTHER: 3})
-    self.assertEqual(testing.take_rewards(self.serve(merged)), pairs)
+    self.assertEqual(counts, {reverb_testing.TABLE: 51, checkpoints.OTHER: 3})
+    self.assertEqual(reverb_testing.take_rewards(self.serve(merged)), pairs)
 
   def test_invalid_split_targets_raise(self):
     path = self.write(checkpoints.episodes([3]))
@@ -136,7 +140,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     self.assertFalse(os.path.exists(target))
     # A part may be without items.
     counts = merge.split_reverb_checkpoint(path, [self.new() for _ in range(3)])
-    self.assertEqual([each[testing.TABLE] for each in counts], [1, 1, 0])
+    self.assertEqual([each[reverb_testing.TABLE] for each in counts], [1, 1, 0])
 
 
 class JoinTest(checkpoints.CheckpointTestCase):
@@ -176,7 +180,7 @@ class JoinTest(checkpoints.CheckpointTestCase):
         self.assertContainsSubset(written, expected)
       else:
         self.assertEqual(written, expected, file)
-    self.assertEqual(testing.size(self.serve(joined)), 14)
+    self.assertEqual(reverb_testing.size(self.serve(joined)), 14)
 
   def test_repeated_and_damaged_parts_raise(self):
     part = self.write_part(0, 5)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from rlds2reverb.replay import items
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 
@@ -36,7 +36,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
     path = self.write(checkpoints.episodes([5]))
     server = serve.restore_reverb_server(path, port=port)
     self.addCleanup(server.stop)
-    self.assertEqual(testing.size(server.localhost_client()), 4)
+    self.assertEqual(reverb_testing.size(server.localhost_client()), 4)
     with self.assertRaisesRegex(ValueError, f'Port {port} is in use'):
       serve.restore_reverb_server(path, port=port)
 
@@ -46,18 +46,22 @@ class ServeTest(checkpoints.CheckpointTestCase):
     root = self.create_tempdir().full_path
     server = serve.restore_reverb_server(path, checkpoint_root=root)
     client = server.localhost_client()
-    key = int(next(iter(client.sample(testing.TABLE)))[0].info.key)
-    client.mutate_priorities(testing.TABLE, deletes=[key])
+    key = int(next(iter(client.sample(reverb_testing.TABLE)))[0].info.key)
+    client.mutate_priorities(reverb_testing.TABLE, deletes=[key])
     written = client.checkpoint()
     server.stop()
     del server
     server = serve.restore_reverb_server(path, checkpoint_root=root)
-    self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
+    self.assertEqual(
+        reverb_testing.size(server.localhost_client()), 29 + 69 - 1
+    )
     server.stop()
     del server
     # The newest checkpoint may be in the root.
     server = serve.restore_reverb_server(written, checkpoint_root=root)
-    self.assertEqual(testing.size(server.localhost_client()), 29 + 69 - 1)
+    self.assertEqual(
+        reverb_testing.size(server.localhost_client()), 29 + 69 - 1
+    )
     server.stop()
     older = os.path.join(root, '0')
     shutil.copytree(path, older)
@@ -71,7 +75,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
 
 class OtherSettingsTest(checkpoints.CheckpointTestCase):
 
-  def _table(self, name=testing.TABLE, max_size=500, **kwargs):
+  def _table(self, name=reverb_testing.TABLE, max_size=500, **kwargs):
     return reverb.Table(
         name,
         sampler=reverb.selectors.Prioritized(0.5),
@@ -95,7 +99,7 @@ class OtherSettingsTest(checkpoints.CheckpointTestCase):
       self.addCleanup(server.stop)
       client = server.localhost_client()
       infos = client.server_info(timeout=10)
-      info, other = infos[testing.TABLE], infos[checkpoints.OTHER]
+      info, other = infos[reverb_testing.TABLE], infos[checkpoints.OTHER]
       self.assertEqual((info.max_size, info.max_times_sampled), (500, 1))
       self.assertEqual(info.sampler_options.prioritized.priority_exponent, 0.5)
       self.assertTrue(info.remover_options.lifo)
@@ -106,7 +110,9 @@ class OtherSettingsTest(checkpoints.CheckpointTestCase):
       self.assertTrue(other.sampler_options.uniform)
       client.checkpoint()
     # Each item comes once.
-    self.assertCountEqual(testing.take_rewards(client), testing.pairs(episodes))
+    self.assertCountEqual(
+        reverb_testing.take_rewards(client), reverb_testing.pairs(episodes)
+    )
 
   def test_unsuitable_tables_raise(self):
     path = self.write(checkpoints.episodes([9]))

@@ -20,7 +20,7 @@ from rlds2reverb.replay.checkpoint import merge
 from rlds2reverb.replay.checkpoint import records
 from rlds2reverb.replay.checkpoint import serve
 from rlds2reverb.replay.checkpoint import validation
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 _KINDS = {
@@ -154,7 +154,7 @@ _OPENERS = {
     'restore': lambda path, _: serve.restore_reverb_server(path),
     'merge': lambda path, new: merge.merge_reverb_checkpoints([path], new),
     'episodes': lambda path, _: episodes_lib.read_checkpoint_episodes(
-        path, testing.TABLE
+        path, reverb_testing.TABLE
     ),
 }
 

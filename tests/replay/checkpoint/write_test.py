@@ -7,7 +7,7 @@ from tf_agents.specs import tensor_spec
 
 from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.checkpoint import write
-from tests import testing
+from tests import reverb_testing
 from tests.replay.checkpoint import checkpoints
 
 
@@ -15,7 +15,7 @@ class WriteTest(checkpoints.CheckpointTestCase):
 
   def test_unsuitable_tables_raise(self):
     once = checkpoints.once(reverb.selectors.Fifo)
-    small = testing.make_table(signature=once.info.signature, max_size=3)
+    small = reverb_testing.make_table(signature=once.info.signature, max_size=3)
     other = checkpoints.once(reverb.selectors.Fifo, checkpoints.OTHER)
     for tables, message in (
         ([once, once], 'has table .* twice'),
@@ -28,14 +28,14 @@ class WriteTest(checkpoints.CheckpointTestCase):
   @parameterized.parameters((1.0, 1e308), (2.0, 1e-200), (3.0, 1e103))
   def test_weights_that_overflow_or_vanish(self, exponent, priority):
     table = reverb.Table(
-        testing.TABLE,
+        reverb_testing.TABLE,
         sampler=reverb.selectors.Prioritized(exponent),
         remover=reverb.selectors.Fifo(),
         max_size=500,
         rate_limiter=reverb.rate_limiters.MinSize(1),
     )
     for wrong in priority, lambda item: tf.constant(priority, tf.float64):
-      items = items_lib.TableItems(testing.TABLE, priority=wrong)
+      items = items_lib.TableItems(reverb_testing.TABLE, priority=wrong)
       with self.assertRaisesRegex(ValueError, 'Scale the priorities'):
         self.write(checkpoints.episodes([9]), items, reverb_tables=[table])
 

@@ -26,7 +26,7 @@ from rlds2reverb.replay.local import ring as ring_lib
 from rlds2reverb.store import samplers
 from rlds2reverb.store import sum_tree
 from tests import golden
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _Appendable = appendable.AppendableReplayBuffer
 _SETTINGS = (
@@ -39,20 +39,23 @@ _SETTINGS = (
 
 def _ring(capacity, length=2, stride=1, end='drop', batch_size=1):
   windows = windows_lib.Windows(length, stride, end)
-  return ring_lib.FrameRing(cuts.frame_spec(), windows, capacity, batch_size)
+  return ring_lib.FrameRing(
+      replay_testing.frame_spec(), windows, capacity, batch_size
+  )
 
 
 def _content(ring):
   """Returns what the items show."""
   items = ring.first + np.arange(ring.num_items)
   leaves = ring.read(ring.rows, items)
-  found = tf.nest.pack_sequence_as(cuts.frame_spec(), leaves)
+  found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), leaves)
   return found.observation.tolist()
 
 
 def _shown(buffer):
   return [
-      item.observation[:, 0].tolist() for item in cuts.items_of_pass(buffer)
+      item.observation[:, 0].tolist()
+      for item in replay_testing.items_of_pass(buffer)
   ]
 
 
@@ -67,7 +70,7 @@ def _expected(count, lasts, capacity, length, stride, end):
   """Returns the content of a ring after frames 0 to `count`."""
   ends = [last + 1 for last in lasts if last < count]
   lengths = np.diff([0, *ends, count])
-  items = cuts.cut_rows(lengths, length, stride, end)
+  items = replay_testing.cut_rows(lengths, length, stride, end)
   return [rows for rows in items if rows[0] >= count - capacity]
 
 
@@ -81,20 +84,20 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     begin = 0
     for size in (*rng.choice([1, 1, 1, 2, 7, 20], 30).tolist(), 5000, 2, 3):
       end = begin + size
-      ring.append(*cuts.leaves(begin, end, lasts))
+      ring.append(*replay_testing.leaves(begin, end, lasts))
       expected = _expected(end, lasts, capacity, *setting)
       self.assertEqual(ring.num_items, len(expected))
       self.assertEqual(ring.num_frames, min(end, capacity))
       self.assertEqual(_content(ring), expected)
       found = ring.rows.gather(ring.all_rows(), 1)
-      found = tf.nest.pack_sequence_as(cuts.frame_spec(), found)
+      found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), found)
       self.assertEqual(
           found.observation[:, 0].tolist(),
           [*range(max(end - capacity, 0), end)],
       )
       if rng.uniform() < 0.1:  # Restored, an open episode is one of its own.
         restored = _ring(capacity, *setting)
-        restored.append(*cuts.leaves(100, 140, [120]))
+        restored.append(*replay_testing.leaves(100, 140, [120]))
         restored.deserialize(ring.serialize())
         self.assertEqual(_content(restored), expected)
       begin = end
@@ -114,7 +117,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
     for size in (*rng.choice([1, 1, 1, 2, 7, 20], 30).tolist(), 3000, 2, 3):
       end = begin + size
       frames = [
-          cuts.leaves(first + begin, first + end, lasts[e])
+          replay_testing.leaves(first + begin, first + end, lasts[e])
           for e, first in enumerate(firsts)
       ]
       ring.append(*[np.stack(each, 1).ravel() for each in zip(*frames)])
@@ -127,7 +130,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(_content(ring), expected)
       self.assertEqual(ring.num_frames, num_environments * min(end, capacity))
       found = ring.rows.gather(ring.all_rows(), 1)
-      found = tf.nest.pack_sequence_as(cuts.frame_spec(), found)
+      found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), found)
       oldest = max(end - capacity, 0)
       self.assertEqual(
           found.observation[:, 0].tolist(),
@@ -135,17 +138,17 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       )
       if rng.uniform() < 0.1:  # Restored, open episodes are of their own.
         restored = _ring(capacity, *setting, batch_size=num_environments)
-        restored.append(*cuts.leaves(100, 160, [120]))
+        restored.append(*replay_testing.leaves(100, 160, [120]))
         restored.deserialize(ring.serialize())
         self.assertEqual(_content(restored), expected)
         if setting[0] > 1:  # One frame more of each, which makes no item.
-          restored.append(*cuts.leaves(300_001, 300_004))
+          restored.append(*replay_testing.leaves(300_001, 300_004))
           self.assertLess(max(sum(_content(restored), [0])), 300_000)
       begin = end
 
   def test_an_episode_begins_with_a_first_frame(self):
     ring = _ring(10)
-    frames = cuts.make_frames(0, 7)
+    frames = replay_testing.make_frames(0, 7)
     step_type = np.array([0, 1, 1, 0, 1, 0, 1], np.int32)
     ring.append(*tf.nest.flatten(frames._replace(step_type=step_type)))
     self.assertEqual(_content(ring), [[0, 1], [1, 2], [3, 4], [5, 6]])
@@ -164,7 +167,9 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       _ring(5, 6)
     with self.assertRaisesRegex(ValueError, '\'tile\': .* use "drop"'):
       _ring(5, 2, end='tile')
-    spec = cuts.frame_spec()._replace(observation=tf.TensorSpec([], tf.string))
+    spec = replay_testing.frame_spec()._replace(
+        observation=tf.TensorSpec([], tf.string)
+    )
     with self.assertRaisesRegex(ValueError, 'strings'):
       ring_lib.FrameRing(spec, windows_lib.Windows(2), 5)
 
@@ -192,20 +197,20 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     ring, sampler, draw = self.make(4)
     with self.assertRaisesRegex(ValueError, 'nothing to sample yet'):
       draw(0, 2)
-    ring.append(*cuts.leaves(0, 2))
+    ring.append(*replay_testing.leaves(0, 2))
     self.check(draw, {0: 0.5, 1: 0.5})
     self.update(sampler, [0], [3])
-    ring.append(*cuts.leaves(2, 3))
+    ring.append(*replay_testing.leaves(2, 3))
     self.check(draw, {0: 3 / 7, 1: 1 / 7, 2: 3 / 7})
     # So far, and not of those that are there now.
     self.update(sampler, [0, 2], [1, 1])
-    ring.append(*cuts.leaves(3, 4))
+    ring.append(*replay_testing.leaves(3, 4))
     self.check(draw, {0: 1 / 6, 1: 1 / 6, 2: 1 / 6, 3: 1 / 2})
     # The oldest goes; updates of items that went are left out.
-    ring.append(*cuts.leaves(4, 5))
+    ring.append(*replay_testing.leaves(4, 5))
     self.update(sampler, [0], [100])
     self.check(draw, {1: 1 / 8, 2: 1 / 8, 3: 3 / 8, 4: 3 / 8})
-    ring.append(*cuts.leaves(5, 6))
+    ring.append(*replay_testing.leaves(5, 6))
     self.check(draw, {2: 1 / 10, 3: 3 / 10, 4: 3 / 10, 5: 3 / 10})
     self.assertEqual(sampler.min_priority(), 1)
     ring.clear()
@@ -216,16 +221,18 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
 class AppendedTest(parameterized.TestCase, tf.test.TestCase):
 
   def frames(self, lengths):
-    return cuts.cut_items(cuts.episodes_of(lengths), None, 1)
+    return replay_testing.cut_items(
+        replay_testing.episodes_of(lengths), None, 1
+    )
 
   def make(self, **kwargs):
     spec = replay_buffer.EpisodesReplayBuffer(
-        golden.stacked(cuts.episodes_of([2]))
+        golden.stacked(replay_testing.episodes_of([2]))
     ).data_spec
     return _Appendable(spec, **kwargs)
 
   def test_recorded_episodes_precede_appended_frames(self):
-    data = golden.stacked(cuts.episodes_of([3, 2]))
+    data = golden.stacked(replay_testing.episodes_of([3, 2]))
     buffer = _Appendable(data, capacity=6)
     self.assertEqual(_shown(buffer), [[0, 1], [1, 2], [100, 101]])
     [_, _, own] = self.frames([3, 2, 4])
@@ -250,7 +257,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_buffer_without_capacity_refuses_frames(self):
     buffer = replay_buffer.EpisodesReplayBuffer(
-        golden.stacked(cuts.episodes_of([3]))
+        golden.stacked(replay_testing.episodes_of([3]))
     )
     [frames] = self.frames([1])
     for call in lambda: buffer.add_batch(frames), buffer.clear:
@@ -297,7 +304,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(int(buffer.num_frames()), 0)
 
   def test_recorded_episodes_of_several_environments(self):
-    data = golden.stacked(cuts.episodes_of([3, 2, 4, 1, 2]))
+    data = golden.stacked(replay_testing.episodes_of([3, 2, 4, 1, 2]))
     buffer = _Appendable(data, capacity=10, batch_size=2)
     # Environment 0 gets the episodes of 3, 1 and 2 frames, and environment 1
     # those of 2 and 4; each keeps its last 5 frames.
@@ -318,7 +325,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def test_recorded_episodes_of_unequal_environments(self):
-    data = golden.stacked(cuts.episodes_of([5, 2]))
+    data = golden.stacked(replay_testing.episodes_of([5, 2]))
     buffer = _Appendable(data, capacity=100, batch_size=3)
     self.assertEqual(int(buffer.num_frames()), 7)
     self.assertCountEqual(
@@ -490,7 +497,7 @@ class DriverTest(parameterized.TestCase, tf.test.TestCase):
               row_of([leaf[k] for leaf in tf.nest.flatten(item)])
               for k in range(length)
           ]
-          for item in cuts.items_of_pass(buffer, 7)
+          for item in replay_testing.items_of_pass(buffer, 7)
       ]
       self.assertCountEqual(found, expected)
       self.assertEqual(int(buffer.num_frames()), int(uniform.num_frames()))

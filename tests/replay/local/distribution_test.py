@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from rlds2reverb.replay.local import replay_buffer
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _STEPS = 10
 _ITEMS = 8  # Of a batch of all replicas.
@@ -60,7 +60,7 @@ class DistributionTest(parameterized.TestCase, tf.test.TestCase):
     if not _has_two_devices():
       raise unittest.SkipTest('They run in a process of their own.')
     cls.strategy = tf.distribute.MirroredStrategy(['cpu:0', 'cpu:1'])
-    cls.store = cuts.make_store([50, 50])
+    cls.store = replay_testing.make_store([50, 50])
 
   def buffer(self):
     return replay_buffer.EpisodesReplayBuffer(self.store)

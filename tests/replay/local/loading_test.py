@@ -16,7 +16,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 
 def _items(*args, **kwargs):
@@ -25,14 +25,14 @@ def _items(*args, **kwargs):
 
 def _known_data(count=3, length=5):
   """Returns a data set whose pipeline is known: it has no Python."""
-  [episode] = cuts.episodes_of([length])
+  [episode] = replay_testing.episodes_of([length])
   return tf.data.Dataset.from_tensors({'steps': episode}).repeat(count)
 
 
 class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_returns_are_of_transitions(self):
-    episodes = cuts.episodes_of([4, 1, 3])
+    episodes = replay_testing.episodes_of([4, 1, 3])
     for form in golden.FORMS_AND_BATCHES.values():
       runs = loading.load_frames(form(episodes), _items()).episodes
       # The reward of the last step belongs to no transition.
@@ -43,12 +43,14 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(runs.first_row.tolist(), [0, 4, 5])
 
     for reward in np.zeros([3, 2], np.float32), np.zeros(3, np.int32):
-      data = golden.stacked([{**cuts.episodes_of([3])[0], 'reward': reward}])
+      data = golden.stacked(
+          [{**replay_testing.episodes_of([3])[0], 'reward': reward}]
+      )
       found = loading.load_frames(data, _items()).episodes
       self.assertTrue(np.isnan(found.undiscounted_return).all())
 
   def test_priorities(self):
-    episodes = cuts.episodes_of([4, 3])
+    episodes = replay_testing.episodes_of([4, 3])
     found = loading.load_frames(
         golden.stacked(episodes),
         _items(priority=lambda frames: frames.reward[1]),
@@ -63,7 +65,7 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.parameters(np.inf, np.nan, -1.0)
   def test_priorities_that_cannot_be_drawn_by(self, wrong):
     function = lambda frames: tf.where(frames.reward[0] == 20.0, wrong, 1.0)
-    data = golden.stacked(cuts.episodes_of([4]))
+    data = golden.stacked(replay_testing.episodes_of([4]))
     message = f"'items' returned {wrong} for the item that starts at frame"
     with self.assertRaisesRegex(ValueError, message):
       loading.load_frames(data, _items(priority=function))
@@ -106,14 +108,16 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_data_that_changed(self):
     directory = os.path.join(self.create_tempdir().full_path, 'data')
-    saving.save_episodes(golden.stacked(cuts.episodes_of([5, 3])), directory)
+    saving.save_episodes(
+        golden.stacked(replay_testing.episodes_of([5, 3])), directory
+    )
     folder = self.folder()
     load = lambda: loading.load_frames(
         episodes_lib.load_episodes(directory), _items(), folder
     )
     before = load().num_frames
     self.assertEqual(load().num_frames, before)
-    grown = golden.stacked(cuts.episodes_of([5, 3, 4]))
+    grown = golden.stacked(replay_testing.episodes_of([5, 3, 4]))
     shutil.rmtree(directory)
     saving.save_episodes(grown, directory)
     with self.assertRaisesRegex(FileExistsError, 'have changed or moved'):
@@ -121,7 +125,9 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_folders_that_are_refused(self):
     folder = self.folder()
-    data = golden.stacked(cuts.episodes_of([5]))  # Of a Python generator.
+    data = golden.stacked(
+        replay_testing.episodes_of([5])
+    )  # Of a Python generator.
     loading.load_frames(data, _items(), folder)
     with self.assertRaisesRegex(FileExistsError, 'instead of the data'):
       loading.load_frames(data, _items(), folder)
@@ -135,7 +141,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_full_check_finds_damage_that_opening_misses(self):
     folder = self.folder()
-    steps = dict(cuts.episodes_of([3])[0])
+    steps = dict(replay_testing.episodes_of([3])[0])
     # 48 MB, of which opening reads 32.
     steps['observation'] = np.zeros([3, 1 << 22], np.float32)
     loading.load_frames(
@@ -160,7 +166,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       loading.check_prepared_frames(os.path.dirname(folder))
 
   def test_error_leaves_no_files(self):
-    episodes = cuts.episodes_of([4, 3])
+    episodes = replay_testing.episodes_of([4, 3])
     episodes[1]['is_last'][:] = False
     folder = self.folder()
     with self.assertRaises(tf.errors.InvalidArgumentError):

@@ -18,7 +18,7 @@ from rlds2reverb.store import sum_tree
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import sequences
 from tests import golden
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _Buffer = replay_buffer.EpisodesReplayBuffer
 _Appendable = appendable.AppendableReplayBuffer
@@ -56,9 +56,11 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     episodes = golden.random_episodes(np.random.default_rng(3), 12)
     data = golden.FORMS_AND_BATCHES[form](episodes)
     buffer = _Buffer(data, _windows(*setting))
-    expected = cuts.cut_items(episodes, *setting)
+    expected = replay_testing.cut_items(episodes, *setting)
     self.assertEqual(buffer.num_items, len(expected))
-    golden.assert_frames_equal(self, cuts.items_of_pass(buffer), expected)
+    golden.assert_frames_equal(
+        self, replay_testing.items_of_pass(buffer), expected
+    )
     expected = golden.expected_frames(episodes)
     self.assertEqual(int(buffer.num_frames()), len(expected))
     found = tf.nest.map_structure(lambda x: x[0].numpy(), buffer.gather_all())
@@ -74,7 +76,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     buffer = _Buffer(found)
     self.assertEqual(buffer.store.windows.length, 4)
     golden.assert_frames_equal(
-        self, cuts.items_of_pass(buffer), cuts.cut_items(episodes, 4, 3, 'tile')
+        self,
+        replay_testing.items_of_pass(buffer),
+        replay_testing.cut_items(episodes, 4, 3, 'tile'),
     )
     for wrong in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
       with self.assertRaisesRegex(ValueError, 'may only have a priority'):
@@ -178,7 +182,7 @@ class CallModesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_a_position_of_other_batches_is_refused(self):
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
-    [episode] = cuts.episodes_of([5])
+    [episode] = replay_testing.episodes_of([5])
     other = {**episode, 'reward': episode['reward'] + 1}
     make = lambda data, **kwargs: tf.train.Checkpoint(
         buffer=_Buffer(golden.stacked([data]), **kwargs)
@@ -200,7 +204,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.store = _Buffer(
-        golden.stacked(cuts.episodes_of([9, 5, 13])),
+        golden.stacked(replay_testing.episodes_of([9, 5, 13])),
         priority=lambda frames: 1.0 + frames.reward[0],
     ).store
 
@@ -302,7 +306,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_batches_from_directory_equal_those_from_memory(self):
     # A pipeline without Python, so that it is known whether data is the same.
-    [episode] = cuts.episodes_of([9])
+    [episode] = replay_testing.episodes_of([9])
     data = tf.data.Dataset.from_tensors({'steps': episode}).repeat(3)
     folder = os.path.join(self.create_tempdir().full_path, 'frames')
     kwargs = dict(sampler=samplers.WithoutReplacement(), seed=3)
@@ -321,7 +325,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
   def test_frames_that_other_replay_buffers_share(self):
-    store = _Buffer(golden.stacked(cuts.episodes_of([5, 9, 3]))).store
+    store = _Buffer(golden.stacked(replay_testing.episodes_of([5, 9, 3]))).store
     # The returns: 0 + 10 + 20 + 30; 1000 + ...; the most.
     best = _Buffer(store.top_episodes(1))
     self.assertEqual(best.num_items, 8)
@@ -334,7 +338,7 @@ class UpdatesTest(tf.test.TestCase):
 
   def make(self):
     return _Buffer(
-        golden.stacked(cuts.episodes_of([9])),
+        golden.stacked(replay_testing.episodes_of([9])),
         sampler=sum_tree.Prioritized(alpha=1.0),
     )
 
@@ -379,7 +383,7 @@ class UpdatesTest(tf.test.TestCase):
 class BadInputTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_data_without_suitable_episodes_raises(self):
-    [broken, *episodes] = cuts.episodes_of([3, 3, 4, 2])
+    [broken, *episodes] = replay_testing.episodes_of([3, 3, 4, 2])
     broken['is_last'][:] = False
     rules = options_lib.ConversionRules(invalid_episodes='skip')
     options = options_lib.ConversionOptions(rules)
@@ -403,7 +407,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       _Buffer('/tmp/none')
 
   def test_invalid_arguments_raise(self):
-    data = golden.stacked(cuts.episodes_of([3, 4]))
+    data = golden.stacked(replay_testing.episodes_of([3, 4]))
     cross = windows_lib.Windows(2, end='cross')
     by_episode = samplers.Weighted(by='episode')
     for kwargs, message in (
@@ -424,7 +428,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
         make(data, **kwargs)
 
   def test_batches(self):
-    data = golden.stacked(cuts.episodes_of([3, 4]))
+    data = golden.stacked(replay_testing.episodes_of([3, 4]))
     buffer, whole = _Buffer(data), _Buffer(data, None)
     drop_last = _Buffer(data, sampler=samplers.WithoutReplacement(True))
 
@@ -451,7 +455,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
       )
 
   def test_a_sampler_of_two_replay_buffers(self):
-    store = _Buffer(golden.stacked(cuts.episodes_of([3, 4]))).store
+    store = _Buffer(golden.stacked(replay_testing.episodes_of([3, 4]))).store
     sampler = sum_tree.Prioritized()
     _Buffer(store, sampler=sampler)
     with self.assertRaisesRegex(ValueError, 'one replay buffer'):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rlds2reverb.replay.local import appendable
 from rlds2reverb.store import sum_tree
-from tests.replay.local import cuts
+from tests.replay.local import replay_testing
 
 _CAPACITY = 500
 
@@ -41,7 +41,9 @@ class ThreadsTest(tf.test.TestCase):
 
   def test_one_thread_adds_while_three_sample(self):
     # Large frames take longer to write, and show whether they are whole.
-    spec = cuts.frame_spec()._replace(action=tf.TensorSpec([400], tf.int64))
+    spec = replay_testing.frame_spec()._replace(
+        action=tf.TensorSpec([400], tf.int64)
+    )
     buffer = appendable.AppendableReplayBuffer(
         spec, _CAPACITY, sampler=sum_tree.Prioritized()
     )
@@ -50,7 +52,7 @@ class ThreadsTest(tf.test.TestCase):
     def add(size=37):
       begin = count[0]
       count[0] += size
-      frames = cuts.make_frames(begin, begin + size)
+      frames = replay_testing.make_frames(begin, begin + size)
       action = np.repeat(frames.observation[:, np.newaxis], 400, 1)
       buffer._items.append(*tf.nest.flatten(frames._replace(action=action)))  # pylint: disable=protected-access
 

@@ -16,7 +16,7 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import push
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 _MAX_SIZE = 10_000
 _WINDOWS = windows_lib.Windows
@@ -110,7 +110,7 @@ def _policy_info(current, following):
 def _pushed(data, names, method, info, rules=None):
   """Returns what is pushed to observers of several settings, by their names."""
   options = options_lib.ConversionOptions(rules, one_episode_chunks=True)
-  with testing.reverb_server(
+  with reverb_testing.reverb_server(
       data, info, max_size=_MAX_SIZE, tables=names
   ) as client:
     for name in names:
@@ -120,21 +120,23 @@ def _pushed(data, names, method, info, rules=None):
           data, observer, info, options=options, method=method
       )
       observer.close()
-    return {name: testing.contents(client, name) for name in names}
+    return {name: reverb_testing.contents(client, name) for name in names}
 
 
 def _written(data, names, path, info, **options):
   """Returns what is written in one pass: to a server, and to a checkpoint."""
   options = options_lib.ConversionOptions(policy_info_fn=info, **options)
   tables = [items.TableItems(name, **_SETTINGS[name][2]) for name in names]
-  with testing.reverb_server(
+  with reverb_testing.reverb_server(
       data, info, max_size=_MAX_SIZE, tables=names
   ) as client:
     insert.write_rlds_to_reverb(data, client, tables, options=options)
-    found = {name: testing.contents(client, name) for name in names}
-  signature = testing.signature_of(data, info)
+    found = {name: reverb_testing.contents(client, name) for name in names}
+  signature = reverb_testing.signature_of(data, info)
   described = [
-      testing.make_table(signature=signature, max_size=_MAX_SIZE, name=name)
+      reverb_testing.make_table(
+          signature=signature, max_size=_MAX_SIZE, name=name
+      )
       for name in names
   ]
   write.write_reverb_checkpoint(
@@ -142,7 +144,7 @@ def _written(data, names, path, info, **options):
   )
   server = serve.restore_reverb_server(path)
   client = server.localhost_client()
-  restored = {name: testing.contents(client, name) for name in names}
+  restored = {name: reverb_testing.contents(client, name) for name in names}
   server.stop()
   return found, restored
 

@@ -24,10 +24,10 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 _OTHER = 'other_table'
-_PAIRS = items.TableItems(testing.TABLE)
+_PAIRS = items.TableItems(reverb_testing.TABLE)
 _EPISODES = golden.make_episodes((4, 2, 7, 1, 3) * 8)
 _IDENTITY = {'name': 'data', 'split': 'train'}
 # A segment is about 2 MB; these rows do not compress.
@@ -63,14 +63,14 @@ def _insert(data, server, tables=_PAIRS, timeout=60, **options):
 
 
 def _items_of(client):
-  return sorted(testing.contents(client).items)
+  return sorted(reverb_testing.contents(client).items)
 
 
 def _wait_for_items(address):
   """Returns when the table holds items; after a while in any case."""
   client = reverb.Client(address)
   deadline = time.monotonic() + _WAIT_SECONDS
-  while not testing.size(client) and time.monotonic() < deadline:
+  while not reverb_testing.size(client) and time.monotonic() < deadline:
     time.sleep(0.02)
   # The writer hears of them a moment later.
   time.sleep(1)
@@ -115,7 +115,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
   # The server.
 
   def test_server_that_stops(self):
-    server = reverb.Server([testing.make_table()])
+    server = reverb.Server([reverb_testing.make_table()])
     address = f'localhost:{server.port}'
 
     def stop():
@@ -142,36 +142,40 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       _insert(data, address, timeout=1)
     spec = specs.create_trajectory_data_spec(data)
     wide = spec._replace(observation=tf.TensorSpec([3], tf.float32))
-    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
+    with reverb_testing.reverb_server(
+        data, tables=(reverb_testing.TABLE, _OTHER)
+    ) as client:
       with self.assertRaisesRegex(
-          ValueError, f"no table 'none'. .*'{testing.TABLE}', '{_OTHER}'"
+          ValueError, f"no table 'none'. .*'{reverb_testing.TABLE}', '{_OTHER}'"
       ):
         _insert(data, client, [_PAIRS, items.TableItems('none')])
-      self.assertEqual(testing.size(client), 0)
+      self.assertEqual(reverb_testing.size(client), 0)
       # A proxy of the environment is not asked for the way to a server.
       proxy = f'http://{_unused_address(self)}'
       names = ('http_proxy', 'https_proxy', 'grpc_proxy')
       environment = {**dict.fromkeys(names, proxy), 'no_proxy': ''}
       with mock.patch.dict(os.environ, environment):
-        self.assertEqual(_insert(data, client), {testing.TABLE: (10, 0)})
-    with testing.reverb_server(wide) as client:
+        self.assertEqual(_insert(data, client), {reverb_testing.TABLE: (10, 0)})
+    with reverb_testing.reverb_server(wide) as client:
       with self.assertRaises(specs.SpecMismatchError) as raised:
         _insert(data, client)
       self.assertIn('observation', raised.exception.differences[0])
     parent = self.parent()
-    table = testing.make_table(signature=testing.signature_of(wide))
+    table = reverb_testing.make_table(
+        signature=reverb_testing.signature_of(wide)
+    )
     with self.assertRaises(specs.SpecMismatchError):
       self.write(data, parent, reverb_tables=[table])
     self.assertEmpty(os.listdir(parent))
 
   def test_table_that_is_too_small(self):
     data = golden.stacked(_EPISODES[:20])
-    count = len(testing.pairs(_EPISODES[:20]))
+    count = len(reverb_testing.pairs(_EPISODES[:20]))
     for max_size in 10, count:  # As large as the data is not too small.
-      with testing.reverb_server(data, max_size=max_size) as client:
+      with reverb_testing.reverb_server(data, max_size=max_size) as client:
         with self.assertLogs(level='WARNING') as logs:
           _insert(data, client)
-        self.assertEqual(testing.size(client), max_size)
+        self.assertEqual(reverb_testing.size(client), max_size)
       sentence = (
           f'{count} items were inserted in addition to the 0 that it held, but'
           f' its max_size is 10, so {count - 10} items'
@@ -180,17 +184,17 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_rate_limiter_that_blocks_for_ever(self):
     limiter = reverb.rate_limiters.SampleToInsertRatio(4.0, 5, 8.0)
-    server = reverb.Server([testing.make_table(rate_limiter=limiter)])
+    server = reverb.Server([reverb_testing.make_table(rate_limiter=limiter)])
     self.addCleanup(server.stop)
     with self.assertRaises(insert.InsertError) as raised:
       _insert(golden.stacked(_EPISODES), server, timeout=2)
-    size = testing.size(server.localhost_client())
+    size = reverb_testing.size(server.localhost_client())
     self.assertBetween(size, 5, 10)
     self.assertEqual(raised.exception.confirmed, size)
     self.assertRegex(
         str(raised.exception),
         'The server confirmed nothing for 2 seconds..*'
-        f'Table {testing.TABLE!r} holds {size} items..*'
+        f'Table {reverb_testing.TABLE!r} holds {size} items..*'
         f'samples_per_insert=4, .* {size} items inserted and 0 items sampled',
     )
 
@@ -204,16 +208,16 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with _interrupt_before_segment(2), self.assertRaises(KeyboardInterrupt):
       self.write(data, parent)
     self.assertEmpty(os.listdir(parent))
-    with testing.reverb_server(data) as client:
+    with reverb_testing.reverb_server(data) as client:
       server = client.server_address
       with self.assertLogs(level='ERROR') as logs:
         with _interrupt_before_segment(2, server):
           with self.assertRaises(KeyboardInterrupt):
             _insert(data, client)
-      message = rf'confirmed (\d+) items. Table {testing.TABLE!r} holds '
+      message = rf'confirmed (\d+) items. Table {reverb_testing.TABLE!r} holds '
       self.assertRegex(logs.output[0], message)
       confirmed = int(re.search(message, logs.output[0])[1])
-      self.assertBetween(confirmed, 1, testing.size(client))
+      self.assertBetween(confirmed, 1, reverb_testing.size(client))
       self.assertLess(confirmed, 3 * _LARGE_EPISODES)
       _insert(data.take(1), client)  # The server goes on.
 
@@ -221,23 +225,25 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_two_writers_of_the_same(self):
     data = golden.stacked(_EPISODES)
-    count, few = (len(testing.pairs(_EPISODES[:n])) for n in (40, 9))
+    count, few = (len(reverb_testing.pairs(_EPISODES[:n])) for n in (40, 9))
     windows = windows_lib.Windows(3, 2, 'tile')
     other = items.TableItems(_OTHER, windows, priority=7.0)
     write_in = functools.partial(_insert, identity=_IDENTITY)
-    with testing.reverb_server(data) as client:
+    with reverb_testing.reverb_server(data) as client:
       _insert(data, client)
       expected = _items_of(client)
-    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
+    with reverb_testing.reverb_server(
+        data, tables=(reverb_testing.TABLE, _OTHER)
+    ) as client:
       self.assertEqual(
-          write_in(data.take(9), client), {testing.TABLE: (few, 0)}
+          write_in(data.take(9), client), {reverb_testing.TABLE: (few, 0)}
       )
       counts = write_in(data, client, [_PAIRS, other])
-      self.assertEqual(counts[testing.TABLE], (count - few, few))
+      self.assertEqual(counts[reverb_testing.TABLE], (count - few, few))
       # What the other inserts at the same time may count for both.
       with futures.ThreadPoolExecutor(2) as pool:
         both = list(pool.map(write_in, [data] * 2, [client.server_address] * 2))
-      self.assertEqual(both, [{testing.TABLE: (0, count)}] * 2)
+      self.assertEqual(both, [{reverb_testing.TABLE: (0, count)}] * 2)
       self.assertEqual(_items_of(client), expected)
 
   # The data. Rewards are 10 * (100 * episode + step).
@@ -290,16 +296,18 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
     with self.assertRaisesRegex(errors, message):
       self.write(data, parent, settings[0], **settings[1])
     self.assertEmpty(os.listdir(parent))
-    with testing.reverb_server(data, tables=(testing.TABLE, _OTHER)) as client:
+    with reverb_testing.reverb_server(
+        data, tables=(reverb_testing.TABLE, _OTHER)
+    ) as client:
       with self.assertLogs(level='ERROR') as logs:
         with self.assertRaisesRegex(errors, message):
           _insert(data, client, settings[0], **settings[1])
       self.assertIn('Failed when the server had confirmed', logs.output[0])
-      count = len(testing.pairs(_EPISODES[:2]))
+      count = len(reverb_testing.pairs(_EPISODES[:2]))
       self.assertLen(_items_of(client), count)
       if other.windows is None:
         count = 2
-      self.assertEqual(testing.size(client, _OTHER), count)
+      self.assertEqual(reverb_testing.size(client, _OTHER), count)
 
 
 if __name__ == '__main__':

@@ -15,7 +15,7 @@ from rlds2reverb.replay.server import push
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import specs
-from tests import testing
+from tests import reverb_testing
 from tests.replay.server import sampling_test
 
 _RUN = {False: lambda function: function, True: tf.function}
@@ -37,14 +37,18 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
   def sample(self, server):
     """Returns the rewards of 200 frames, and their `SampleInfo`, `[200, 1]`."""
-    dataset = sampling.sample_reverb_servers(server, testing.TABLE, 1, 200)
+    dataset = sampling.sample_reverb_servers(
+        server, reverb_testing.TABLE, 1, 200
+    )
     [(frames, info)] = dataset.take(1)
     return frames.reward[:, 0].numpy(), info
 
   @parameterized.parameters(*_RUN)
   def test_a_train_step_sets_priorities(self, is_graph):
     server = self.serve([1, 4, 9, 16])
-    updater = priority_updates.PriorityUpdater(server, testing.TABLE, timeout=1)
+    updater = priority_updates.PriorityUpdater(
+        server, reverb_testing.TABLE, timeout=1
+    )
     self.assertEqual(updater.highest.numpy(), 1)
     update = _RUN[is_graph](updater.update_priorities)
     rewards, info = self.sample(server)
@@ -60,7 +64,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         sampling_test.make_data([100]),
         server,
         items.TableItems(
-            testing.TABLE,
+            reverb_testing.TABLE,
             windows_lib.Windows(1),
             priority=lambda item: updater.highest,
         ),
@@ -79,7 +83,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   def test_items_of_several_servers(self):
     servers = [self.serve([1, 2]), self.serve([3, 4])]
     updater = priority_updates.PriorityUpdater(
-        servers, testing.TABLE, initial_priority=7.5
+        servers, reverb_testing.TABLE, initial_priority=7.5
     )
     self.assertEqual(updater.highest.numpy(), 7.5)
     updater.update_priorities([1], [7.6])  # which float32 cannot hold
@@ -117,7 +121,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   def prioritized(self, exponent):
     data = sampling_test.make_data([1, 2, 3])
     table = tables.create_reverb_table(
-        testing.TABLE,
+        reverb_testing.TABLE,
         specs.create_trajectory_data_spec(data),
         100,
         'prioritized',
@@ -128,7 +132,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
 
     def write(priority):
       table = items.TableItems(
-          testing.TABLE, windows_lib.Windows(1), priority=priority
+          reverb_testing.TABLE, windows_lib.Windows(1), priority=priority
       )
       return insert.write_rlds_to_reverb(data, server, table)
 
@@ -138,13 +142,15 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.few(1)
   def test_weights_that_overflow_or_vanish(self, exponent, priority):
     server, write = self.prioritized(exponent)
-    message = rf'{testing.TABLE}.* samples by priority \*\* .* be 0 or in \['
+    message = (
+        rf'{reverb_testing.TABLE}.* samples by priority \*\* .* be 0 or in \['
+    )
     for wrong in priority, lambda item: tf.constant(priority, tf.float64):
       with self.assertRaisesRegex(ValueError, message):
         write(wrong)
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         reverb.Client(f'localhost:{server.port}'),
-        testing.TABLE,
+        reverb_testing.TABLE,
         sequence_length=1,
         priority=priority,
     )
@@ -156,10 +162,10 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
         )
     with self.assertRaisesRegex(ValueError, message):
       priority_updates.PriorityUpdater(
-          server, testing.TABLE, initial_priority=priority
+          server, reverb_testing.TABLE, initial_priority=priority
       )
     write(2.0)
-    updater = priority_updates.PriorityUpdater(server, testing.TABLE)
+    updater = priority_updates.PriorityUpdater(server, reverb_testing.TABLE)
     _, info = self.sample(server)
     for update in map(_RUN.get, _RUN):
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
@@ -186,7 +192,7 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     first, *keys = set(info.key[:, 0].numpy().tolist())
     updates = {first: 0.0, **dict.fromkeys(keys, priority)}
     client = reverb.Client(f'localhost:{server.port}')
-    client.mutate_priorities(testing.TABLE, updates=updates)
+    client.mutate_priorities(reverb_testing.TABLE, updates=updates)
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'too large or too small'
     ):

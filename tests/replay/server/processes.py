@@ -7,7 +7,6 @@ import sys
 _SCRIPT = """
 import threading
 import reverb
-from tests import testing
 from tests.replay.server import sampling_test
 print('READY', flush=True)
 port = int(input()) or None

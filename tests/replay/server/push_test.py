@@ -14,7 +14,7 @@ from rlds2reverb.trajectories import options as options_lib
 from rlds2reverb.trajectories import report as report_lib
 from rlds2reverb.trajectories import specs
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 _FAULTS = golden.INVALID_CASES
 _ADD = reverb_utils.ReverbAddTrajectoryObserver
@@ -36,8 +36,8 @@ def _observed(data, observer_class=_ADD, info=None, **settings):
   """Yields a client of a new server, and an observer that writes to it."""
   if observer_class is not _EPISODES:
     settings = {'sequence_length': 2, **settings}
-  with testing.reverb_server(data, info) as client:
-    observer = observer_class(client, testing.TABLE, **settings)
+  with reverb_testing.reverb_server(data, info) as client:
+    observer = observer_class(client, reverb_testing.TABLE, **settings)
     yield client, observer
     observer.close()
 
@@ -58,7 +58,7 @@ def _pairs(episodes):
 
 
 def _check_items(test, client, expected):
-  items = testing.drain(client)
+  items = reverb_testing.drain(client)
   test.assertEqual(list(map(len, items)), list(map(len, expected)))
   golden.assert_frames_equal(test, sum(items, []), sum(expected, []))
 
@@ -122,7 +122,7 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(pushed, 8)
       self.assertIn('Skipped 2 invalid', str(logs.output))
       self.assertEqual([e.episode for e in report.skipped_episodes], [0, 2])
-      self.assertEqual(report.inserted_items, {testing.TABLE: 6})
+      self.assertEqual(report.inserted_items, {reverb_testing.TABLE: 6})
       _check_items(self, client, _pairs(good))
       self.assertEqual(_push(method, data.take(1), observer, rules=_SKIP), 0)
       with self.assertRaisesRegex(ValueError, 'No dataset representing RLDS'):
@@ -159,7 +159,7 @@ class OtherObserversTest(tf.test.TestCase):
         frames.append(frame)
 
       def get_table_signature(self):
-        return testing.signature_of(data)
+        return reverb_testing.signature_of(data)
 
       def flush(self):
         calls.append('flush')

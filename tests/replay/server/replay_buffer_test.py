@@ -8,7 +8,7 @@ import tensorflow as tf
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay import opening
 from rlds2reverb.replay.server import replay_buffer
-from tests import testing
+from tests import reverb_testing
 from tests.replay.server import processes
 from tests.replay.server import sampling_test
 
@@ -21,7 +21,7 @@ class ServerReplayBufferTest(tf.test.TestCase):
     server, address = sampling_test.make_server('uniform', range(9), length=2)
     self.addCleanup(server.stop)
     for served in server, address:
-      buffer = replay_buffer.ServerReplayBuffer(served, testing.TABLE)
+      buffer = replay_buffer.ServerReplayBuffer(served, reverb_testing.TABLE)
       self.assertIs(buffer.local_server, server if served is server else None)
       # The server says no length.
       [(frames, info)] = buffer.as_dataset(5, 2).take(1)

@@ -18,19 +18,20 @@ from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import sampling
 from rlds2reverb.replay.server import tables
 from rlds2reverb.trajectories import specs
+from tests import chi_square
 from tests import golden
-from tests import testing
-from tests.replay.local import cuts
+from tests import reverb_testing
 
-_TABLE = testing.TABLE
+_TABLE = reverb_testing.TABLE
 
 # Makes and frees iterators, polling all the time.
 _FREEING = """
 import sys
 from rlds2reverb.replay.server import sampling
-from tests import testing
+from tests import reverb_testing
 sampling._TICK_MICROSECONDS = 1
-dataset = sampling.sample_reverb_servers(sys.argv[1], testing.TABLE, 1, 4)
+table = reverb_testing.TABLE
+dataset = sampling.sample_reverb_servers(sys.argv[1], table, 1, 4)
 for _ in range(10):
   iterator = iter(dataset)
   next(iterator)
@@ -113,7 +114,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   def test_entire_episodes_are_sampled(self):
     lengths = [3, 8, 5]
     data = golden.stacked(golden.make_episodes(lengths))
-    with testing.reverb_server(data) as client:
+    with reverb_testing.reverb_server(data) as client:
       write = lambda: insert.write_rlds_to_reverb(
           data, client, items.TableItems(_TABLE, None)
       )
@@ -147,7 +148,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
           info.probability[:, 0], [expected[r] for r in rewards]
       )
       self.assertAllEqual(info.table_size, np.full([40, 1], 5))
-    cuts.assert_frequencies(
+    chi_square.assert_frequencies(
         self, [counts[reward] for reward in expected], list(expected.values())
     )
 
@@ -208,7 +209,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_invalid_arguments_raise(self):
     address = self.serve('uniform', range(9))
-    no_signature = reverb.Server([testing.make_table(name=_TABLE)])
+    no_signature = reverb.Server([reverb_testing.make_table(name=_TABLE)])
     self.addCleanup(no_signature.stop)
     spec = specs.create_trajectory_data_spec(make_data([0]))
     spec = spec._replace(observation=tf.TensorSpec([5], tf.float32))

@@ -12,7 +12,7 @@ from rlds2reverb.replay import items
 from rlds2reverb.replay.server import insert
 from rlds2reverb.trajectories import options as options_lib
 from tests import golden
-from tests import testing
+from tests import reverb_testing
 
 # One episode has no items, and one has several chunks.
 _EPISODES = golden.make_episodes((3, 4, 2, 6, 5, 4, 3, 7, 1, 200))
@@ -21,7 +21,7 @@ _EPISODES = golden.make_episodes((3, 4, 2, 6, 5, 4, 3, 7, 1, 200))
 def _source(data, **kwargs):
   options = options_lib.ConversionOptions(identity='data')
   source = frames.make_frame_source(
-      data, items.TableItems(testing.TABLE), options
+      data, items.TableItems(reverb_testing.TABLE), options
   )
   return source._replace(**kwargs)
 
@@ -32,15 +32,16 @@ class SeveralServersTest(tf.test.TestCase):
     """Returns clients of new servers."""
     data = golden.stacked(_EPISODES)
     return [
-        self.enter_context(testing.reverb_server(data)) for _ in range(count)
+        self.enter_context(reverb_testing.reverb_server(data))
+        for _ in range(count)
     ]
 
   def check(self, clients, episodes=_EPISODES):
     """Checks that each server has the items of its own episodes."""
     for server, client in enumerate(clients):
       self.assertCountEqual(
-          testing.take_rewards(client),
-          testing.pairs(episodes[server :: len(clients)]),
+          reverb_testing.take_rewards(client),
+          reverb_testing.pairs(episodes[server :: len(clients)]),
       )
 
   def test_names_are_spread(self):
@@ -53,7 +54,7 @@ class SeveralServersTest(tf.test.TestCase):
     data = golden.stacked(_EPISODES)
     here, other = self.start(2)
     stack = contextlib.ExitStack()
-    gone = stack.enter_context(testing.reverb_server(data))
+    gone = stack.enter_context(reverb_testing.reverb_server(data))
     # It stops when the first episode has been read.
     source = _source(data, watch=lambda block: stack.close())
     with self.assertRaisesRegex(

@@ -14,8 +14,8 @@ from rlds2reverb.replay.checkpoint import write
 from rlds2reverb.replay.server import insert
 from rlds2reverb.replay.server import tables as tables_lib
 from rlds2reverb.trajectories import specs
-from tests import testing
-from tests.replay.local import cuts
+from tests import chi_square
+from tests import reverb_testing
 from tests.replay.server import sampling_test
 
 _SPEC = specs.create_trajectory_data_spec(sampling_test.make_data([0]))
@@ -95,7 +95,7 @@ class CreateReverbTableTest(parameterized.TestCase, tf.test.TestCase):
     for server in filled, serve.restore_reverb_server(path):
       self.addCleanup(server.stop)
       counts = np.bincount(_sample(server, 4000, 'prioritized'))
-      cuts.assert_frequencies(self, counts, [0.1, 0.2, 0.3, 0.4])
+      chi_square.assert_frequencies(self, counts, [0.1, 0.2, 0.3, 0.4])
       self.assertEqual(_sample(server, 3, 'queue'), [0, 1, 2])
       info = server.localhost_client().server_info()['queue']
       self.assertEqual(info.rate_limiter_info.min_size_to_sample, 3)
@@ -118,7 +118,7 @@ class ServerStateTest(tf.test.TestCase):
   def test_addresses_and_state_ids(self):
     states = []
     for _ in range(2):
-      server = reverb.Server([testing.make_table()])
+      server = reverb.Server([reverb_testing.make_table()])
       address = f'localhost:{server.port}'
       states.append(tables_lib.get_state_id(server, 10))
       for named in address, reverb.Client(address), server:
@@ -126,8 +126,10 @@ class ServerStateTest(tf.test.TestCase):
         self.assertEqual(
             tables_lib.addresses_of([named, 'b:1']), [address, 'b:1']
         )
-        self.assertIn(testing.TABLE, tables_lib.table_infos(named, None, 10))
-      reverb.Client(address).insert([0], {testing.TABLE: 1.0})
+        self.assertIn(
+            reverb_testing.TABLE, tables_lib.table_infos(named, None, 10)
+        )
+      reverb.Client(address).insert([0], {reverb_testing.TABLE: 1.0})
       self.assertEqual(tables_lib.get_state_id(address, 10), states[-1])
       server.stop()
     # Every start of a server has its own state.

@@ -138,30 +138,3 @@ def make_store(
       None if priorities is None else np.array(priorities, np.float64),
       'made',
   )
-
-
-def assert_frequencies(
-    test: tf.test.TestCase,
-    counts: Sequence[int],
-    probabilities: Sequence[float],
-) -> None:
-  """Asserts by a chi-square test that counts have given probabilities.
-
-  Args:
-    test: what fails, by chance once in a million times.
-    counts: how often each outcome was found, `[N]`.
-    probabilities: the probabilities, which sum to 1. Those that are 0 must not
-      have been found at all.
-  """
-  counts, probabilities = np.array(counts), np.array(probabilities)
-  test.assertEqual(counts[probabilities == 0].sum(), 0)
-  if np.count_nonzero(probabilities) == 1:
-    return
-  counts = counts[probabilities > 0]
-  expected = counts.sum() * probabilities[probabilities > 0]
-  test.assertGreater(expected.min(), 5, 'There are too few draws.')
-  statistic = ((counts - expected) ** 2 / expected).sum()
-  # The quantile of Wilson and Hilferty (1931).
-  k = len(counts) - 1
-  limit = k * (1 - 2 / (9 * k) + 4.753 * np.sqrt(2 / (9 * k))) ** 3
-  test.assertLess(statistic, limit)

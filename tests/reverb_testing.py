@@ -137,15 +137,3 @@ def pairs(episodes):
       for episode in episodes
       for step in range(len(episode['reward']) - 1)
   ]
-
-
-# What a chi-square statistic of so many degrees of freedom exceeds once in a
-# million times, from the tables of the distribution.
-CHI_SQUARE_LIMITS = {1: 23.93, 2: 27.63, 3: 30.66, 4: 33.38, 5: 35.89, 7: 40.52}
-
-
-def chi_square(counts, probabilities):
-  """Returns Pearson's statistic of counts against what was expected of them."""
-  counts = np.asarray(counts, np.float64)
-  expected = counts.sum() * np.asarray(probabilities, np.float64)
-  return float(np.sum((counts - expected) ** 2 / expected))
