@@ -1,13 +1,14 @@
-"""The ways in which a function on an episode is called, and two episodes.
+"""Call modes for functions of an episode, and two example episodes.
 
-A way is called as `run(transform, [FIVE, THREE])`, and returns the episodes
-that come out, in numpy.
+A call mode is a function `run(transform, [FIVE, THREE])`. It calls `transform`
+on each episode, eagerly or in `Dataset.map`, with nested or stacked steps or on
+a batch of episodes, and returns the results as NumPy arrays.
 
 `FIVE` has 6 steps with the observations 0 to 5 and the rewards 1 to 5. It
-terminates, with discounts of 0 in its last two steps. `THREE` has 4 steps with
-the observations 10 to 13 and the rewards 10, 20 and 30, and is truncated. The
-reward of each last step is 99, which means nothing. An action is two floats:
-the observation plus and minus a half.
+terminates, and the discounts of its last two steps are 0. `THREE` has 4 steps
+with the observations 10 to 13 and the rewards 10, 20 and 30, and is truncated.
+The reward of the last step is 99, and has no meaning. An action is two floats:
+the observation plus 0.5 and minus 0.5.
 """
 
 from collections.abc import Callable
@@ -26,14 +27,14 @@ def _with_vector_actions(steps: golden.Episode) -> golden.Episode:
 
 
 def make(observations, rewards, *, terminal: bool) -> golden.Episode:
-  """Returns an episode with a step more than there are rewards."""
+  """Returns an episode of `len(rewards) + 1` steps."""
   return _with_vector_actions(
       contract.make_steps(observations, rewards, terminal=terminal)
   )
 
 
 class Empty:
-  """A function that is false, as a model is to which no layer was added."""
+  """A callable whose truth value is False, such as a model without layers."""
 
   def __init__(self, function: Callable[..., Any]):
     self._function = function
@@ -61,28 +62,28 @@ def _to_numpy(nest):
   return tf.nest.map_structure(lambda leaf: leaf.numpy(), nest)
 
 
-def _way(form, call):
+def _make_call_mode(form, call):
   def run(
       fn: Callable[[dict[str, Any]], Any], episodes: list[golden.Episode]
   ) -> list[Any]:
-    """Returns what `fn` makes of each episode, in numpy."""
+    """Returns the result of `fn` for each episode, as NumPy arrays."""
     return call(fn, form(episodes))
 
   return run
 
 
-# For `parameterized.named_parameters`.
+# Names and call modes, for `parameterized.named_parameters`.
 ALL = tuple(
-    (f'{form_name}_{call_name}', _way(form, call))
+    (f'{form_name}_{call_name}', _make_call_mode(form, call))
     for form_name, form in golden.FORMS.items()
     for call_name, call in (('eagerly', _eagerly), ('in_map', _in_map))
 )
 
 
 def _in_batches(transform, episodes):
-  """Returns what a transform makes of many episodes at once, in numpy."""
+  """Transforms a batch of episodes; returns the episodes as NumPy arrays."""
   made = transforms.transform_episodes(golden.batched(episodes), [transform])
-  assert golden.has_batches(made), f'{transform} takes single episodes.'
+  assert golden.has_batches(made), f'{transform} does not support batches.'
   return list(
       episode_dataset.unbatch(
           episode_dataset.batches_of(made)
@@ -90,5 +91,5 @@ def _in_batches(transform, episodes):
   )
 
 
-# The same, and many episodes at once.
+# All call modes with single episodes, and one with batches of episodes.
 WITH_BATCHES = (*ALL, ('batched', _in_batches))

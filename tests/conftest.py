@@ -1,8 +1,8 @@
-"""What pytest needs to run tests that are written as absl programs.
+"""Configures pytest to run tests that are written as absl programs.
 
-Where Reverb or PyAV is not installed, the tests that come to need it are
-skipped. Tests of what must work without Reverb are in `without_reverb_test`,
-which never are.
+If Reverb or PyAV is not installed, a test that imports it is skipped. The tests
+in `without_reverb_test.py` check what works without Reverb, and are never
+skipped for this reason.
 """
 
 import collections
@@ -14,35 +14,36 @@ import pytest
 
 flags.FLAGS.mark_as_parsed()
 
-# What may be absent, and the package that has to be there for it: RLDS imports
-# Reverb, and is only installed beside it.
+# Maps each optional module to the package that must be installed for it. RLDS
+# imports Reverb, so it is only installed together with Reverb.
 _OPTIONAL = {'av': 'av', 'reverb': 'reverb', 'rlds': 'reverb'}
 
 
 def pytest_configure():
-  # What TensorFlow has made so far stays; looking through it again and again
-  # for garbage takes longer than most tests.
+  # The objects that TensorFlow created during import live until the end of the
+  # process. Scanning them in each garbage collection would take longer than
+  # most tests.
   gc.freeze()
   gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """Marks as long all but a few of the cases of a test that says so."""
+  """Marks all but `n` cases of a test with the mark `few(n)` as long."""
   cases = collections.defaultdict(list)
   for item in items:
     mark = item.get_closest_marker('few')
     if mark:
       cases[item.cls, item.function.__wrapped__, mark.args].append(item)
-  for (_, _, (few,)), found in cases.items():
-    # They are taken from all over the list, as neighbors are alike.
-    for index, item in enumerate(found):
-      if index * few % len(found) >= few:
+  for (_, _, (few,)), test_cases in cases.items():
+    # Keeps evenly spaced cases, because neighboring cases are similar.
+    for index, item in enumerate(test_cases):
+      if index * few % len(test_cases) >= few:
         item.add_marker('long')
 
 
 class _Module(pytest.Module):
-  """A file of tests, skipped if what it imports may be absent, and is."""
+  """A test file that is skipped if an optional import is not installed."""
 
   def _getobj(self):
     try:
@@ -70,7 +71,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def _get_reason_to_skip(error):
-  """Returns what is not installed, if that is what an error says."""
+  """Returns a reason if an error is a missing optional package, else None."""
   name = getattr(error, 'name', None)
   package = _OPTIONAL.get(name) if isinstance(name, str) else None
   if (

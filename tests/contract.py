@@ -1,6 +1,6 @@
-"""The episodes of the worked examples in the tests, and random ones.
+"""Example and random episodes, and a NumPy oracle for functions of transitions.
 
-What a function returns is compared with plain numpy loops on `transitions`.
+Tests compare the result of a function with loops in NumPy over `transitions`.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ def make_steps(
     *,
     terminal: bool,
 ) -> golden.Episode:
-  """Returns the steps of an episode; its actions are 1, 2, 3, ..."""
+  """Returns the steps of an episode with the actions 1, 2, 3, ..."""
   length = len(observations)
   step = np.arange(length)
   return {
       'observation': np.array(observations, np.float32),
       'action': step + 1,
-      # What the last step's reward is must not matter.
+      # The reward of the last step must have no effect.
       'reward': np.array([*rewards, 99], np.float32),
       'discount': np.ones(length, np.float32),
       'is_first': step == 0,
@@ -38,8 +38,8 @@ def make_steps(
 
 A = make_steps(range(6), [1, 2, 3, 4, 5], terminal=True)
 B = make_steps(range(10, 14), [10, 20, 30], terminal=False)
-# Some data sets write the 0 of a terminal step themselves, into the discount of
-# that step and of the one before it. The rows are the same.
+# Some data sets have a discount of 0 in the terminal step and in the previous
+# step. The transitions are the same.
 A_WITH_ZERO_DISCOUNTS = {**A, 'discount': np.float32([1, 1, 1, 1, 0, 0])}
 
 
@@ -68,14 +68,14 @@ def random_steps(rng: np.random.Generator, transitions: int) -> golden.Episode:
 
 
 def edge_episodes(length: int, seed: int = 0) -> list[golden.Episode]:
-  """Random episodes of 0, 1, L - 1, L, L + 1 and of many transitions."""
+  """Returns random episodes of 0, 1, L - 1, L, L + 1 and many transitions."""
   rng = np.random.default_rng(seed)
   lengths = [0, 1, length - 1, length, length + 1, 2 * length, 3 * length + 1]
   return [random_steps(rng, transitions) for transitions in lengths]
 
 
 def transitions(steps: golden.Episode) -> list[dict[str, Any]]:
-  """Returns the transitions of an episode, one after the other."""
+  """Returns the transitions of an episode in order."""
   rows = []
   for t in range(golden.length_of(steps) - 1):
     row = golden.step_of(steps, t)
@@ -90,14 +90,14 @@ def transitions(steps: golden.Episode) -> list[dict[str, Any]]:
 
 
 def zero_like(row: Any) -> Any:
-  """Returns the row of zeros that pads rows like `row`."""
+  """Returns a padding row of zeros with the structure of `row`."""
   return tree.map_structure(
       lambda leaf: b'' if isinstance(leaf, bytes) else np.zeros_like(leaf), row
   )
 
 
 def stack(rows: Sequence[Any]) -> Any:
-  """Stacks nests of numpy values, of which there must be one."""
+  """Stacks one or more nests of NumPy values."""
 
   def stack_leaves(*leaves):
     if isinstance(leaves[0], bytes):
@@ -108,13 +108,14 @@ def stack(rows: Sequence[Any]) -> Any:
 
 
 def window_starts(count: int, length: int, stride: int, end: str) -> list[int]:
-  """Returns the starts of the windows of an episode, as `Windows` draws them.
+  """Returns the first row of each window, as documented by `Windows`.
 
   Args:
-    count: the number of its rows; of all episodes if windows cross them.
+    count: the number of rows of the episode, or of all episodes if windows
+      cross episodes.
     length: the number of rows of a window.
-    stride: the number of rows from one start to the next.
-    end: the string of an `EndOfEpisode`.
+    stride: the number of rows between the starts of consecutive windows.
+    end: the value of an `EndOfEpisode`.
   """
   starts = [s for s in range(0, count, stride) if s + length <= count]
   covered = starts[-1] + length if starts else 0
@@ -131,13 +132,14 @@ def window_starts(count: int, length: int, stride: int, end: str) -> list[int]:
 
 
 def row_at(rows: Sequence[Any], at: int, before: Any, after: Any) -> Any:
-  """Returns a row, or what stands for it where there is none.
+  """Returns a row, or padding if the index is out of range.
 
   Args:
-    rows: nests of numpy values.
-    at: which of them.
-    before: before the first row: "zeros", "repeat", a number, or a nest.
-    after: the same, after the last row.
+    rows: nests of NumPy values.
+    at: the index of the row.
+    before: the padding before the first row: "zeros", "repeat", a number or a
+      nest.
+    after: the padding after the last row.
   """
   if 0 <= at < len(rows):
     return rows[at]
@@ -158,7 +160,7 @@ def row_at(rows: Sequence[Any], at: int, before: Any, after: Any) -> Any:
 def window(
     rows: Sequence[Any], places: Iterable[int], before: Any, after: Any
 ) -> Any:
-  """Returns the stacked rows at some places; see `row_at`."""
+  """Returns the stacked rows at the indices `places`; see `row_at`."""
   return stack([row_at(rows, at, before, after) for at in places])
 
 
@@ -170,18 +172,18 @@ def check_everywhere(
     *,
     tolerance: float = 0,
 ) -> None:
-  """Compares functions of steps with numpy, in one `map` and eagerly.
+  """Compares functions of steps with NumPy, eagerly and in one `Dataset.map`.
 
   Args:
-    test: what fails.
-    cases: by their names, functions that take the steps of an episode, and
-      return a nest of tensors `[N, ...]`, whose other dimensions must be known
-      in `map`; each with one that takes the same steps in numpy, and returns
-      the `N` rows.
-    episodes: the steps to call them on, all of the same spec. The functions are
-      called eagerly on the last of them.
+    test: the test case.
+    cases: maps names to pairs of a function and its oracle. The function takes
+      the steps of an episode and returns a nest of tensors `[N, ...]`, whose
+      other dimensions must be known in `map`. The oracle takes the same steps
+      as NumPy arrays and returns the `N` rows.
+    episodes: the steps of episodes of the same spec. The functions are called
+      eagerly on the last episode only.
     form: the form of the steps in `map`.
-    tolerance: by how much floats may differ.
+    tolerance: the tolerance for floats.
   """
 
   def call_all(steps):
@@ -212,7 +214,7 @@ def assert_rows(
     expected: Sequence[Any],
     tolerance: float = 0,
 ) -> None:
-  """Asserts that `actual`, stacked, has just the rows `expected`."""
+  """Asserts that the stacked rows `actual` are equal to the rows `expected`."""
   if expected:
     golden.assert_frames_equal(
         test, [actual], [stack(expected)], tolerance=tolerance

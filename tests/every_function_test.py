@@ -1,10 +1,13 @@
-"""What holds of every public function of steps or of data sets of episodes.
+"""Tests properties of every public function of steps or data sets of episodes.
 
-The numpy arrays of a user stay as they are: TensorFlow 2.15 lends the arrays of
-a `from_generator` data set to the graph, where they are aligned to 64 bytes,
-and may write into a slice of one. And an episode's fields must have a row for
-every step. AutoGraph calls the functions of the library unchanged, also those
-that they pass to methods of data sets.
+- No function modifies the NumPy arrays of the user. TensorFlow 2.15 uses arrays
+  of a `from_generator` data set in place if they are aligned to 64 bytes, and
+  may write to a slice of such an array.
+- Every function refuses episodes whose fields differ in length.
+- AutoGraph calls the functions of the library unchanged, including functions
+  that the library passes to methods of data sets.
+
+A new public function must be added to the tables of this file.
 """
 
 from collections.abc import Iterator
@@ -44,7 +47,7 @@ _SENTENCE = golden.UNEQUAL_LENGTHS.split("'")[-1]
 
 
 def _aligned(array):
-  """Returns a copy of `array` that begins at a multiple of 64 bytes."""
+  """Returns a copy of `array` whose memory is aligned to 64 bytes."""
   room = np.zeros(array.nbytes + 64, np.uint8)
   start = -room.ctypes.data % 64
   copy = room[start : start + array.nbytes].view(array.dtype)
@@ -68,7 +71,7 @@ def _episode(rng, length, terminal):
 
 
 def _double(nest):
-  """What a user does next: an operation that can write over its input."""
+  """Doubles all floats, an operation that TensorFlow may do in place."""
 
   def double(leaf):
     return leaf * 2 if leaf.dtype.is_floating else leaf
@@ -87,7 +90,7 @@ def _by_agent(steps):
   }
 
 
-def _both_ways(transform, data):
+def _transform_and_invert(transform, data):
   transformed = transforms.transform_episodes(data, [transform])
   return transformed.map(lambda e: transform.invert(_double(e['steps'])))
 
@@ -158,7 +161,9 @@ def _reward_to_come(current, following):
 
 _DATA_FUNCTIONS = {
     **{
-        f'{type(one).__name__}_{number}': functools.partial(_both_ways, one)
+        f'{type(one).__name__}_{number}': functools.partial(
+            _transform_and_invert, one
+        )
         for number, one in enumerate(_TRANSFORMS)
     },
     'apply_horizon': lambda d: windows.apply_horizon(
@@ -279,8 +284,8 @@ def _with(episode, **leaves):
   return {**episode, **leaves}
 
 
-# The likeliest mistake: an action a transition, not a step. Columns of flags
-# are compared with each other where they are checked.
+# Invalid episodes. The first one has the most common mistake: an action for
+# each transition instead of each step.
 _BAD = (
     _with(golden.TRUNCATED, action=golden.TRUNCATED['action'][:-1]),
     _with(golden.COMPLETE, observation=np.zeros([6, 2], np.float32)),
@@ -413,7 +418,7 @@ _PACKAGES = (
 
 @contextlib.contextmanager
 def _record_conversions() -> Iterator[list[str]]:
-  """Records the functions of the library that AutoGraph rewrites."""
+  """Records the functions of the library that AutoGraph converts."""
   converted = []
   convert = api._convert_actual  # pylint: disable=protected-access
 
@@ -498,7 +503,7 @@ def _nest(data):
   )
 
 
-# Functions that the tables above do not call, or call in another way.
+# Calls that the tables above do not contain.
 _MORE_FUNCTIONS = {
     'in_a_function': _call_in_a_function,
     'images': _decode_images,
@@ -541,7 +546,7 @@ _MORE_FUNCTIONS = {
 class AutoGraphTest(parameterized.TestCase):
 
   def test_rules_are_unchanged(self):
-    # A new copy of the module has TensorFlow's rules.
+    # A fresh copy of the module contains the original rules of TensorFlow.
     original = importlib.util.module_from_spec(config.__spec__)
     config.__spec__.loader.exec_module(original)
     self.assertEqual(

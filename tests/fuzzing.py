@@ -1,13 +1,13 @@
-"""Reads changed copies of files, in a process that may crash.
+"""Reads mutated copies of files in a process that may crash.
 
-`python -m tests.fuzzing FOLDER` is the child process of `fuzz_test.py`. It
-reads requests from its standard input, a line of JSON each: the name of a
-format, the seed of a change, and whether the change is crafted or random. It
-answers each with a line of JSON. The child may have 2 GB of memory.
+`python -m tests.fuzzing FOLDER` is the child process of `fuzz_test.py`. Each
+line of its standard input is a request in JSON: the name of a format, the seed
+of a mutation, and whether the mutation is crafted or random. The child answers
+each request with a line of JSON. Its memory is limited to 2 GB.
 
-A random change is to the bytes of a file. A crafted change keeps the file
-readable, with right checksums where the format has them, and makes what it says
-wrong: other numbers, shapes, dtypes and names.
+A random mutation changes the bytes of a file. A crafted mutation changes the
+content of a file, such as numbers, shapes, dtypes and names, and keeps the file
+readable; checksums are correct if the format has them.
 """
 
 import argparse
@@ -65,10 +65,10 @@ from tests.jobs import data_sets
 MEMORY_BYTES = 2 << 30
 SAME, OTHER, ERROR, FAULT = 'same', 'other', 'error', 'fault'
 _ERRORS = (
-    ImportError,  # Of a class of TFDS that the features name.
+    ImportError,  # From features that name an unknown class of TFDS.
     ValueError,
     OSError,
-    SyntaxError,  # Of gin files.
+    SyntaxError,  # From gin files.
     tf.errors.OpError,
     records.CheckpointError,
 )
@@ -99,15 +99,15 @@ _ODD_VALUES = (
 
 
 class Format(NamedTuple):
-  """A kind of file, and how it is read.
+  """A file format, and functions that write, read and mutate its files.
 
   Attributes:
-    make: writes whole files to a new folder, and returns what `read` needs.
-    read: reads the files in a folder to the end; returns a nest of arrays.
-    craft: changes a folder whose files stay readable.
-    checked: a pattern of the names of files that have checksums: a random
-      change of one is never read as other content.
-    changed: a pattern of the names of files that are changed.
+    make: writes intact files to a new folder.
+    read: reads all files in a folder; returns a nest of arrays.
+    craft: makes a crafted mutation in a folder, whose files remain readable.
+    checked: a regular expression for the names of files with checksums, which
+      are never read with other content after a random mutation.
+    changed: a regular expression for the names of files that may be mutated.
   """
 
   make: Callable[[str], None]
@@ -139,20 +139,20 @@ def _files_in(folder: str, pattern: str = '') -> list[pathlib.Path]:
   )
 
 
-# Random changes.
+# Random mutations.
 
 
 def change_bytes(rng: random.Random, content: bytes) -> bytes:
-  """Returns bytes with a random change."""
+  """Returns `content` with a random mutation."""
   size = len(content)
   begin = rng.randrange(size + 1)
   end = min(size, begin + rng.choice((1, 4, 8, 100, size)))
   kind = rng.randrange(8)
-  if kind < 2 and size:  # A bit.
+  if kind < 2 and size:  # Flip a bit.
     at = rng.randrange(size)
     bit = content[at] ^ 1 << rng.randrange(8)
     return content[:at] + bytes([bit]) + content[at + 1 :]
-  if kind == 2:  # An odd number, of 4 or 8 bytes.
+  if kind == 2:  # Write an unusual number of 4 or 8 bytes.
     number = rng.choice(_ODD_NUMBERS) % 2**64
     new = struct.pack('<Q', number)[: rng.choice((4, 8))]
     return content[:begin] + new + content[begin + len(new) :]
@@ -163,15 +163,15 @@ def change_bytes(rng: random.Random, content: bytes) -> bytes:
     return content[:begin]
   if kind == 5:
     return content[:begin] + content[end:]
-  if kind == 6:  # A part twice.
+  if kind == 6:  # Repeat a part.
     return content[:end] + content[begin:]
-  other = rng.randrange(size + 1)  # A part from elsewhere.
+  other = rng.randrange(size + 1)  # Copy a part of the file to another place.
   new = content[other : other + end - begin]
   return content[:begin] + new + content[begin + len(new) :]
 
 
 def change_randomly(rng: random.Random, folder: str, pattern: str = '') -> str:
-  """Changes a file of a folder; returns its path in the folder."""
+  """Mutates a file of a folder at random; returns its relative path."""
   files = _files_in(folder, pattern)
   path = rng.choice(files)
   kind = rng.randrange(20)
@@ -187,11 +187,11 @@ def change_randomly(rng: random.Random, folder: str, pattern: str = '') -> str:
   return os.fspath(path.relative_to(folder))
 
 
-# Crafted changes.
+# Crafted mutations.
 
 
 def change_json(rng: random.Random, value: Any) -> Any:
-  """Returns a JSON value with an odd one somewhere in it."""
+  """Returns a JSON value in which one value is replaced by an unusual one."""
   if isinstance(value, (dict, list)) and value and rng.randrange(8):
     keys = list(value) if isinstance(value, dict) else range(len(value))
     key = rng.choice(keys)
@@ -233,7 +233,7 @@ def _craft_json(rng: random.Random, path: pathlib.Path) -> None:
 
 
 def _odd_array(rng: random.Random, array: np.ndarray) -> np.ndarray:
-  """Returns an array with other values, another shape or another dtype."""
+  """Returns an array with different values, shape or dtype."""
   kind = rng.randrange(9)
   if kind == 0:
     return array[: rng.randrange(len(array) + 1)] if array.ndim else array[None]
@@ -261,7 +261,7 @@ def _odd_array(rng: random.Random, array: np.ndarray) -> np.ndarray:
 
 
 def _odd_header(rng: random.Random, content: bytes) -> bytes:
-  """Returns a file of NumPy with another header of the same length."""
+  """Returns an .npy file with a different header of the same length."""
   end = content.find(b'\n') + 1
   header = content[10:end]
   old, new = rng.choice(
@@ -316,7 +316,7 @@ def _craft_npz(rng: random.Random, path: pathlib.Path) -> None:
 
 
 def _craft_hdf5(rng: random.Random, path: pathlib.Path) -> None:
-  """Replaces a data set, a group or an attribute of a file."""
+  """Replaces a data set, a group or an attribute of an HDF5 file."""
   with h5py.File(path, 'r+') as file:
     names: list[str] = []
     file.visit(names.append)
@@ -359,7 +359,7 @@ def _craft_hdf5(rng: random.Random, path: pathlib.Path) -> None:
 
 
 def _change_table(rng: random.Random, table: pa.Table) -> pa.Table:
-  """Returns a table with another column or other rows."""
+  """Returns a table with a changed column or changed rows."""
   at = rng.randrange(table.num_columns)
   name, column = table.column_names[at], table.column(at)
   kind = rng.randrange(8)
@@ -427,7 +427,7 @@ _GIN_LINES = (
 
 
 def _craft_gin(rng: random.Random, path: pathlib.Path) -> None:
-  """Adds, removes or changes a line."""
+  """Adds, removes or changes a line of a gin file."""
   lines = path.read_text(encoding='utf-8').splitlines()
   at = rng.randrange(len(lines))
   kind = rng.randrange(5)
@@ -447,7 +447,7 @@ def _craft_gin(rng: random.Random, path: pathlib.Path) -> None:
 
 
 def _craft_records(compression: str):
-  """Returns a function that changes a record; its checksum is right."""
+  """Returns a function that mutates a record and updates its checksum."""
 
   def craft(rng: random.Random, path: pathlib.Path) -> None:
     found = tf.data.TFRecordDataset(os.fspath(path), compression)
@@ -490,7 +490,7 @@ def _craft_array_record(rng: random.Random, path: pathlib.Path) -> None:
 
 
 def _craft_store(rng: random.Random, folder: str, pattern: str = '') -> None:
-  """Changes a folder of rows, whose checksums are then made right."""
+  """Mutates a row store and updates its checksums."""
   del pattern
   marker = pathlib.Path(folder, folders.MARKER)
   content = json.loads(json.loads(marker.read_text())['content'])
@@ -532,7 +532,7 @@ _CRAFTS: dict[str, Callable[[random.Random, pathlib.Path], None]] = {
 
 
 def _craft_any(rng: random.Random, folder: str, pattern: str = '') -> None:
-  """Changes a file, by the kind that its name says."""
+  """Mutates a file with the function for its file name extension."""
   found = []
   for path in _files_in(folder, pattern):
     suffix = path.suffix or path.name
@@ -550,7 +550,7 @@ def _craft_any(rng: random.Random, folder: str, pattern: str = '') -> None:
 # Formats.
 
 
-# Files of the tests, and videos, which have a test of their own.
+# Files that the readers do not read, and videos, which have their own tests.
 _UNREAD = shutil.ignore_patterns('expected.npz', '*.mp4')
 
 
@@ -577,8 +577,8 @@ def _unzip_torchrl(folder: str) -> None:
 
 
 def _elements(dataset: tf.data.Dataset) -> list[Any]:
-  # A lie about a length may make a data set endless. `take` would trace a graph
-  # for each change.
+  # A mutated length can make a data set infinite. `Dataset.take` would trace a
+  # graph for each mutation.
   return list(itertools.islice(dataset.as_numpy_iterator(), 1000))
 
 
@@ -629,7 +629,7 @@ def _write_checkpoint(folder: str) -> None:
 
 
 def _read_checkpoint(folder: str) -> Any:
-  """Restores a server and reads all items; merges; reads the episodes."""
+  """Reads a checkpoint by restoring it, merging it and reading its episodes."""
   server = serve.restore_reverb_server(folder)
   found: dict[Any, Any] = {}
   try:
@@ -703,15 +703,15 @@ def _make_plan(folder: str) -> plan_lib.Plan:
 
 
 def _job_place(folder: str) -> str:
-  """Returns the folder of the data and the output of a job.
+  """Returns the folder that contains the data and the output of a job.
 
-  A plan names them, so they are the same for all copies of the job's folder.
+  A plan contains their paths, so all copies of the folder of a job share them.
   """
   return os.path.join(os.path.dirname(os.path.dirname(folder)), 'job')
 
 
 class _Stopped(processes.InProcessEngine):
-  """Does the tasks, and is stopped before their outputs are joined."""
+  """Runs the tasks, and is interrupted before their outputs are joined."""
 
   def join(self, job_runner):
     raise KeyboardInterrupt
@@ -729,7 +729,7 @@ def _write_job(folder: str) -> None:
 
 
 def _keep(*names: str) -> Callable[[str], None]:
-  """Returns `make` of the files of a job with these names alone."""
+  """Returns a `make` that writes only the files of a job with these names."""
 
   def make(folder: str) -> None:
     _write_job(folder)
@@ -914,7 +914,7 @@ FORMATS: dict[str, Format] = {
 
 
 class Child:
-  """Changes and reads copies of the files of formats."""
+  """Mutates and reads copies of the files of each format."""
 
   def __init__(self, folder: str):
     self._folder = folder
@@ -923,8 +923,9 @@ class Child:
   def _whole(self, name: str) -> str:
     folder = os.path.join(self._folder, 'whole', name)
     if name not in self._right:
-      # A job is written where it is read. Another child may have written the
-      # other files, or may have been killed while it wrote them.
+      # A job refers to its own folder, so each child writes it again. The files
+      # of other formats may exist already, complete or not, because an earlier
+      # child wrote them.
       marker = f'{folder}.complete'
       if not os.path.exists(marker) or name in ('plan', 'receipts'):
         shutil.rmtree(folder, ignore_errors=True)
@@ -941,7 +942,7 @@ class Child:
     return shutil.copytree(folder, copy)
 
   def run(self, name: str, seed: int, is_crafted: bool) -> dict[str, str]:
-    """Returns what came of a change: its `outcome` and `details`."""
+    """Mutates and reads a format; returns the `outcome` and its `details`."""
     copy = self._copy(name, self._whole(name))
     rng = random.Random(f'{name} {seed}')
     pattern = FORMATS[name].changed
@@ -950,7 +951,7 @@ class Child:
       try:
         FORMATS[name].craft(rng, copy, pattern)
       except Exception:  # pylint: disable=broad-exception-caught
-        # A library does not write some wrong values. Bytes take any.
+        # The library of the format refuses to write some values.
         changed = change_randomly(rng, copy, pattern)
     else:
       changed = change_randomly(rng, copy, pattern)
@@ -970,8 +971,8 @@ class Child:
       }
     if found == self._right[name]:
       return {'outcome': SAME, 'details': changed}
-    # A file in the place of another one has right checksums, too.
-    new = os.path.join(copy, changed)  # A change may have removed it.
+    # A copy of another file has correct checksums, too.
+    new = os.path.join(copy, changed)  # The mutation may have removed it.
     is_other_file = os.path.isfile(new) and any(
         filecmp.cmp(new, path, shallow=False)
         for path in _files_in(self._whole(name))
@@ -986,7 +987,7 @@ class Child:
 
 
 def main(folder: str) -> None:
-  """Answers requests until there are no more."""
+  """Answers the requests of the standard input."""
   answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
   os.dup2(2, 1)
   child = Child(folder)

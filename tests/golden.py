@@ -1,7 +1,12 @@
-"""Named golden episodes, and computations in numpy to compare results with.
+"""Golden episodes, their expected frames, and a NumPy oracle for both.
 
-An episode is a dict of the fields of its steps. Its leaves are numpy arrays
-`[T, ...]`.
+Golden episodes are small episodes that many tests share. `CASES` contains valid
+episodes with the step types and discounts of their frames, and `INVALID_CASES`
+contains invalid episodes with the error and the step that causes it. For other
+episodes, such as random ones, `expected_frames` and `find_fault` compute the
+same in NumPy, step by step.
+
+An episode is a dict of step fields, whose leaves are NumPy arrays `[T, ...]`.
 """
 
 from collections.abc import Callable
@@ -43,7 +48,7 @@ UNEQUAL_LENGTHS = 'All fields of an episode must have the same number of steps.'
 
 
 class Case(NamedTuple):
-  """Episodes, and columns of the frames that they are converted to."""
+  """Valid episodes and the expected columns of their frames."""
 
   episodes: list[Episode]
   step_type: list[int]
@@ -52,7 +57,7 @@ class Case(NamedTuple):
 
 
 class InvalidCase(NamedTuple):
-  """An invalid episode, the sentence of the error, and the step at fault.
+  """An invalid episode, the expected error sentence and the invalid step.
 
   The step is None if the episode has no steps.
   """
@@ -65,7 +70,7 @@ class InvalidCase(NamedTuple):
 def make_episode(
     discount: Sequence[float], *, terminal: bool, base: int = 0
 ) -> Episode:
-  """Returns a flat float32 episode; its values depend on `base`."""
+  """Returns an episode of flat fields, whose values depend on `base`."""
   length = len(discount)
   step = np.arange(length)
   values = (base + step).astype(np.float32)
@@ -83,7 +88,7 @@ def make_episode(
 def make_episodes(
     lengths: Sequence[int], *, terminal: bool = True, apart: int = 100
 ) -> list[Episode]:
-  """Returns flat episodes; step `t` of episode `e` shows `apart * e + t`."""
+  """Returns flat episodes; step `t` of episode `e` observes `apart * e + t`."""
   return [
       make_episode([1] * length, terminal=terminal, base=apart * index)
       for index, length in enumerate(lengths)
@@ -176,7 +181,7 @@ INVALID_CASES = {
 
 
 def stacked_spec(episode: Episode) -> Any:
-  """Returns the specs of stacked steps like those of `episode`."""
+  """Returns the spec of the stacked steps of `episode`, of any length."""
 
   def spec(leaf):
     dtype = tf.string if leaf.dtype == object else leaf.dtype
@@ -189,10 +194,9 @@ def stacked(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
   """Returns an RLDS data set of `episodes` with stacked steps.
 
   Args:
-    episodes: the episodes. The list is read each time that the data set is
-      iterated, so a test can change it in place to use one data set for many
-      lists.
-    spec: the specs of stacked steps; by default those of the first episode.
+    episodes: the episodes. Each iteration of the data set reads the list again,
+      so a test can change the list instead of building a new data set.
+    spec: the spec of stacked steps, by default of the first episode.
   """
   spec = stacked_spec(episodes[0]) if spec is None else spec
   return from_generator(
@@ -201,7 +205,7 @@ def stacked(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
   )
 
 
-# What `from_generator` was called with, and iterators of the generators.
+# The arguments of each call of `from_generator`, and its active iterators.
 _generators: list[tuple[Callable[[], Iterable[Any]], Any]] = []
 _iterators: dict[int, Any] = {}
 
@@ -211,8 +215,8 @@ def from_generator(
 ) -> tf.data.Dataset:
   """Like `tf.data.Dataset.from_generator`, but traces once for each spec.
 
-  TensorFlow traces four functions for each data set, and optimizes them for
-  each iterator, which takes longer than what most tests do with the data.
+  TensorFlow traces four functions for each data set and optimizes them for each
+  iterator, which takes longer than most tests take to process the data.
 
   Args:
     generator: returns an iterable of nests of arrays.
@@ -241,7 +245,7 @@ def _output_of(leaves):
 
 @functools.cache
 def _generator_function(leaves):
-  """Returns a function from the number of a generator to its data set."""
+  """Returns a function that maps the index of a generator to its data set."""
 
   def start(generator):
     make_iterable, spec = _generators[generator]
@@ -310,7 +314,7 @@ def nested(episodes: list[Episode], spec: Any = None) -> tf.data.Dataset:
 def batched(
     episodes: list[Episode], spec: Any = None, batch_size: int = 3
 ) -> tf.data.Dataset:
-  """Returns what `stacked` does, and remembers batches of several episodes."""
+  """Returns the data set of `stacked`, which also has batches of episodes."""
   return _with_batches(
       stacked(episodes, spec),
       lambda: [{'steps': episode} for episode in episodes],
@@ -321,7 +325,7 @@ def batched(
 def in_batches(
     rlds_data: tf.data.Dataset, batch_size: int = 3
 ) -> tf.data.Dataset:
-  """Returns `rlds_data`, and remembers batches of the episodes that it has now.
+  """Returns `rlds_data` with batches of the episodes that it currently has.
 
   Args:
     rlds_data: a data set of episodes with stacked steps, and any other fields.
@@ -374,17 +378,17 @@ def _batch(episodes: list[dict[str, Any]]) -> batch_lib.EpisodeBatch:
 
 
 def has_batches(rlds_data: tf.data.Dataset) -> bool:
-  """Returns whether the batches of a data set may hold several episodes."""
+  """Returns whether a data set has batches of several episodes."""
   return isinstance(rlds_data, episode_dataset.EpisodeDataset)
 
 
 def assert_batches_hold(
     test: tf.test.TestCase, rlds_data: tf.data.Dataset
 ) -> list[Any]:
-  """Asserts that a data set has batches, which hold its episodes bit for bit.
+  """Asserts that the batches of a data set are equal to its episodes.
 
   Returns:
-    The episodes, in numpy.
+    The episodes, as NumPy arrays.
   """
   batches = episode_dataset.batches_of(rlds_data)
   test.assertTrue(has_batches(rlds_data))
@@ -410,12 +414,12 @@ def has_one_length(episode: Episode) -> bool:
 
 
 FORMS = {'stacked': stacked, 'nested': nested}
-# For what reads batches where there are any.
+# For functions that read the batches of a data set if it has batches.
 FORMS_AND_BATCHES = {**FORMS, 'batched': batched}
 
 
 def with_unused_fields(rlds_data: tf.data.Dataset) -> tf.data.Dataset:
-  """Adds step fields that a tensor `[T, ...]` cannot hold."""
+  """Adds step fields that cannot be stacked to a tensor `[T, ...]`."""
 
   def add_to_step(step):
     count = 1 + tf.reshape(tf.cast(step['is_first'], tf.int32), [])
@@ -446,15 +450,17 @@ def random_episodes(
     discount_shape: tuple[int, ...] = (),
     max_length: int = 7,
 ) -> list[Episode]:
-  """Returns valid random episodes of 1 to `max_length` steps, one of one step.
+  """Returns valid random episodes of 1 to `max_length` steps.
+
+  At least one episode has a single step.
 
   Args:
-    rng: the source of the randomness.
+    rng: the random number generator.
     count: the number of episodes.
-    nested_fields: whether observation and action are deeply nested, of many
-      dtypes, rather than flat float32.
+    nested_fields: whether observation and action are deeply nested and of many
+      dtypes, instead of flat float32.
     discount_dtype: the dtype of the discount.
-    discount_shape: the shape of a step's discount.
+    discount_shape: the shape of the discount of a step.
     max_length: the length of the longest episode.
   """
   lengths = rng.integers(1, max_length + 1, count)
@@ -521,15 +527,15 @@ def expected_frames(
     terminal_discount: str = 'step',
     policy_info: Callable[[Any, Any], Any] | None = None,
 ) -> list[trajectory.Trajectory]:
-  """Converts valid episodes step by step, by their positions.
+  """Converts valid episodes to frames, one step at a time.
 
   Args:
     episodes: valid episodes.
     terminal_discount: "step" or "transition".
-    policy_info: called with the current and the next step, in numpy.
+    policy_info: a function of the current and the next step, as NumPy values.
 
   Returns:
-    For each step, one `Trajectory` of numpy values.
+    A `Trajectory` of NumPy values for each step.
   """
   places = [
       (episode, step)
@@ -576,7 +582,7 @@ def expected_frames(
 
 
 def find_fault(episode: Episode) -> tuple[str, int | None] | None:
-  """Returns the sentence and the step of the first fault, None where valid."""
+  """Returns the error sentence and step of the first fault, None if valid."""
   length = length_of(episode)
   if length == 0:
     return EMPTY, None
@@ -605,7 +611,7 @@ def find_fault(episode: Episode) -> tuple[str, int | None] | None:
 
 
 def corrupted(rng: np.random.Generator, episode: Episode) -> Episode:
-  """Returns `episode` with one to three random changes; it may stay valid."""
+  """Returns `episode` with one to three random changes; it may remain valid."""
   episode = dict(episode)
   for _ in range(rng.integers(1, 4)):
     length = length_of(episode)
@@ -625,19 +631,19 @@ def corrupted(rng: np.random.Generator, episode: Episode) -> Episode:
 
 
 def joined(*episodes: Episode) -> Episode:
-  """Returns one episode of the steps of several."""
+  """Concatenates the steps of several episodes to one episode."""
   return tf.nest.map_structure(
       lambda *leaves: np.concatenate(leaves), *episodes
   )
 
 
 def frames_of(dataset: tf.data.Dataset) -> list[Any]:
-  """Returns the elements of a data set of frames, in numpy."""
+  """Returns the elements of a data set of frames, as NumPy values."""
   return list(dataset.as_numpy_iterator())
 
 
 def rows_of(block: Any) -> list[Any]:
-  """Returns the rows of a nest whose every leaf is `[B, ...]`."""
+  """Returns the `B` rows of a nest whose leaves are `[B, ...]`."""
   lengths = {len(leaf) for leaf in tree.flatten(block)}
   if len(lengths) != 1:
     raise ValueError(f'The leaves of a block are of the lengths {lengths}.')
@@ -648,7 +654,7 @@ def rows_of(block: Any) -> list[Any]:
 
 
 def rows_of_blocks(dataset: tf.data.Dataset) -> list[Any]:
-  """Returns the rows of all blocks of a data set, in numpy."""
+  """Returns the rows of all blocks of a data set, as NumPy values."""
   return [
       row for block in dataset.as_numpy_iterator() for row in rows_of(block)
   ]
@@ -657,7 +663,7 @@ def rows_of_blocks(dataset: tf.data.Dataset) -> list[Any]:
 def frames_and_error(
     dataset: tf.data.Dataset,
 ) -> tuple[list[Any], tf.errors.InvalidArgumentError | None]:
-  """Returns the frames before an InvalidArgumentError, and that error."""
+  """Returns the frames before the first InvalidArgumentError, and the error."""
   frames = []
   try:
     frames.extend(dataset.as_numpy_iterator())
@@ -667,7 +673,7 @@ def frames_and_error(
 
 
 def place(episode: int, step: int | None) -> str:
-  """Returns how a message names a place."""
+  """Returns the text with which error messages locate a step."""
   if step is None:
     return f'episode {episode}: it has none.'
   return f'episode {episode}, step {step}:'
@@ -684,12 +690,12 @@ def assert_frames_equal(
   """Asserts that two lists of nests are equal in structure, dtype and value.
 
   Args:
-    test: the test that makes the assertion.
-    actual: the nests found.
-    expected: the nests expected.
-    may_be_empty: whether `expected` may be empty. Otherwise that fails, because
-      nothing would be compared.
-    tolerance: by how much floats may differ, absolutely and relatively.
+    test: the test case.
+    actual: the actual nests.
+    expected: the expected nests.
+    may_be_empty: whether `expected` may be empty. By default an empty list
+      fails, because nothing would be compared.
+    tolerance: the absolute and relative tolerance for floats.
   """
   if not may_be_empty:
     test.assertNotEmpty(expected, 'There is nothing to compare with.')
@@ -716,7 +722,7 @@ def _as_array(leaf):
 
 
 def assert_no_open_files(test: Any, folder: str) -> None:
-  """Asserts that this process has no file of a folder open, or mapped."""
+  """Asserts that this process has no open or mapped file in a folder."""
   gc.collect()
   links = '/proc/self/fd'
   paths = [

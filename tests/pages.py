@@ -1,4 +1,4 @@
-"""The pages of the manual and of the top folder, and their blocks."""
+"""Reads the pages of the manual and the top folder, and their code blocks."""
 
 from collections.abc import Iterator
 import os
@@ -20,9 +20,9 @@ class Block(NamedTuple):
 
   Attributes:
     language: `python` or `sh`.
-    code: its lines.
-    line: the line of the page on which it begins, from 1.
-    output: what the page says that it prints; None if it does not say.
+    code: the code.
+    line: the number of the first line in the page, from 1.
+    output: the expected output; None if the page shows none.
   """
 
   language: str
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def paths() -> list[str]:
-  """Returns the paths of the pages, from the top folder."""
+  """Returns the paths of the pages relative to the top folder."""
   found = ['CONTRIBUTING.md', 'README.md', 'SECURITY.md']
   for folder, _, names in os.walk(os.path.join(ROOT, 'docs')):
     if '_build' not in folder:
@@ -50,7 +50,7 @@ def read(page: str) -> str:
 
 
 def blocks(page: str) -> Iterator[Block]:
-  """Yields the blocks of a page that are to be run."""
+  """Yields the executable blocks of a page."""
   text = read(page)
   for match in _BLOCK.finditer(text):
     if match['language'] in ('python', 'sh') and not _NOT_RUN.fullmatch(

@@ -1,13 +1,13 @@
-"""Files in memory, at `ram://`: a file system that is not the local one.
+"""Registers TensorFlow's in-memory file system `ram://` with `etils.epath`.
 
-TensorFlow has it built in. `etils.epath`, through which TFDS reads, has to be
-told of it.
+Tests use it as a remote file system. TensorFlow supports it by default, but
+TFDS reads through `etils.epath`, which does not.
 """
 
 from etils import epath
 from etils.epath import backend
 
-_LOCAL = 'ram:/'  # What pathlib makes of the beginning.
+_LOCAL = 'ram:/'  # The prefix after pathlib removed a slash.
 
 
 @epath.register_path_cls('ram://')

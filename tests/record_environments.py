@@ -3,16 +3,16 @@
     pip install -e '.[recording]'
     MUJOCO_GL=egl python -m tests.record_environments /tmp/recorded
 
-They are recorded once and kept, because what they are recorded with is large,
-and pixels need a graphics driver. An episode of `T` transitions is `T + 1` RLDS
-steps; the action, reward and discount of the last one carry no meaning:
+The data sets are part of the repository, because the environments are large and
+rendering needs a graphics driver. An episode of `T` transitions has `T + 1`
+RLDS steps. The action, reward and discount of the last step have no meaning:
 
-    observation   o0   o1   o2    what the environment shows before the action
+    observation   o0   o1   o2    the observation before the action
     action        a0   a1   0
-    reward        r1   r2   0     what it gives for the action
-    discount      1    0    0     0 into a terminal state, and behind it
+    reward        r1   r2   0     the reward for the action
+    discount      1    0    0     0 for the transition to a terminal state
 
-Only the names, shapes and dtypes of an environment's own fields differ.
+The names, shapes and dtypes of other fields depend on the environment.
 """
 
 import os
@@ -30,14 +30,14 @@ _MILLIMETRES = 1000
 
 
 def _roll_out(seed, fields, act, step, number):
-  """Returns an episode.
+  """Runs an environment for one episode; returns the episode.
 
   Args:
-    seed: of the environment.
-    fields: the environment's own fields of the first step.
-    act: returns an action.
-    step: does an action; returns the fields of the next step, the reward, and
-      whether the episode is terminal, or truncated.
+    seed: the seed of the environment.
+    fields: the fields of the first step that depend on the environment.
+    act: a function that returns an action.
+    step: a function of an action; returns the fields of the next step, the
+      reward, and whether the episode is terminal or truncated.
     number: the dtype of rewards and discounts.
   """
   steps = []
@@ -64,7 +64,7 @@ def _roll_out(seed, fields, act, step, number):
 
 
 def _walker():
-  """dm_control: nested float64 observations, one of them a number."""
+  """dm_control: nested float64 observations, including a scalar."""
   for seed, seconds in enumerate((0.3, 0.45, 0.2)):
     settings = {'random': seed, 'time_limit': seconds}
     env = suite.load('walker', 'walk', task_kwargs=settings)
@@ -72,7 +72,7 @@ def _walker():
 
 
 def _cartpole_pixels():
-  """dm_control: camera images, colour and depth."""
+  """dm_control: camera images, color and depth."""
 
   def render(env):
     depth = env.physics.render(*_PIXELS, camera_id=0, depth=True)
@@ -104,7 +104,7 @@ def _control_episode(env, seed, render):
 
 
 def _half_cheetah():
-  """MuJoCo: vectors, and infos as D4RL has them."""
+  """MuJoCo: vectors, and infos in the format of D4RL."""
 
   def infos(env):
     data = env.unwrapped.data
@@ -116,7 +116,7 @@ def _half_cheetah():
 
 
 def _breakout():
-  """Atari: PNG images; two games are over, and two are cut."""
+  """Atari: PNG images; two games terminate, and two are truncated."""
   for seed, length in enumerate((None, 5, None, 9)):
     env = gymnasium.make(
         'ALE/Breakout-v5', frameskip=40, max_episode_steps=length

@@ -1,4 +1,4 @@
-"""Recorded episodes; `tests/record_environments.py` says of what."""
+"""Reads and writes the data sets of `tests/record_environments.py`."""
 
 import os
 from typing import Any
@@ -15,17 +15,17 @@ NAMES = ('walker', 'cartpole_pixels', 'half_cheetah', 'breakout')
 
 
 def read(path: str) -> list[list[dict[str, Any]]]:
-  """Reads the steps of each episode one by one, by TFDS alone."""
+  """Reads the steps of each episode, with TFDS only."""
   episodes = tfds.builder_from_directory(path).as_dataset(split='train')
   return [list(episode['steps']) for episode in tfds.as_numpy(episodes)]
 
 
 def write(episodes: list[dict[str, Any]], path: str) -> None:
-  """Writes episodes with the TFDS features that their first steps have.
+  """Writes episodes with TFDS, which infers features from the first step.
 
   Args:
     episodes: dicts of metadata and `steps`, a list of steps.
-    path: the directory, which is made.
+    path: the directory, which must not exist.
   """
   os.makedirs(path)
   features = {
@@ -51,7 +51,7 @@ def _feature(value):
     return tfds.features.Image(
         shape=value.shape, dtype=value.dtype, encoding_format='png'
     )
-  # TFDS keeps floats in 32 bits, unless as bytes.
+  # TFDS stores float64 as float32, except with the encoding "bytes".
   encoding = 'bytes' if value.dtype == np.float64 else 'none'
   return tfds.features.Tensor(
       shape=value.shape, dtype=value.dtype, encoding=encoding

@@ -1,4 +1,4 @@
-"""A real Reverb server for tests, and what its tables hold."""
+"""Starts real Reverb servers for tests, and reads the items of their tables."""
 
 import contextlib
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ def make_table(
     sampler=reverb.selectors.Fifo,
     rate_limiter=None,
 ):
-  """Returns a table that gives each item once, by default in their order."""
+  """Returns a table that samples each item once, by default in FIFO order."""
   return reverb.Table(
       name,
       sampler=sampler(),
@@ -36,17 +36,16 @@ def make_table(
 
 @contextlib.contextmanager
 def reverb_server(data, info=None, *, max_size=1000, tables=(TABLE,)):
-  """Starts a server, and yields a client of it.
+  """Starts a server and yields a client for it.
 
   Args:
-    data: the data set whose frames the tables take, or the spec of a frame.
-    info: the data set's `policy_info_fn`.
-    max_size: of the table.
+    data: the data set whose frames are inserted, or the spec of a frame.
+    info: the `policy_info_fn` of the data set.
+    max_size: the maximum number of items of each table.
     tables: the names of the tables.
 
   Yields:
-    The client. A table gives its items in the order in which they came, each
-    once.
+    The client. Each table samples its items once, in the order of insertion.
   """
   server = reverb.Server(
       [
@@ -63,7 +62,7 @@ def reverb_server(data, info=None, *, max_size=1000, tables=(TABLE,)):
 
 
 def signature_of(data, info=None):
-  """Returns the signature of a table of the frames of a data set."""
+  """Returns the table signature for a data set or for the spec of a frame."""
   if isinstance(data, tf.data.Dataset):
     data = specs.create_trajectory_data_spec(data, info)
   return tensor_spec.add_outer_dim(data)
@@ -74,13 +73,13 @@ def size(client, table=TABLE):
 
 
 class Contents(NamedTuple):
-  """What a table holds.
+  """The contents of a table.
 
   Attributes:
-    items: a tuple an item, in their order: the priority, and the dtype, shape
-      and bytes of every column.
-    num_episodes: the number of episodes that they are of.
-    signature: the table's.
+    items: a tuple for each item, in the order of sampling: its priority, and
+      the dtype, shape and bytes of each column.
+    num_episodes: the number of episodes to which the items belong.
+    signature: the signature of the table.
   """
 
   items: list[Any]
@@ -89,7 +88,7 @@ class Contents(NamedTuple):
 
 
 def contents(client, table=TABLE):
-  """Takes everything out of a table; returns the `Contents`."""
+  """Samples all items of a table, which removes them, as `Contents`."""
   info = client.server_info()[table]
   items = []
   if info.current_size:
@@ -108,7 +107,7 @@ def bytes_of(leaf):
 
 
 def drain(client, table=TABLE):
-  """Takes the items out of a table, oldest first, as lists of frames."""
+  """Samples all items of a table, oldest first, as lists of frames."""
   return [
       [
           tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
@@ -124,14 +123,14 @@ def drain(client, table=TABLE):
 
 
 def take_rewards(client, table=TABLE):
-  """Takes the items out of a table; returns the rewards of each."""
+  """Samples all items of a table; returns the rewards of each item."""
   return [
       [float(frame.reward) for frame in item] for item in drain(client, table)
   ]
 
 
 def pairs(episodes):
-  """Returns the rewards of the items of two frames of flat episodes."""
+  """Returns the rewards of all pairs of consecutive frames of flat episodes."""
   return [
       episode['reward'][step : step + 2].tolist()
       for episode in episodes

@@ -1,4 +1,4 @@
-"""Pseudo-terminals, and what is shown on them."""
+"""Opens pseudo-terminals and records the output written to them."""
 
 from collections.abc import Iterator
 import contextlib
@@ -16,7 +16,7 @@ class Terminal(NamedTuple):
 
   Attributes:
     descriptor: the file descriptor for programs.
-    chunks: the text that was written so far.
+    chunks: the pieces of text that were written so far.
   """
 
   descriptor: int
@@ -29,10 +29,10 @@ class Terminal(NamedTuple):
 
 @contextlib.contextmanager
 def open_terminal(columns: int) -> Iterator[Terminal]:
-  """Yields a terminal that is read until the end of the block.
+  """Yields a terminal whose output is read until the context ends.
 
   Args:
-    columns: the width; 0 is a terminal that does not know its size, as of
+    columns: the width. A terminal of 0 columns has no known size, like that of
       `docker run -t`.
   """
   master, slave = pty.openpty()
@@ -41,7 +41,9 @@ def open_terminal(columns: int) -> Iterator[Terminal]:
   terminal = Terminal(slave, [])
 
   def read():
-    with contextlib.suppress(OSError):  # Linux's end of a terminal.
+    with contextlib.suppress(
+        OSError
+    ):  # Linux raises it when the terminal closes.
       while data := os.read(master, 1 << 16):
         terminal.chunks.append(data.decode(errors='replace'))
 

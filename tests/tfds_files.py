@@ -1,4 +1,4 @@
-"""Writes small TFDS data sets, of any features, for tests."""
+"""Writes small TFDS data sets with any features."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def write(
     max_episodes_per_file: int = 2,
     file_format: str = 'tfrecord',
 ) -> None:
-  """Writes episodes as TFDS data of one split, `train`."""
+  """Writes episodes as a TFDS data set with the split `train`."""
   os.makedirs(directory, exist_ok=True)
   info = tfds.core.DatasetInfo(
       builder=tfds.core.dataset_info.DatasetIdentity(
@@ -46,7 +46,7 @@ def write_records(
     features: Mapping[str, Any],
     files: Sequence[Sequence[bytes]],
 ) -> None:
-  """Writes records, which may be wrong, to files of the split `train`."""
+  """Writes records, which may be invalid, to the files of the split `train`."""
   os.makedirs(directory, exist_ok=True)
   template = tfds.core.ShardedFileTemplate(
       data_dir=directory,

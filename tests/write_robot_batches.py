@@ -1,10 +1,10 @@
-"""Writes what Octo's and OpenVLA's own pipelines make of two made-up data sets.
+"""Writes the batches of Octo's and OpenVLA's pipelines for random data sets.
 
     python -m tests.write_robot_batches
 
-It needs a checkout of each on the path: Octo (241fb351), OpenVLA (c8f03f48) and
-dlimp (ad72ce3a), with their packages. `tests/robot_batches_test.py` reads the
-file, tests/data/robot_batches.npz, without them.
+It needs checkouts of Octo (241fb351), OpenVLA (c8f03f48) and dlimp (ad72ce3a)
+on the Python path, with their dependencies. `tests/robot_batches_test.py`
+compares with the output, tests/data/robot_batches.npz, and needs none of them.
 """
 
 import os
@@ -24,7 +24,7 @@ SIZES = {'primary': (14, 16), 'wrist': (8, 8)}
 NUM_FRAMES = 2
 NUM_ACTIONS = 3
 _LENGTHS = {'bridge_dataset': (6, 4, 5), 'jaco_copy': (5, 7)}
-# TFDS would read `jaco_play` itself from the network.
+# TFDS would download a data set named `jaco_play`.
 _FUNCTIONS = {'bridge_dataset': 'bridge_dataset', 'jaco_copy': 'jaco_play'}
 
 
@@ -100,7 +100,7 @@ def write_data(folder: str) -> None:
         if name == 'bridge_dataset':
           step['discount'] = np.float32(1)
           step['language_instruction'] = steps[0]['language_instruction']
-          # Grippers on the way between open and closed.
+          # Grippers between open and closed.
           step['action'][6] = rng.choice([0.01, 0.4, 0.7, 0.99])
           step['action'] *= np.float32(index > 0)
       episodes.append({'steps': steps})
@@ -206,7 +206,7 @@ def main() -> None:
     write_data(folder)
     for pipeline in _octo, _openvla:
       for name in _FEATURES:
-        # They come in any order. No two of a data set are equally long.
+        # The order of trajectories is arbitrary, but their lengths differ.
         for trajectory in pipeline(folder, name):
           where = f'{pipeline.__name__[1:]}/{name}/{len(trajectory["action"])}'
           found.update(_flat(trajectory, where))

@@ -1,4 +1,4 @@
-"""Episodes of many agents for tests."""
+"""Example episodes of several agents."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from tests import golden
 def make_steps(
     presence: dict[str, Sequence[int]], *, terminal: bool = True
 ) -> golden.Episode:
-  """Returns steps of agents that are there as their flags say.
+  """Returns the steps of agents with these flags of presence.
 
-  At the step `t`, the observation of the i-th agent is `10 i + t`, its action
-  `10 i + t + 1`, and its reward `10**i (t + 1)`. Where it is away they are 99.
+  At step `t`, agent `i` has the observation `10 i + t`, the action
+  `10 i + t + 1` and the reward `10**i (t + 1)`. If it is absent, they are 99.
   """
   length = len(next(iter(presence.values())))
   step = np.arange(length)
@@ -41,7 +41,7 @@ def make_steps(
   }
 
 
-# `a` leaves before the end, `b` comes after the start.
+# Agent `a` leaves before the end, and agent `b` joins after the start.
 COME_AND_GO = make_steps({'a': [1, 1, 1, 0, 0], 'b': [0, 1, 1, 1, 1]})
-# `b` is away in the middle.
+# Agent `b` is absent in the middle.
 TURNS = make_steps({'a': [1, 1, 1, 0, 0], 'b': [0, 1, 0, 1, 1]}, terminal=False)

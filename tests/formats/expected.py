@@ -1,4 +1,4 @@
-"""The steps that a reader must make of an episode, worked out in NumPy."""
+"""Computes expected steps in NumPy, and copies the test data of formats."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import tree
 
 from tests import golden
 
-# What the libraries of the formats wrote.
+# Files that the libraries of the formats wrote.
 DATA = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'data'
 )
@@ -24,10 +24,10 @@ def steps(
     terminal: bool = False,
     **others: Any,
 ) -> dict[str, Any]:
-  """Returns all fields of the steps of `T` actions.
+  """Returns all fields of the steps of an episode of `T` actions.
 
-  There are `T + 1` steps, if there are as many observations or if the episode
-  is terminal. Fields with fewer rows end with zeros.
+  The episode has `T + 1` steps if it has `T + 1` observations or is terminal.
+  Fields with fewer rows are padded with zeros.
   """
   length = len(tree.flatten(action)[0])
   count = max(len(tree.flatten(observation)[0]), length + terminal)
@@ -59,7 +59,7 @@ def steps(
 
 
 def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
-  """Checks the steps and ids of all episodes; returns these, as read."""
+  """Asserts the steps and ids of all episodes; returns the episodes."""
   found = list(dataset.as_numpy_iterator())
   ids = range(len(episodes)) if ids is None else ids
   test.assertEqual([one['episode_id'] for one in found], list(ids))
@@ -68,14 +68,14 @@ def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
 
 
 def assert_refused(test: Any, load: Any, *cases: Any) -> None:
-  """Checks errors: of a path, perhaps options, and what the error says."""
+  """Asserts errors; a case is a path, optional options, and a message."""
   for path, *options, message in cases:
     with test.subTest(message), test.assertRaisesRegex(ValueError, message):
       load(path, **dict(*options))
 
 
 def copy_of(test: Any, *path: str) -> str:
-  """Returns the path of a copy of a file or folder below `DATA`."""
+  """Copies a file or folder of `DATA`; returns the path of the copy."""
   source = os.path.join(DATA, *path)
   folder = test.create_tempdir().full_path
   copy = os.path.join(folder, os.path.basename(source))
@@ -85,7 +85,7 @@ def copy_of(test: Any, *path: str) -> str:
 
 
 def change_json(path: str, change: Any) -> None:
-  """Changes the content of a JSON file by a function."""
+  """Changes the content of a JSON file with a function."""
   content = {}
   if os.path.exists(path):
     with open(path, encoding='utf-8') as f:
@@ -96,13 +96,16 @@ def change_json(path: str, change: Any) -> None:
 
 
 def write_calvin(test: Any) -> Any:
-  """Returns a folder as of CALVIN, and its frames; not all are in episodes."""
+  """Writes a CALVIN folder; returns its path and its frames.
+
+  Some frames belong to no episode.
+  """
   folder = test.create_tempdir().full_path
   return folder, write_calvin_files(folder)
 
 
 def write_calvin_files(folder: str) -> Any:
-  """Writes a data set of CALVIN's layout; returns the frames."""
+  """Writes a data set in the layout of CALVIN; returns the frames."""
   frames = []
   for number in range(10):
     rng = np.random.default_rng(number)

@@ -77,7 +77,7 @@ def _write_episodes(folder, episodes):
       msgpack.packb(one.get_state(), default=msgpack_numpy.encode)
       for one in parts
   ]
-  # What the same class writes with `output_write_episodes=False`.
+  # The files of the same class with `output_write_episodes=False`.
   runner = types.SimpleNamespace(
       env=types.SimpleNamespace(
           observation_space=parts[0].observation_space,
@@ -98,7 +98,7 @@ def _write_episodes(folder, episodes):
   # As `ray.data.from_items(rows).write_parquet`.
   table = pa.table({'item': pa.array(rows, pa.binary())})
   parquet.write_table(table, os.path.join(folder, '0_000000_000000.parquet'))
-  # What RLlib reads is what was written.
+  # RLlib must read the data that was written.
   for row, part in zip(rows, parts):
     read = single_agent_episode.SingleAgentEpisode.from_state(
         msgpack.unpackb(row, object_hook=msgpack_numpy.decode)
@@ -127,7 +127,7 @@ def main(argv):
         writer.write(sample_batch.SampleBatch(batch))
     [file] = os.listdir(folder)
     os.rename(os.path.join(folder, file), os.path.join(folder, 'output-0.json'))
-    # What RLlib reads is what was written.
+    # RLlib must read the data that was written.
     reader = json_reader.JsonReader(folder)
     found = sample_batch.concat_samples(list(reader.read_all_files()))
     for key in episodes[0]:

@@ -1,4 +1,4 @@
-"""Small RLDS data sets on disk, of several files, for the tests of jobs."""
+"""Writes small RLDS data sets of several files for the tests of jobs."""
 
 from collections.abc import Sequence
 import os
@@ -27,7 +27,7 @@ FEATURES = {
 def episode(
     index: int, length: int, *, discount: float = 1.0, terminal: bool = True
 ) -> dict[str, Any]:
-  """Returns an episode whose numbers say which episode and step they are of."""
+  """Returns an episode whose values encode the episode index and the step."""
   return {
       'steps': [
           {
@@ -51,7 +51,7 @@ def write(
     per_file: int = 2,
     split: str = 'train',
 ) -> str:
-  """Writes episodes in files of `per_file` each; returns the directory."""
+  """Writes episodes to files of `per_file` episodes; returns the directory."""
   os.makedirs(directory)
   saving.write_episodes(
       episodes,

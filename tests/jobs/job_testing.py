@@ -1,4 +1,4 @@
-"""Jobs on small data sets of several files, and what they leave."""
+"""Runs jobs on small data sets of several files, and reads their outputs."""
 
 from collections.abc import Sequence
 import os
@@ -31,7 +31,7 @@ KINDS = (plan_lib.CHECKPOINT, plan_lib.SERVER, plan_lib.RLDS)
 
 
 def pairs(indices_and_lengths) -> list[list[float]]:
-  """Returns the rewards of the items of two frames of numbered episodes."""
+  """Returns the rewards of all pairs of frames of numbered episodes."""
   return [
       [100 * index + step, 100 * index + step + 1]
       for index, length in indices_and_lengths
@@ -48,7 +48,7 @@ ALL_PAIRS = pairs(enumerate(LENGTHS))
 
 
 def signature_of(directory: str) -> Any:
-  """Returns the signature of a table for the episodes of a directory."""
+  """Returns the table signature for the episodes of a directory."""
   episodes = sources.open_source(sources.make_source(directory)).read()
   return tensor_spec.add_outer_dim(specs.create_trajectory_data_spec(episodes))
 
@@ -57,7 +57,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
   """Runs jobs in temporary folders.
 
   Attributes:
-    directory: of a data set of 8 episodes, in 4 files.
+    directory: the directory of a data set of 8 episodes in 4 files.
   """
 
   @classmethod
@@ -105,7 +105,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
       episodes_per_task: int = 2,
       **kwargs: Any,
   ) -> plan_lib.Plan:
-    """Returns a plan of small tasks, by default of all numbered episodes."""
+    """Returns a plan of small tasks, by default for all numbered episodes."""
     place = place or self.new()
     opened = kwargs.pop('opened', None) or [
         sources.open_source(
@@ -127,13 +127,13 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
     )
 
   def convert(self, plan: plan_lib.Plan, folder: Any = None, **kwargs) -> Any:
-    """Does a plan; returns the summary, and keeps what it says in `said`."""
+    """Runs a plan; returns the summary, and stores the output in `said`."""
     self.said = []
     folder = folder or self.job_folder(plan)
     return convert.convert(plan, folder, print_fn=self.said.append, **kwargs)
 
   def assert_fails(self, error: Any, message: str, *args: Any, **kwargs: Any):
-    """Checks that `convert` raises an error with a message."""
+    """Asserts that `convert` raises an error with a message."""
     with self.assertRaisesRegex(error, message):
       self.convert(*args, **kwargs)
 
@@ -144,7 +144,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
       directory: str | None = None,
       **environment: str,
   ) -> subprocess.Popen:
-    """Starts the program `convert` in a process group of its own."""
+    """Starts the program `convert` in a new process group."""
     process = subprocess.Popen(
         [
             *(sys.executable, '-m', 'scripts.convert'),
@@ -169,7 +169,7 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
       output: str,
       lengths: Sequence[int] = LENGTHS,
   ) -> None:
-    """Checks that a started program writes all items of numbered episodes."""
+    """Asserts that a started program writes all items of numbered episodes."""
     _, errors = process.communicate()
     self.assertEqual(process.returncode, 0, errors)
     self.assertEqual(rewards_of(items_of(output)), pairs(enumerate(lengths)))
@@ -186,14 +186,15 @@ class JobTestCase(parameterized.TestCase, tf.test.TestCase):
 
 
 def items_in(client: reverb.Client) -> list[Any]:
-  """Returns what `items_of` does for the table of a server."""
+  """Returns `items_of` for a checkpoint of a server."""
   return items_of(client.checkpoint())
 
 
 def items_of(directory: str) -> list[Any]:
-  """Returns the key and the rewards of every item of a checkpoint, sorted.
+  """Returns the key and the rewards of each item of a checkpoint, sorted.
 
-  A server starts from a copy of it whose table gives every item once.
+  A server restores a copy of the checkpoint with a table that samples each item
+  once.
   """
   (table,) = records.read_tables(directory).values()
   table.max_times_sampled = 1
@@ -220,7 +221,7 @@ def items_of(directory: str) -> list[Any]:
 
 
 def contents_of(directory: str) -> dict[str, bytes]:
-  """Returns the bytes of all files in a folder or at a URL, by their names."""
+  """Returns the bytes of all files in a folder or at a URL by file name."""
   contents = {}
   for name in tf.io.gfile.listdir(directory):
     with tf.io.gfile.GFile(os.path.join(directory, name), 'rb') as f:
@@ -229,5 +230,5 @@ def contents_of(directory: str) -> dict[str, bytes]:
 
 
 def rewards_of(items_and_keys: list[Any]) -> list[list[float]]:
-  """Returns the rewards alone, sorted."""
+  """Returns the sorted rewards of items."""
   return sorted(rewards for _, rewards in items_and_keys)

@@ -1,4 +1,4 @@
-"""Random RLDS data sets with all kinds of features, for random access."""
+"""Writes random RLDS data sets with all kinds of features."""
 
 from collections.abc import Sequence
 import io
@@ -60,7 +60,7 @@ FEATURES = {
 
 
 def image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-  """Returns a random image that is not only noise, uint8."""
+  """Returns a random uint8 image that is not only noise."""
   y, x = np.mgrid[:height, :width]
   waves = np.sin(x / rng.uniform(3, 9)) + np.cos(y / rng.uniform(3, 9))
   pixels = 120 + 50 * waves[..., np.newaxis] + rng.normal(size=3) * 20
@@ -69,7 +69,7 @@ def image(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
-  """Returns an encoded image."""
+  """Returns an image encoded as JPEG."""
   encoded = io.BytesIO()
   Image.fromarray(pixels).save(encoded, 'jpeg', quality=90)
   return encoded.getvalue()
@@ -125,7 +125,7 @@ def write(
 
 
 def encoded() -> dict[str, Any]:
-  """Returns the decoders that leave images encoded."""
+  """Returns TFDS decoders that do not decode images."""
   skip = tfds.decode.SkipDecoding()
   return {
       'cover': skip,
@@ -134,7 +134,7 @@ def encoded() -> dict[str, Any]:
 
 
 def as_list(dataset: tf.data.Dataset) -> list[Any]:
-  """Returns the elements of a data set, nests of arrays."""
+  """Returns the elements of a data set as nests of arrays."""
   return list(dataset.as_numpy_iterator())
 
 
@@ -147,7 +147,7 @@ def leaves(nest: Any) -> dict[str, Any]:
 
 
 def assert_equal(test: Any, expected: Any, found: Any) -> None:
-  """Holds a nest against another, in structure, dtypes, shapes and values."""
+  """Asserts that nests are equal in structure, dtypes, shapes and values."""
   tree.assert_same_structure(expected, found)
   for (path, one), other in zip(
       tree.flatten_with_path(expected), tree.flatten(found)

@@ -1,4 +1,4 @@
-"""Random blocks of frames, and what the batches that they become hold."""
+"""Makes random blocks of frames, and decodes the batches built from them."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def concatenated(parts):
 
 
 def blocks(episodes, size=1, length=None, ids=None):
-  """Yields blocks of `size` episodes each, or of `length` frames of one."""
+  """Yields blocks of `size` episodes, or of `length` frames of an episode."""
   for first in range(0, len(episodes), size):
     batch = episodes[first : first + size]
     splits = np.cumsum([0, *(len(frames.step_type) for frames in batch)])
@@ -58,7 +58,7 @@ def blocks(episodes, size=1, length=None, ids=None):
 
 
 class _Blocks:
-  """What a `FrameSource` needs of a data set of blocks."""
+  """A fake data set of blocks with the methods that a `FrameSource` calls."""
 
   def __init__(self, found):
     self._blocks = found
@@ -77,7 +77,7 @@ class _Blocks:
 
 
 def source(found, tables, identity=None, chunk_length=4, **options):
-  """Returns the `FrameSource` of blocks of frames of `episode`."""
+  """Returns a `FrameSource` of blocks with the frames of `episode`."""
   spec = tf.nest.map_structure(
       lambda leaf: tf.TensorSpec(
           leaf.shape[1:], tf.string if leaf.dtype == object else leaf.dtype
@@ -99,7 +99,7 @@ def source(found, tables, identity=None, chunk_length=4, **options):
 
 
 def _decode(tensor):
-  """Returns the array of a chunk's TensorProto."""
+  """Decodes a TensorProto of a chunk to an array."""
   shape = [dim.size for dim in tensor.tensor_shape.dim]
   dtype = tf.as_dtype(tensor.dtype)
   if dtype == tf.string:
@@ -110,7 +110,7 @@ def _decode(tensor):
 
 
 def read_chunks(batch):
-  """Returns the columns of the chunks of a batch, by key."""
+  """Returns the columns of each chunk of a batch by chunk key."""
   read = {}
   for content in batch.chunks:
     chunk = schema_pb2.ChunkData.FromString(content)
@@ -131,7 +131,7 @@ def slices(item):
 
 
 def content(item, columns_of):
-  """Returns an item's columns as lists; `columns_of` is of `read_chunks`."""
+  """Returns the columns of an item as lists, given those of `read_chunks`."""
   return [
       np.concatenate(
           [

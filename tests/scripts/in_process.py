@@ -1,9 +1,9 @@
-"""Runs a program on many command lines, in one process.
+"""Runs a program with many command lines in one process.
 
     python -m tests.scripts.in_process convert < commands.json > results.json
 
-The commands are a list of lists of arguments; the results a list of exit codes
-and of what was printed, as JSON. So TensorFlow is imported once.
+The commands are a list of lists of arguments, and the results a list of exit
+codes and outputs, both in JSON. So TensorFlow is imported only once.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from tests.scripts import programs
 
 
 class Result(NamedTuple):
-  """What a program has done.
+  """The result of a program.
 
   Attributes:
     code: the exit code.
-    stdout: what it has printed.
-    stderr: what it has printed as an error.
+    stdout: the standard output.
+    stderr: the standard error.
   """
 
   code: int
@@ -43,7 +43,7 @@ class Result(NamedTuple):
 def run(
     program: str, commands: Sequence[Sequence[str]], **variables: str
 ) -> list[Result]:
-  """Runs a program with each list of arguments, in a process of its own."""
+  """Runs a program with each list of arguments in one new process."""
   with tempfile.TemporaryFile('w+') as results:
     subprocess.run(
         [sys.executable, '-m', 'tests.scripts.in_process', program],
@@ -58,7 +58,7 @@ def run(
 
 
 def _call(program, run_program, arguments) -> Result:
-  """Calls a program as `app.run` calls it the first time."""
+  """Calls a program like the first `app.run` of a process."""
   app._register_and_parse_flags_with_usage.done = False
   flags.FLAGS.unparse_flags()
   stdout, stderr = io.StringIO(), io.StringIO()
@@ -70,7 +70,7 @@ def _call(program, run_program, arguments) -> Result:
       code = 0
     except SystemExit as e:
       code = e.code
-      if isinstance(code, str):  # As the end of a process prints it.
+      if isinstance(code, str):  # Python prints it at exit.
         stderr.write(code)
         code = 1
     except BaseException as e:  # pylint: disable=broad-exception-caught
@@ -80,7 +80,7 @@ def _call(program, run_program, arguments) -> Result:
 
 def main(program: str) -> None:
   commands = json.load(sys.stdin)
-  # What a program prints without Python must not get into the results.
+  # Output of C++ code must not be part of the results.
   results = os.dup(1)
   os.dup2(2, 1)
   with mock.patch.object(usage, 'run') as run_with:

@@ -1,4 +1,4 @@
-"""Runs the programs of scripts/ as a user runs them."""
+"""Runs the programs of scripts/ in new processes, like a user."""
 
 import os
 import subprocess
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def environment(**variables: str) -> dict[str, str]:
-  """Returns the environment of a program, with more variables."""
+  """Returns the environment variables of a program, with additional ones."""
   return {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), **variables}
 
 
 def run(
     program: str, *args: str, preexec_fn: Any = None, **variables: str
 ) -> Any:
-  """Runs a program to its end; returns the `CompletedProcess`."""
+  """Runs a program until it exits; returns the `CompletedProcess`."""
   return subprocess.run(
       [sys.executable, '-m', f'scripts.{program}', *args],
       env=environment(**variables),
@@ -26,7 +26,7 @@ def run(
 
 
 def start(program: str, *args: str, **variables: str) -> subprocess.Popen:
-  """Starts a program in a process group; its output is a stream of text."""
+  """Starts a program in a new process group, with its output as text."""
   return subprocess.Popen(
       [sys.executable, '-m', f'scripts.{program}', *args],
       env=environment(**variables),

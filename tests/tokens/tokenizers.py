@@ -1,4 +1,4 @@
-"""A small tokenizer for tests: the words of a text, each with its own id."""
+"""Small tokenizers for tests, which map each word to an id."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ WORDS = ('.', 'a', 'cat', 'is', 'it', 'not', 'so', 'this', 'yes')
 
 
 def by_words(strings: tf.Tensor) -> tf.RaggedTensor:
-  """Returns the places of words in `WORDS`, in the graph."""
+  """Returns the indices of words in `WORDS`, in graph code."""
   table = tf.lookup.StaticHashTable(
       tf.lookup.KeyValueTensorInitializer(
           tf.constant(WORDS), tf.range(len(WORDS))
@@ -18,7 +18,7 @@ def by_words(strings: tf.Tensor) -> tf.RaggedTensor:
 
 
 def by_letters(texts: list[str]) -> list[list[int]]:
-  """Returns a number for each word, from its letters, in Python."""
+  """Returns an id for each word, computed from its letters in Python."""
   return [
       [sum(map(ord, word)) % 97 + 1 for word in text.split()] for text in texts
   ]

@@ -1,4 +1,4 @@
-"""What functions of Octo make of the steps of one episode, in numpy."""
+"""Functions of Octo for the steps of an episode, in NumPy."""
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +9,7 @@ def take(steps, rows):
 
 
 def thin(keep, steps, lost=0):
-  """Keeps some steps, each with the rewards of those up to the next one."""
+  """Keeps some steps, and adds the rewards of the dropped steps after them."""
   length = len(steps['x']) - lost
   kept = [t for t in range(length) if keep(steps, t) or t == length - 1]
   made = take(steps, kept)
@@ -21,7 +21,7 @@ def thin(keep, steps, lost=0):
 
 
 def waypoints(steps, every=3):
-  """Octo's `gnm_dataset_transform`, but for the last step that is taken."""
+  """Octo's `gnm_dataset_transform`, except for the last step."""
   state = steps['observation']['state']
   ways_made = np.linalg.norm(np.diff(state[:, :2], axis=0), axis=1)
   moves = np.flatnonzero(ways_made)
@@ -53,7 +53,7 @@ def binarized(commands):
 
 
 def absolute(commands):
-  """Octo's `rel2abs_gripper_actions`: from -1, open, and 1, closed."""
+  """Octo's `rel2abs_gripper_actions`, with -1 for open and 1 for closed."""
   states = np.where(commands < -0.1, 1, np.where(commands > 0.1, -1, 0))
   given = states[states != 0]
   carry = -given[0] if len(given) else 1

@@ -1,7 +1,7 @@
-"""Opens pages in Debian's Chromium without a window, and asks what they show.
+"""Opens pages in headless Chromium, and reads their content.
 
-A script that is added to the page does what a user does, and then writes what
-it has found in the place of the page. So this needs no driver and no network.
+A script that is added to the page simulates a user, and then replaces the page
+by its result. So neither a web driver nor a network is needed.
 """
 
 import html as html_lib
@@ -13,14 +13,14 @@ import tempfile
 from typing import Any
 
 _COMMAND = ('chromium', 'chromium-browser')
-# Before the scripts of a page: it notes what they complain about.
+# Runs before the scripts of a page, and records their errors and warnings.
 _BEFORE = """<script>
 const errors = [];
 addEventListener('error', event => errors.push(event.message));
 addEventListener('unhandledrejection', event => errors.push(event.reason));
 console.error = console.warn = (...args) => errors.push(args.join(' '));
 </script>"""
-# After them. The time of the page is virtual, so waiting takes none.
+# Runs after the scripts. The clock is virtual, so waiting takes no time.
 _AFTER = """<script>
 addEventListener('load', async () => {
   const wait = () => new Promise(done => setTimeout(done, 500));
@@ -45,24 +45,24 @@ addEventListener('load', async () => {
 
 
 def find_chromium() -> str | None:
-  """Returns the path of Chromium, or None where it is not installed."""
+  """Returns the path of Chromium, or None if it is not installed."""
   return next(filter(None, map(shutil.which, _COMMAND)), None)
 
 
 def run(
     html: str, script: str, width: int = 1280, is_dark: bool = False
 ) -> Any:
-  """Returns what a script returns in a page, which must work without errors.
+  """Runs a script in a page; returns its result. Any error of the page fails.
 
   Args:
     html: the page.
     script: the body of an asynchronous function of JavaScript, which may use
       `await wait()`, `click`, `all` and `texts`.
-    width: that of the window, 500 or more.
-    is_dark: whether the user prefers dark colours.
+    width: the width of the window, at least 500.
+    is_dark: whether the user prefers dark colors.
   """
   html = html.replace('<head>', f'<head>{_BEFORE}', 1)
-  # The libraries of a page have such ends, too.
+  # The libraries of a page contain such end tags, too.
   html = f'{html.rpartition("</body>")[0]}{_AFTER % script}</body></html>'
   with tempfile.TemporaryDirectory() as folder:
     with open(f'{folder}/page.html', 'w', encoding='utf-8') as f:

@@ -1,4 +1,4 @@
-"""Episodes that are odd on purpose, for the tests of descriptions."""
+"""Episodes with oddities, for the tests of descriptions."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from tests import golden
 
 
 def make(base: int, length: int = 6) -> golden.Episode:
-  """Returns an episode of which nothing is odd; it is truncated."""
+  """Returns a truncated episode without oddities."""
   step = np.arange(length)
   rng = np.random.default_rng(base)
   return {
@@ -40,7 +40,7 @@ def make(base: int, length: int = 6) -> golden.Episode:
 
 def _odd() -> list[golden.Episode]:
   episodes = [make(index) for index in range(11)]
-  # But for one number these two would be the first once more.
+  # Without a change of one number, these two would duplicate the first episode.
   for index in INVALID, BOOTSTRAPS:
     episodes[index] = make(GOOD)
   episodes[INVALID]['action'][2] /= 2
@@ -48,7 +48,7 @@ def _odd() -> list[golden.Episode]:
   episodes[INVALID]['is_first'][2] = True
   episodes[BOOTSTRAPS]['is_terminal'][5] = True
   episodes[ZERO_REWARDS]['reward'][:5] = 0
-  # One field is as before, and the other one is zero.
+  # One field of the last observation is unchanged, and the other one is zero.
   episodes[DUMMY]['observation']['position'][-1] = 0
   episodes[WITH_NAN]['observation']['position'][4, 1] = np.nan
   episodes[WITH_NAN]['observation']['position'][2, 0] = np.inf
@@ -69,6 +69,6 @@ EPISODES = _odd()
 
 
 def clean(count: int) -> list[golden.Episode]:
-  """Returns `count` episodes of 2 to 39 steps, of which nothing is odd."""
+  """Returns `count` episodes of 2 to 39 steps without oddities."""
   rng = np.random.default_rng(100)
   return [make(100 + i, int(rng.integers(2, 40))) for i in range(count)]

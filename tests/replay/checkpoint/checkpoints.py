@@ -1,4 +1,4 @@
-"""Checkpoints that tests write, serve and damage."""
+"""Writes, serves and damages checkpoints for tests."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def episodes(lengths):
 
 
 def once(sampler, name=reverb_testing.TABLE):
-  """Returns a table of `episodes` whose sampler gives every item once."""
+  """Returns a table for `episodes` that samples each item once."""
   return reverb_testing.make_table(
       signature=reverb_testing.signature_of(golden.stacked(episodes([2]))),
       max_size=100_000,
@@ -54,7 +54,7 @@ class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
   def write(self, episodes, tables=PAIRS, reverb_tables=(), **options):
     path = self.new()
     write.write_reverb_checkpoint(
-        # Chunks then do not depend on the episodes beside theirs.
+        # With batches of one, chunks do not depend on other episodes.
         golden.batched(episodes, batch_size=1),
         path,
         tables,
@@ -72,7 +72,7 @@ class CheckpointTestCase(parameterized.TestCase, tf.test.TestCase):
     return shutil.copytree(path, self.new())
 
   def serve_once(self, path):
-    """Serves a checkpoint with a table that gives every item once."""
+    """Serves a checkpoint with a table that samples each item once."""
     (table,) = records_of(path, 'tables.tfrecord')
     table = checkpoint_pb2.PriorityTableCheckpoint.FromString(table)
     table.max_times_sampled = 1

@@ -1,4 +1,4 @@
-"""Items cut from episodes in plain Python, and small stores of frames."""
+"""Computes expected items in plain Python, and makes small frame stores."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from tests import golden
 
 
 def episodes_of(lengths: Sequence[int]) -> list[golden.Episode]:
-  """Returns flat episodes; step `t` of episode `e` shows `100 * e + t`."""
+  """Returns flat episodes; step `t` of episode `e` observes `100 * e + t`."""
   return golden.make_episodes(lengths, terminal=False)
 
 
 def cut_rows(
     lengths: Sequence[int], length: int | None, stride: int, end: str
 ) -> list[list[int]]:
-  """Returns the rows of the items of episodes; -1 is a boundary."""
+  """Returns the row indices of each item; -1 is a padding row."""
   if end == 'cross':
     lengths = [sum(lengths)]
   items, begin = [], 0
@@ -47,12 +47,12 @@ def cut_items(
     end: str = 'drop',
     policy_info: Callable[[Any, Any], Any] | None = None,
 ) -> list[Any]:
-  """Returns the items of episodes, `Trajectory`s of arrays `[L, ...]`.
+  """Returns the expected items of episodes: `Trajectory`s of arrays `[L, ...]`.
 
   The arguments are those of `TableItems` and `golden.expected_frames`.
   """
   frames = golden.expected_frames(episodes, policy_info=policy_info)
-  # Row -1.
+  # The padding row, which has the index -1.
   last = np.int32(golden.LAST)
   frames.append(contract.zero_like(frames[0])._replace(step_type=last))
   lengths = list(map(golden.length_of, episodes))
@@ -63,7 +63,7 @@ def cut_items(
 
 
 def items_of_pass(buffer: Any, batch_size: int = 4) -> list[Any]:
-  """Returns every item of a replay buffer once, in their order."""
+  """Returns the items of one deterministic pass over a replay buffer."""
   if buffer.store.windows is None:
     batch_size = None
   dataset = buffer.as_dataset(batch_size, single_deterministic_pass=True)
@@ -72,7 +72,7 @@ def items_of_pass(buffer: Any, batch_size: int = 4) -> list[Any]:
 
 
 def frame_spec() -> trajectory.Trajectory:
-  """Returns the spec of frames that have numbers for observations."""
+  """Returns the spec of frames whose observation is a number."""
   return trajectory.Trajectory(
       step_type=tf.TensorSpec([], tf.int32),
       observation=tf.TensorSpec([], tf.int64),
@@ -87,7 +87,13 @@ def frame_spec() -> trajectory.Trajectory:
 def make_frames(
     begin: int, end: int, lasts: Sequence[int] = ()
 ) -> trajectory.Trajectory:
-  """Returns frames that show `begin` to `end`; an episode ends at `lasts`."""
+  """Returns frames with the observations `begin` to `end - 1`.
+
+  Args:
+    begin: the first observation.
+    end: the observation after the last one.
+    lasts: the observations of last steps of episodes.
+  """
   numbers = np.arange(begin, end)
   is_last = np.isin(numbers, list(lasts))
   follows_last = np.isin(numbers - 1, list(lasts)) | (numbers == 0)
@@ -104,7 +110,7 @@ def make_frames(
 
 
 def leaves(*args: Any) -> list[np.ndarray]:
-  """Returns the leaves of frames; see `make_frames`."""
+  """Returns the leaves of `make_frames(*args)`."""
   return tf.nest.flatten(make_frames(*args))
 
 
@@ -114,16 +120,14 @@ def make_store(
     returns: Sequence[float] | None = None,
     end: str = 'drop',
 ) -> loading.FrameStore:
-  """Returns a store whose items are of 2 frames.
-
-  Frame `r` shows the number `r`.
+  """Returns a store with items of 2 frames; frame `r` observes the number `r`.
 
   Args:
-    num_items: the number of items of each episode. An episode without an item
-      has one frame.
+    num_items: the number of items of each episode. An episode without items has
+      one frame.
     priorities: the priority of every item.
     returns: the undiscounted return of each episode, by default 0.
-    end: the end of the windows.
+    end: the value of `Windows.end`.
   """
   lengths = np.array(num_items, np.int64) + 1
   windows = windows_lib.Windows(2, end=end)

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, which can be killed."""
+"""Runs servers in separate processes, which tests can kill."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ threading.Event().wait()
 
 
 class ServerProcess:
-  """A server that starts when it is told.
+  """A process that starts a server on request.
 
   Attributes:
     port: the port on which it listens.
@@ -25,7 +25,7 @@ class ServerProcess:
   """
 
   def __init__(self, server):
-    """Starts the process; `server` is Python that makes one for a `port`."""
+    """Starts the process; `server` is an expression of a server on `port`."""
     self._process = subprocess.Popen(
         [sys.executable, '-c', _SCRIPT.format(server=server)],
         stdin=subprocess.PIPE,
@@ -40,7 +40,7 @@ class ServerProcess:
     self._wait_for('READY')
 
   def serve(self, port=0):
-    """Starts the server on a port, or on any."""
+    """Starts the server on a port, by default on any free port."""
     print(port, file=self._process.stdin, flush=True)
     self.port = int(self._wait_for('PORT'))
     self.address = f'localhost:{self.port}'
@@ -50,7 +50,7 @@ class ServerProcess:
     self._process.communicate()
 
   def _wait_for(self, word):
-    # Libraries print lines of their own.
+    # Skips the lines that libraries print.
     for line in self._process.stdout:
       if line.startswith(word):
         return line[len(word) :]

@@ -1,9 +1,9 @@
-"""Writes rotations, as SciPy converts them, to tests/data/rotations.npz.
+"""Writes rotations converted by SciPy to tests/data/rotations.npz.
 
     python -m tests.transforms.robotics.write_rotations
 
-needs SciPy, which the tests, and the library, do without. It writes the same
-bytes each time.
+This needs SciPy, which neither the tests nor the library need. The output is
+the same each time.
 """
 
 import itertools
