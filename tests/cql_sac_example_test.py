@@ -64,7 +64,7 @@ class CqlSacExampleTest(tf.test.TestCase):
     pushed = []
 
     def push(rlds_data, observer):
-      """Keeps what the example pushes, and what comes of it."""
+      """Records the frames that the example pushes, and the item count."""
       frames = list(rlds_to_reverb.convert_rlds_to_trajectories(rlds_data))
       count = rlds_to_reverb.push_rlds_to_reverb(rlds_data, observer)
       pushed.append((frames, count))
@@ -78,7 +78,7 @@ class CqlSacExampleTest(tf.test.TestCase):
     ((frames, count),) = pushed
     self.assertEqual(count, 3 * 21)
     self.assertLen(frames, count)
-    # What the example does to rewards and actions is in the frames.
+    # The frames contain the rewards and actions that the example changed.
     rewards, actions = [], []
     for episode in loading.load_episodes(self.directory).as_numpy_iterator():
       rewards.extend(episode[rlds.STEPS][rlds.REWARD] + 0.5)

@@ -1,4 +1,4 @@
-"""Runs the examples, and compares what they print with what they say."""
+"""Runs the examples, and compares their output with their docstrings."""
 
 import contextlib
 import importlib
@@ -40,7 +40,7 @@ class ExamplesTest(parameterized.TestCase):
   @pytest.mark.long
   def test_output_equals_docstring(self, name):
     example = importlib.import_module(f'examples.{name}')
-    # What an indented paragraph after "It prints" shows.
+    # The expected output is the indented paragraph after "It prints".
     _, _, said = inspect.getdoc(example).partition('It prints')
     said = [line for line in said.splitlines() if line.startswith('    ')]
     self.assertNotEmpty(said)

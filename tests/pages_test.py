@@ -24,7 +24,7 @@ _ERRORS = 'docs/guides/errors.md'
 _LINK = re.compile(r'\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)')
 _HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
 _CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
-# What is indented in a docstring, as Markdown indents code.
+# Indented lines of a docstring, like code blocks in Markdown.
 _INDENTED = re.compile(r'(?:^(?: {4,}.*|)\n?)+', re.MULTILINE)
 # Its tables show the parameters in order, and not examples of values.
 _DROP_IN = 'tf_agents.md'
@@ -37,7 +37,7 @@ def _anchor(heading: str) -> str:
 
 def _rooms() -> list[Any]:
   """Returns the public packages of the library."""
-  # All are there for `dir`, and are imported when they are asked for.
+  # `dir` lists all of them, and each is imported on first use.
   return [
       room
       for name in dir(rlds2reverb)
@@ -127,7 +127,7 @@ class PagesTest(absltest.TestCase):
         os.path.normpath(os.path.join('docs', path))
         for path, _ in _LINK.findall(pages.read('docs/ideas.md'))
     }
-    # The pages of the reference have a page of their own, which leads there.
+    # The pages of the reference have a separate page with links to them.
     expected = {
         page
         for page in pages.paths()
@@ -229,7 +229,7 @@ class ReferenceTest(absltest.TestCase):
     )
     for name, value in self.shown.items():
       if value.__module__.startswith('rlds2reverb') and name[0] != '_':
-        # Sphinx leaves out what has no docstring.
+        # Sphinx omits members without a docstring.
         self.assertTrue(inspect.getdoc(value), name)
 
   def test_reference_has_the_classes_it_mentions(self):

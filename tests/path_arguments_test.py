@@ -216,7 +216,7 @@ _PATH_WORDS = ('dir', 'path', 'root', 'folder', 'file')
 
 
 def _make_folder(folder):
-  """Writes what the functions read."""
+  """Writes the files that the functions read."""
   rlds2reverb.datasets.save_episodes(_episodes(), f'{folder}/data')
   rlds2reverb.datasets.save_episodes(
       _episodes(), f'{folder}/sets/named/1.0.0', name='named'
@@ -248,7 +248,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
     old = {'HOME': os.environ['HOME']} if 'HOME' in os.environ else {}
     self.addCleanup(os.environ.update, old)
     os.environ['HOME'] = self._home
-    # What a wrong path would be relative to.
+    # The working directory, to which a wrong path would be relative.
     folder = os.getcwd()
     self.addCleanup(os.chdir, folder)
     self._folder = self.create_tempdir().full_path
@@ -317,7 +317,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_every_function_with_a_path_argument_is_tested(self):
     found = set()
-    # What is imported when it is first used is in `dir` alone.
+    # Lazily imported names are only in `dir`.
     of_library = inspect.getmembers(rlds2reverb)
     rooms = [room for _, room in of_library if inspect.ismodule(room)]
     self.assertContainsSubset([jobs, training], rooms)

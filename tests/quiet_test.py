@@ -36,7 +36,7 @@ class QuietTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    # TFDS gives an image a feature of its own.
+    # TFDS has a separate feature for images.
     folder = tempfile.mkdtemp()
     cls.addClassCleanup(shutil.rmtree, folder)
     cls.data = datasets.save_episodes(

@@ -96,7 +96,7 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
         for name in self.expected
         if name.startswith(f'{where}/')
     }
-    # The time steps are never padding; the name is that of the data set.
+    # Time steps are never padding, and the name is the name of the data set.
     left_out = {'dataset_name', 'observation/pad_mask_dict/timestep'}
     self.assertEqual(names - left_out, set(fields))
     for name, found in fields.items():

@@ -74,7 +74,7 @@ class SnippetsTest(parameterized.TestCase):
   def test_code_blocks_of_page_run(self, page):
     if page not in _FIRST:
       shutil.copytree(self._cartpole, os.path.expanduser('~/data/cartpole'))
-    # A file of tests is shown whole, and does not run its tests here.
+    # A page shows a complete test file, whose tests do not run here.
     namespace = {'__name__': 'page'}
     for block in pages.blocks(page):
       if block.language == 'python':

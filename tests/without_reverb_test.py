@@ -1,6 +1,6 @@
-"""What works where Reverb is not installed, and what is said of the rest.
+"""Tests of functions and error messages without Reverb.
 
-Each test runs a program of its own, in which `import reverb` fails, whether
+Each test runs a separate program, in which `import reverb` fails, whether
 Reverb is installed here or not.
 """
 
@@ -42,7 +42,7 @@ folder = sys.argv[1]
 class WithoutReverbTest(absltest.TestCase):
 
   def run_program(self, program):
-    """Runs a program without Reverb, and returns what it prints."""
+    """Runs a program without Reverb; returns its output."""
     with tempfile.TemporaryDirectory() as folder:
       done = subprocess.run(
           [sys.executable, '-c', _WITHOUT_REVERB + program, folder],

@@ -47,8 +47,8 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
       ('sum', [1, 22, 30, 40, 0]), ('mean', [1, 11, 30, 40, 0])
   )
   def test_team_rewards(self, how, expected):
-    # The reward at the last step of `a`, 3, has no meaning, and nor do those of
-    # the last step.
+    # Neither the reward 3 in the last step of agent `a` nor the rewards of the
+    # last step have a meaning.
     found = agents.stack_agents(_STEPS, team_reward=how)
     self.assertAllEqual(found['reward'], expected)
 

@@ -1,4 +1,4 @@
-"""Tests of folders that are written whole or not at all, even if killed."""
+"""Tests of atomic writes of folders, also if the process is killed."""
 
 import os
 import random

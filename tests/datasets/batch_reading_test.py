@@ -127,7 +127,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     )
 
   def _assert_same(self, directory, split='train', **options):
-    """Compares episodes with those of TFDS; returns their batches."""
+    """Asserts that episodes are equal to those of TFDS; returns the batches."""
     episodes = loading.load_episodes(directory, split, **options)
     expected = steps_lib.stack_episodes(
         tfds.builder_from_directory(directory).as_dataset(
@@ -202,7 +202,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     fifth = batch_lib.BATCH_BYTES // 5
     with (
         mock.patch.object(steps_lib, 'estimate_step_bytes', return_value=fifth),
-        # What is built so must not be kept.
+        # This pipeline must not be cached.
         mock.patch.object(
             pipelines,
             '_cached_pipeline',

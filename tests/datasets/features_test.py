@@ -27,8 +27,8 @@ def _image(step):
   return np.full((4, 5, 3), step, np.uint8)
 
 
-# A feature, a function from a step to its value, and one to what is read, if it
-# is another one.
+# A feature, a function that returns its value for a step, and a function that
+# returns the value after reading, if it differs.
 _FIELDS = {
     'numbers': (_F.Sequence(np.float32, length=2), lambda t: [t, t + 1]),
     'bools': (_F.Sequence(np.bool_, length=2), lambda t: [t > 1, True]),

@@ -1,4 +1,4 @@
-"""Tests of paths: what they are expanded to, and which are refused."""
+"""Tests of expanding and refusing paths, and of file operations."""
 
 import json
 import os

@@ -246,7 +246,7 @@ class ValuesTest(absltest.TestCase):
       fingerprints.fingerprint([lambda: 1])
 
   def test_hash_is_stable_across_versions(self):
-    # Keys on servers and files on disk are made of it.
+    # Keys of items on servers and names of files on disk depend on it.
     self.assertEqual(fingerprints.fingerprint('a', 1), '2657442bb4a48d62')
     self.assertEqual(fingerprints.fingerprint(), '4f53cda18c2baa0c')
 

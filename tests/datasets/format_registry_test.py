@@ -30,7 +30,7 @@ _ARRAYS = {
 class FormatsTest(tf.test.TestCase, parameterized.TestCase):
 
   def _paths(self):
-    """Yields what is to be read, and the name of its reader."""
+    """Yields a path and the name of its reader."""
     folder = self.create_tempdir().full_path
     for path in (
         *('d3rlpy/arrays.h5', 'imitation/folder', 'lerobot/v2.1'),
@@ -201,7 +201,7 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
         [one['steps'] for one in found],
         [one['steps'] for one in again],
     )
-    # Its columns are those of a table of steps, too.
+    # A table of steps has these columns, too.
     self.assertLen(list(formats.load(path, 'parquet')), 3)
 
   def test_unknown_files_have_no_hint(self):

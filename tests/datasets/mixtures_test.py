@@ -15,7 +15,7 @@ from tests import call_modes
 from tests import chi_square
 from tests import golden
 
-_DRAWS = 256  # So many are made at once.
+_DRAWS = 256  # The number of draws that are computed together.
 _LENGTHS = {'a': 3, 'b': 5, 'c': 8}
 _EPISODES = golden.stacked([call_modes.FIVE])
 
@@ -46,7 +46,7 @@ def _draws(weights, seed, start):
 
 
 def _expected(weights, stop_when, seed, start=0, size=1):
-  """Yields what is drawn together: lists of numbers."""
+  """Yields the numbers of each batch of draws."""
   # One that is never drawn is not waited for.
   drawn = [place for place, weight in enumerate(weights) if weight]
   parts = []
@@ -303,7 +303,7 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllEqual(steps['text'], [b''] * 6)
     self.assertAllEqual(steps['deep']['x'], call_modes.FIVE['action'])
     steps = found['b'].element['steps']
-    # Its length is that of the episode, its dtype that of the other data set.
+    # It has the length of the episode and the dtype of the other data set.
     self.assertAllEqual(steps['deep']['x'], np.zeros([4, 2]))
     self.assertEqual(steps['deep']['x'].dtype, np.float64)
     for name, leaf in b.items():

@@ -84,7 +84,7 @@ class ProgressBarTest(parameterized.TestCase):
     self.assertEqual(self.stream.getvalue(), '3 of 3 letters\n')
 
   def _estimates(self, done_at, num_seconds, initial=0):
-    """Returns the estimate of each second; `done_at` gives what is done."""
+    """Returns the estimate at each second; `done_at` returns the progress."""
     clock, total = Clock(self), done_at(num_seconds)
     bar = progress_bar.ProgressBar(total, initial=initial)
     found = {}

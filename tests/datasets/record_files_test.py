@@ -23,7 +23,7 @@ class RecordFilesTest(tf.test.TestCase):
   def test_a_damaged_file(self):
     path = self._write([3, 5, 7])
     whole = os.path.getsize(path)
-    # A record has 16 bytes besides its own.
+    # The file format adds 16 bytes to each record.
     for size, expected in (
         (whole, [3, 5, 7]),
         (whole - 1, [3, 5]),

@@ -27,7 +27,7 @@ _NUM_STEPS = 4
 
 
 class _Reusing(gymnasium.Env):
-  """Gives the same arrays at every step, and writes into what it is given."""
+  """Returns the same arrays at every step, and modifies its arguments."""
 
   action_space = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
 
@@ -86,7 +86,7 @@ class _Nested(gymnasium.Env):
     is_over = self._time == self._episode + 2
     is_terminal = is_over and self._episode % 2 == 0
     reward = self._random.normal()
-    # Truncated may be set beside terminated.
+    # Both truncated and terminated may be set.
     return self._observation(), reward, is_terminal, is_over, {}
 
 
@@ -292,7 +292,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(steps['action'], [count % 5] * 3 + [0])
 
   def test_gym_in_tf_agents_wrappers(self):
-    # They forward what they do not know to Gym, such as its spaces.
+    # They forward unknown attributes, such as spaces, to Gym.
     make = lambda: gym_wrapper.GymWrapper(gym.make('CartPole-v1'))
     batched = batched_py_environment.BatchedPyEnvironment(
         [make(), make()], multithreading=False
@@ -340,7 +340,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertLen(recorded, 3)
       for steps in recorded:
         self.assertAllInSet(steps['action'], [0, 1])
-        # What the actions did: a push to the right speeds the cart up.
+        # The effect of the actions: a push to the right accelerates the cart.
         speeds = np.diff(steps['observation'][:, 1])
         self.assertAllEqual(speeds > 0, steps['action'][:-1] == 1)
 

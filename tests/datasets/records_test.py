@@ -136,7 +136,7 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       found, other = _read_until_an_error(episode_dataset.unbatch(batches))
     self.assertEqual(found, expected)
     self.assertIs(type(other), type(error))
-    # That of the episodes names the file, and then says how it fails.
+    # The error of the episodes names the file first, and then the cause.
     self.assertEqual(
         errors.message_of(other), errors.message_of(error.__cause__)
     )

@@ -128,7 +128,7 @@ class SaveEpisodesTest(tf.test.TestCase):
       with self.assertRaisesRegex(FileExistsError, 'of another pipeline or'):
         saving.save_episodes(_scaled(scale), directory, [identity])
     self.assertAllEqual(rewards(), 2 * call_modes.FIVE['reward'])
-    # It is not known what a generator gives.
+    # The content of a generator is unknown.
     changed = golden.stacked([{**call_modes.FIVE, 'reward': np.ones(6)}])
     with self.assertRaisesRegex(
         FileExistsError, 'cannot be compared.*PyFunc.*overwrite=True'

@@ -42,7 +42,7 @@ _VALUES = [
         paths.remove(_NEST, ('observation', 'state'))['observation'],
         {'camera': ({'rgb': 1}, 2)},
     ),
-    # No empty dict is left, and what was given is as it was.
+    # No empty dict remains, and the argument is unchanged.
     ('a/b' in paths.remove(_NEST, ('a/b', 'c')), False),
     (_NEST['a/b'], {'c': 6}),
     (

@@ -17,7 +17,7 @@ def _episodes(lengths, longer=(), size=2, named=True):
 
   Args:
     lengths: of the episodes.
-    longer: the indices of those of which one leaf has a row more.
+    longer: the indices of episodes in which one leaf has an additional row.
     size: the numbers in the field `x` of a step.
     named: whether all steps are of one known shape.
   """
@@ -57,7 +57,7 @@ def _doubled(episode):
   return {'steps': steps, 'id': episode['id'] + 1}
 
 
-# What is done to a data set, and whether the result is read in batches.
+# An operation on a data set, and whether its result is read in batches.
 _METHODS = [
     *((lambda data, n=n: data.take(n), True) for n in (7, -1, 0)),
     *((lambda data, n=n: data.skip(n), True) for n in (7, -1)),

@@ -1,4 +1,4 @@
-"""Tests of the stages of pipelines, against those of tf.data, and caching."""
+"""Tests that pipeline stages are equal to tf.data, and of caching."""
 
 import collections
 import gc
@@ -28,7 +28,7 @@ def _elements():
 
 def _change(element):
   number = element['a'].number
-  # What a function captures is an argument.
+  # A captured tensor becomes an argument.
   larger = tf.cond(
       number > 1, lambda: number + tf.cast(_ZERO, tf.int32), lambda: -number
   )

@@ -157,7 +157,7 @@ class ToColumnTest(tf.test.TestCase):
   def test_a_column_of_shape_one(self):
     column = tf.constant([[True], [False]])
     flags = lambda column: steps_lib.to_column('is_first', column, tf.bool)
-    # What the last dimension is may be known only while it runs.
+    # The last dimension may be known at run time only.
     open_spec = [tf.TensorSpec([None, None], tf.bool)]
     open_flags = tf.function(flags, open_spec, autograph=False)
     self.assertAllEqual(flags(column), [True, False])

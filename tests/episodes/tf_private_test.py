@@ -1,4 +1,4 @@
-"""Private names that the library uses are there, with what it needs of them."""
+"""Tests that private names of TensorFlow that the library uses exist."""
 
 import os
 

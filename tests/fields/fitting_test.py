@@ -30,7 +30,7 @@ def _find(nest, path):
 
 
 def _made(source, episode, cast):
-  """Returns what a source stands for, in numpy."""
+  """Returns the value of a source, in NumPy."""
   make = lambda one: _made(one, episode, cast)
   if isinstance(source, dict):
     return {name: make(one) for name, one in source.items()}

@@ -1,4 +1,4 @@
-"""Tests of mapping a data set's own step fields to those of RLDS."""
+"""Tests of mapping the step fields of a data set to RLDS step fields."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ _TEXT = sources_lib.TextFromCodes
 
 
 def _own_episode(length, base=0):
-  """A step of fields that are not those of RLDS, and an episode's metadata."""
+  """Returns an episode whose step fields differ from RLDS, with metadata."""
   step = np.arange(length)
   values = (base + step).astype(np.float64)
   return {

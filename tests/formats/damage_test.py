@@ -30,7 +30,7 @@ _OTHER = dict(observations=None, actions=None, rewards=None, x=[1])
 
 
 class _Evil:
-  """Code in a file, which would make a folder of that name beside it."""
+  """Code in a file, which would create a folder of that name next to it."""
 
   folder = 'made_by_a_file'
 
@@ -42,7 +42,7 @@ class _Evil:
 
 
 def _of(message, **options):
-  """Returns a case of wrong options; the data is whole."""
+  """Returns a case of invalid options for intact data."""
   return message, None, options
 
 
@@ -202,7 +202,7 @@ def _dead_end(path):
   np.save(os.path.join(path, _TEXTS), {'language': _Evil(path)})
 
 
-# What is not there, or is of another format: what the error says.
+# Missing paths and paths of other formats, with the error message.
 _OTHERS = (
     ('imitation', '/nowhere', '/nowhere is neither the folder'),
     ('lerobot', 'lerobot', 'no LeRobot data set .*info.json'),
@@ -217,8 +217,8 @@ _OTHERS = (
     ('zarr', '/nowhere', 'There is no Zarr'),
     ('zarr', 'lerobot/v3.0', 'not of the format zarr'),
 )
-# By the format and a path of its data: what the error says, a change of a copy,
-# and options.
+# By format and path: the error message, the change of a copy of the path, and
+# the options.
 _CASES = {
     ('calvin', 'calvin'): [
         ('ep_start_end_ids', _gone('ep_start_end_ids.npy')),

@@ -118,7 +118,7 @@ def _steps(source, **kwargs):
   return [episode['steps'] for episode in episodes]
 
 
-# Arrays whose steps are those of the loop.
+# Arrays whose steps must be equal to the results of the loop.
 _CASES = {
     'one_transition_each_without_next': _with(
         'next_observations',
@@ -374,7 +374,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       arrays = {'observations': 'obs', **names}
       arrays = {arrays.get(name, name): _ARRAYS[name] for name in _ARRAYS}
       golden.assert_frames_equal(self, _steps(arrays), expected_steps)
-    # The name of the observations tells that of the next ones.
+    # The name of the next observations follows from that of the observations.
     names = {'observations': 'x', 'next_observations': 'next_x'}
     arrays = {names.get(name, name): _ARRAYS[name] for name in _ARRAYS}
     found = _steps(arrays, column_names={'observations': 'x'})
@@ -420,7 +420,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays['episode'] = np.array([0, 0, 1, 1, 0])
     with self.assertRaisesRegex(ValueError, 'episode is 0 in rows 0 to 1, and'):
       _steps(arrays)
-    # After an end of its own, an id can be that of another episode.
+    # After the end of an episode, another episode may have the same id.
     arrays['timeouts'] = np.array([0, 1, 0, 1, 1])
     lengths = [len(one['observation']) for one in _steps(arrays)]
     self.assertEqual(lengths, [2, 2, 1])

@@ -131,7 +131,7 @@ class HostileFilesTest(parameterized.TestCase):
     }
     with open(path, 'w', encoding='utf-8') as f:
       f.write(json.dumps(batch) + '\n')
-    # Four values of this size, or a hundred times what is packed.
+    # Four values of this size, or 100 times the compressed size.
     limit = max(len(packed), os.path.getsize(path) // 4 + 1)
     self.assertLess(100 * len(packed), rows.nbytes)
     self.limit(limit if kind == 'column' else 100)

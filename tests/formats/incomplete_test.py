@@ -52,7 +52,7 @@ _EVERYDAY = (
     'minari/cartpole',
     'robomimic/low_dim.hdf5',
 )
-# Without them a data set has fewer episodes or fields, and is whole.
+# Without these files a data set has fewer episodes or fields, but is complete.
 _OPTIONAL = re.compile(
     # Zarr reads a chunk that is not there as its fill value.
     r'/data/\w+/[0-9.]+$'

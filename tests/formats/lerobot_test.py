@@ -23,7 +23,7 @@ _CAMERAS = ('top', 'wrist')
 
 
 class _Array(pa.ExtensionType):
-  """Stands for the types that `datasets` registers when it is imported."""
+  """A fake of the types that `datasets` registers when it is imported."""
 
   NAME = 'tests.array'
 
@@ -82,7 +82,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(
             episode['steps']['observation']['images'][camera], frames
         )
-        # The frames differ, so that none can stand for another.
+        # All frames differ, so that none can replace another.
         self.assertTrue((np.diff(frames.mean(axis=(1, 2, 3))) > 5).all())
     references = referred[1]['steps']['observation']['images']['top']
     name = 'episode_000001.mp4' if version == 'v2.1' else 'file-000.mp4'
@@ -201,7 +201,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
       }
     dataset = lerobot.load_lerobot(_path(name), depth_unit=unit)
     whole = {'mm': tf.uint16, 'm': tf.float32}[unit]
-    # Images are kept as they are stored, if they are of that unit.
+    # Images with this unit are returned unchanged.
     stored = whole if name == 'depth_log' else tf.float32
     spec = dataset.element_spec['steps']['observation']['images']
     self.assertEqual(spec['depth'], tf.TensorSpec([None, 24, 32, 1], whole))
@@ -295,7 +295,7 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
           steps['annotation']['human']['task_description'],
           [task.encode() for task in columns['task']],
       )
-    # A part of what is left out is left out, too.
+    # Fields below an excluded field are excluded, too.
     steps = lerobot.load_lerobot(path, modality=True, cameras=[]).element_spec
     self.assertNotIn('video', steps['steps']['observation'])
 

@@ -283,7 +283,7 @@ class MemoryTest(parameterized.TestCase):
     found = json.loads(done.stdout.splitlines()[-1])
     self.assertEqual(found['episodes'], counts[1])
     self.assertGreater(found['bytes'], 10 * python_episodes.BATCH_BYTES)
-    # What was freed may be in pieces that are too small for later ones.
+    # Freed memory may be too fragmented for later allocations.
     more = found['bytes'] * (1 - counts[0] / counts[1])
     self.assertLess(found['growth'], more / 2, found)
 

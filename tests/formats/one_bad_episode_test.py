@@ -1,4 +1,4 @@
-"""One bad episode: the others are read, and the bad one is told everywhere."""
+"""Tests that one bad episode is reported, and the other episodes are read."""
 
 import gzip
 import json
@@ -400,7 +400,7 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
       content = f.read()
     good = whole[: 2 * bad] + whole[2 * bad + 2 :]
     faults = [2 * bad, 2 * bad + 1][: 1 + is_count_known]
-    # Half of a line is a line that is damaged, after one that is whole.
+    # Half of the file is an intact line followed by a damaged line.
     half = len(content) // 2 if name != 'rllib' else 20
     for damage, sentence in (
         (content[:half], 'not a complete'),
@@ -524,7 +524,7 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def _copy(self, version):
-    """Returns the path of data in which episode 0 has files of its own."""
+    """Returns the path of data in which episode 0 has separate files."""
     source = 'v2.1' if version == 'v2.0' else version
     path = expected.copy_of(self, 'lerobot', source)
     if version == 'v2.0':

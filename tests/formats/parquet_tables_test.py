@@ -141,7 +141,7 @@ class ParquetTablesTest(tf.test.TestCase, parameterized.TestCase):
     _write(self._path, {**_COLUMNS, 'run': ids, 'step': _STEP})
     with self.assertRaisesRegex(ValueError, 'step does not order .* is 0 in'):
       formats.load(self._path, episode_column='run')
-    # The step of the last four goes on.
+    # The episode of the last four steps continues.
     steps = np.concatenate([_STEP[:8], _STEP[:4] + 4])
     _write(self._path, {**_COLUMNS, 'run': ids, 'step': steps})
     episodes = formats.load(self._path, episode_column='run')

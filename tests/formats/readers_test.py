@@ -181,7 +181,7 @@ class ReadersTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "'filterkey'.* mean filter_key?"):
       formats.load(path, 'robomimic', filterkey='train')
     path = os.path.join(_DATA, 'lerobot', 'v3.0')
-    # The sentence alone, without those of gin.
+    # The message of the error only, without the lines that gin adds.
     with self.assertRaisesRegex(ValueError, "^[^\n]* no video 'top'[^\n]*$"):
       formats.load(path, cameras=['top'])
 

@@ -78,7 +78,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     self.assertAllClose(episode['steps'], _episode(1, 3, False))
 
   def test_episodes_of_parallel_environments(self):
-    # Two environments take turns, and their episodes go on in later lines.
+    # Two environments alternate, and their episodes continue in later lines.
     def batch(ids, steps, ends):
       obs = [[10.0 * i + t] for i, t in zip(ids, steps)]
       return {

@@ -22,7 +22,7 @@ def _read(path=_FILE, **kwargs):
 class RobomimicTest(tf.test.TestCase):
 
   def _changed(self, change):
-    """Returns what is read of a copy, whose demonstrations are changed."""
+    """Changes the demonstrations of a copy; returns its episodes."""
     path = expected.copy_of(self, 'robomimic', 'low_dim.hdf5')
     with h5py.File(path, 'a') as file:
       for group in file['data'].values():

@@ -76,7 +76,7 @@ def _cartpole():
   for index in range(2):
     names = ('observations', 'actions', 'rewards')
     rows = [columns[f'{index}/{name}'] for name in names]
-    # The first episode is terminated and truncated at once.
+    # The first episode is both terminated and truncated.
     terminal = columns[f'{index}/terminations'][-1]
     yield expected.steps(*rows, terminal=terminal)
 

@@ -19,7 +19,7 @@ from tests import golden
 from tests.formats import expected
 
 _ARCHIVE = os.path.join(expected.DATA, 'torchrl.zip')
-# The path to what is read.
+# The path below the folder of the storage.
 _STORAGES = (
     ('flat', ''),
     ('flat_room', 'storage'),
@@ -136,7 +136,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     golden.assert_no_open_files(self, path)
 
   def test_a_ring_without_its_cursor(self):
-    # What is beside the storage is not there: the rows come as they lie.
+    # Without the files next to the storage, rows are read in storage order.
     for name, message, wanted in (
         ('ring', 'the rows 2 of', [(3, False), (4, True), (4, True)]),
         ('ring_alike', 'may be joined', [(6, True), (4, True)]),

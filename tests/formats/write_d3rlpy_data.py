@@ -2,7 +2,7 @@
 
     python -m tests.formats.write_d3rlpy_data tests/data/d3rlpy
 
-Needs an environment of its own, with d3rlpy 2.8.1 and what it imports.
+Needs a separate environment with d3rlpy 2.8.1 and what it imports.
 """
 
 import os

@@ -3,9 +3,9 @@
     python -m tests.formats.write_imitation_data \
         tests/data/imitation
 
-Needs an environment of its own, with imitation 1.0.1 and NumPy 2. The npz file
-has the layout that imitation reads; it has ceased to write it. Beside the data
-goes what imitation reads from it: arrays named `folder/0/obs`.
+Needs a separate environment with imitation 1.0.1 and NumPy 2. The npz file has
+an old layout that imitation reads, but does not write anymore. The arrays that
+imitation reads, such as `folder/0/obs`, are saved next to the data.
 """
 
 import os

@@ -2,11 +2,11 @@
 
     python -m tests.formats.write_lerobot_data tests/data/lerobot
 
-Needs an environment of its own, with LeRobot 0.4.4, which writes v3.0, or with
-LeRobot 0.3.3, which writes v2.1; NumPy 2.2, and datasets 4.1 or 3.6. Beside
-each goes what LeRobot reads from its parquet files: an array a feature, of all
-frames, and `task`. Images are what they are decoded to. Frames of videos are
-not among them: any decoder is as good as LeRobot's.
+Needs a separate environment with LeRobot 0.4.4, which writes v3.0, or LeRobot
+0.3.3, which writes v2.1; NumPy 2.2, and datasets 4.1 or 3.6. The arrays that
+LeRobot reads from the parquet files are saved next to each data set: an array
+of all frames for each feature, with decoded images, and `task`. Frames of
+videos are not saved, because all decoders give the same frames.
 """
 
 import os

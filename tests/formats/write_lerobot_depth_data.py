@@ -3,10 +3,11 @@ r"""Writes tests/data/lerobot/depth_*: depth and language, by LeRobot itself.
     python -m tests.formats.write_lerobot_depth_data \
       tests/data/lerobot
 
-Needs an environment of its own, with LeRobot 0.6.1, which writes v3.0, and PyAV
-15. Beside each goes what LeRobot reads: an array a feature, of all frames, its
-depth in `mm` and in `m`. `depth_log` is as LeRobot writes it by default, with
-language annotated by LeRobot's own writer; `depth_linear` has other settings.
+Needs a separate environment with LeRobot 0.6.1, which writes v3.0, and PyAV
+15. The arrays that LeRobot reads are saved next to each data set: an array of
+all frames for each feature, with depth in `mm` and in `m`. `depth_log` has the
+default settings of LeRobot, and language annotated by the writer of LeRobot;
+`depth_linear` has other settings.
 """
 
 import os

@@ -2,9 +2,9 @@
 
     python -m tests.formats.write_minari_data tests/data/minari
 
-Needs an environment of its own, with minari[arrow,create,hdf5] 0.5.4, which
-wants NumPy 2. Beside each data set goes what Minari reads from it, for
-comparison: an array a column and episode, named `0/observations/pose/0`.
+Needs a separate environment with minari[arrow,create,hdf5] 0.5.4, which needs
+NumPy 2. The arrays that Minari reads are saved next to each data set: an array
+for each column and episode, named like `0/observations/pose/0`.
 """
 
 import os

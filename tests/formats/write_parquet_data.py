@@ -2,9 +2,9 @@
 
     python -m tests.formats.write_parquet_data tests/data/parquet
 
-Needs an environment of its own, with datasets 4.8.5. `steps` has a row a step,
-in two files, and `episodes.parquet` a row an episode, under the names of
-edbeeching/decision_transformer_gym_replay.
+Needs a separate environment with datasets 4.8.5. `steps` has a row for each
+step, in two files, and `episodes.parquet` a row for each episode, with the
+column names of edbeeching/decision_transformer_gym_replay.
 """
 
 import os

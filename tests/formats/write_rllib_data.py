@@ -2,7 +2,7 @@
 
     python -m tests.formats.write_rllib_data tests/data/rllib
 
-Needs an environment of its own, with ray[rllib] 2.60.0, lz4, msgpack and
+Needs a separate environment with ray[rllib] 2.60.0, lz4, msgpack and
 msgpack-numpy.
 """
 

@@ -3,9 +3,9 @@
     python -m tests.formats.write_robomimic_data \
         tests/data/robomimic
 
-Needs an environment of its own, with robomimic 0.3.0, and what it imports.
-Beside the file goes what robomimic's `SequenceDataset` reads from it, for
-comparison: arrays named `train/1/obs/image`, by filter key, transition and key.
+Needs a separate environment with robomimic 0.3.0, and what it imports.
+The arrays that robomimic's `SequenceDataset` reads are saved next to the file,
+named by filter key, transition and key, such as `train/1/obs/image`.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     python -m tests.formats.write_torchrl_data tests/data/torchrl.zip
 
-Needs an environment of its own, with torch 2.13.0, torchrl 0.14.1, tensordict
-0.14.3 and h5py. Beside each storage goes what TorchRL has in memory, oldest
-transition first, an array for each key, named `next/observation` for example.
+Needs a separate environment with torch 2.13.0, torchrl 0.14.1, tensordict
+0.14.3 and h5py. The arrays that TorchRL has in memory, oldest transition first,
+are saved next to each storage: an array for each key, like `next/observation`.
 """
 
 import os

@@ -2,10 +2,10 @@
 
     python -m tests.formats.write_zarr_data tests/data/zarr
 
-Needs an environment of its own, with Zarr 2.18.7 and numcodecs 0.15.2. The
-arrays, their names, chunks and compressors are those that `ReplayBuffer` of
-github.com/real-stanford/diffusion_policy writes for PushT, and UMI's names for
-one arm. Beside them goes what Zarr reads.
+Needs a separate environment with Zarr 2.18.7 and numcodecs 0.15.2. The arrays
+have the names, chunks and compressors that `ReplayBuffer` of
+github.com/real-stanford/diffusion_policy writes for PushT, or UMI's names for
+one arm. The arrays that Zarr reads are saved next to them.
 """
 
 import os

@@ -90,7 +90,7 @@ class SuccessorsTest(tf.test.TestCase):
     self.assertAllEqual(found.is_terminal, tf.ragged.constant([[True, False]]))
     self.assertAllEqual(found.reward, tf.ragged.constant([[1.0, 3.0]]))
     tree = index.expand(tf.constant([0.0]), 2, 2)
-    # Nothing goes on from a terminal node.
+    # A terminal node has no successors.
     self.assertEqual(
         _paths(tree), {((1, 1.0),): 1.0, ((1, 1.0), (1, 2.0)): 7.0}
     )
@@ -102,7 +102,7 @@ class ExpandTest(tf.test.TestCase):
     index = _make_index()
     tree = index.expand(tf.constant([0.0]), 5, 4, gamma=0.5)
     self.assertEqual(_paths(tree), _TORCHRL_PATHS)
-    # Each level by itself, with two roots that lead nowhere.
+    # Each level separately, with two roots without successors.
     tree = index.expand(tf.constant([0.0, 9.0, 3.0]), 2, 3)
     self.assertAllEqual(tree.mask[0], [[1, 0, 0], [1, 1, 0], [1, 1, 0]])
     self.assertAllEqual(tree.parent[0], [[-1, -1, -1], [0, 0, -1], [0, 0, -1]])

@@ -1,4 +1,4 @@
-"""Tests of whole jobs, in this process, into every kind of output."""
+"""Tests of complete jobs in this process, with every kind of output."""
 
 import errno
 import itertools
@@ -214,7 +214,7 @@ class ConvertTest(_ConvertTestCase):
     message = '^Another process is writing .*output'
 
     def run_second():
-      # With a folder of its own, too, it has the same output.
+      # A job with a separate folder still has the same output.
       for folder in None, self.new('job'):
         self.assert_fails(BlockingIOError, message, plan, folder)
 
@@ -328,7 +328,7 @@ class ConvertTest(_ConvertTestCase):
     self.convert(again)
     self.assertIn('1 task is repeated: files have changed since.', self.said)
     self._check(plan, base=0.5)
-    # What is finished is not what there is now, and the job says so.
+    # The finished tasks do not match the current data, and the job reports it.
     write_anew(0.25)
     message = 'files of 2 of 2 tasks have changed since'
     self.assert_fails(convert.JobError, message, plan)
@@ -394,7 +394,7 @@ class ConvertTest(_ConvertTestCase):
     self.assertEqual((summary['skipped'], summary['episodes']), (2, 6))
     self._check(plan, [index for index in _NUMBERS if index not in _BAD])
 
-    # A filter leaves their indices as they are.
+    # A filter does not change the indices of episodes.
     plan = self.plan(
         directory=folder,
         episodes_per_task=5,
@@ -404,7 +404,7 @@ class ConvertTest(_ConvertTestCase):
         ],
     )
     summary = self.convert(plan)
-    # Those of 3, 2 and 3 steps have fewer than 3 transitions.
+    # The episodes of 3, 2 and 3 steps have fewer than 3 transitions.
     self.assertEqual(summary['filtered'], 3)
     skipped = [one['skipped'] for one in self.receipts_of(plan).values()]
     self.assertEqual([bad['episode'] for bad in sum(skipped, [])], [3])
@@ -501,7 +501,7 @@ class ConvertTest(_ConvertTestCase):
     ranges = plan_lib.read_quarantine(path, opened)
     self.assertEqual(ranges, [[('train', 3, 4), ('train', 6, 7)]])
     repair = self.plan(kind, place, opened=opened, only=(path, ranges))
-    # A repair, too, may be interrupted when its items are there.
+    # A repair may also be interrupted after its items were inserted.
     with mock.patch.object(
         job_lib.Job, 'write_quarantine', side_effect=_Interrupted
     ), self.assertRaises(_Interrupted):
@@ -636,7 +636,7 @@ class ServerTest(_ConvertTestCase):
 
   def setUp(self):
     super().setUp()
-    # How long a server that is gone is waited for.
+    # The timeout for a server that does not respond.
     self.enter_context(mock.patch.object(outputs, '_SERVER_TIMEOUT_SECONDS', 2))
 
   def _plan(self, *servers, **kwargs):
@@ -739,8 +739,8 @@ class ServerTest(_ConvertTestCase):
     summary = self.convert(self._plan(*servers))
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})
     check_shares()
-    # Another plan of the same data leaves every item where it is, and one that
-    # is stopped by a server that goes away can go on.
+    # Another plan of the same data does not move items between servers, and a
+    # job that failed because a server stopped can be resumed.
     plan = self._plan(*servers, episodes_per_task=4)
     port = servers[1].port
     with _before_task(1, servers[1].stop):

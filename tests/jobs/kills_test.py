@@ -51,7 +51,7 @@ _KILLS_PER_JOB = 10
 
 
 def _fork(function, *args) -> int:
-  """Calls a function in a process of its own; returns its id."""
+  """Calls a function in a new process; returns the process id."""
   pid = os.fork()
   if pid:
     return pid
@@ -129,7 +129,7 @@ def _kill(target: str, pid: int, job: str, seconds: float) -> bool:
 
 
 def main(argv: Sequence[str]) -> None:
-  """Kills jobs of all kinds, and prints how often, by what was killed."""
+  """Kills jobs of all kinds, and prints the counts by killed process."""
   del argv
   usage.quiet_logs()
   random.seed(_SEED.value)

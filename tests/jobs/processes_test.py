@@ -60,7 +60,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
     job.begin()
     graphs = []
     heard = []
-    gc.disable()  # What is left to Python comes too late.
+    gc.disable()  # Graphs must be freed without the garbage collector.
     self.addCleanup(gc.enable)
     gc.unfreeze()
     self.addCleanup(gc.freeze)
@@ -79,7 +79,7 @@ class InProcessEngineTest(job_testing.JobTestCase):
         graphs.append(
             sum(isinstance(e, func_graph.FuncGraph) for e in gc.get_objects())
         )
-    # The first task leaves what the next ones use.
+    # The first task leaves objects that the next tasks reuse.
     self.assertEqual(graphs[1:], graphs[:1] * 2)
     self.assertEqual(gc.get_freeze_count(), 0)
 

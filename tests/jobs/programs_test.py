@@ -1,4 +1,4 @@
-"""Tests of what the programs share: flags, signals and a quiet log."""
+"""Tests of the shared flags, signal handling and logging of the programs."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ class FlagsTest(parameterized.TestCase):
             "StepMapping.action = 'torque'",
         ),
     )
-    # A name stays a name. One split is that of all.
+    # A name is unchanged. A single split applies to all data sets.
     sources, *_ = self._sources(dataset=['some_name/v2', 'b'], split=['test'])
     self.assertEqual(sources[0].dataset, 'some_name/v2')
     self.assertEqual([source.split for source in sources], ['test'] * 2)
@@ -119,7 +119,7 @@ class FlagsTest(parameterized.TestCase):
 
 
 class _Deleted:
-  """Calls a function in its `__del__`, where Python drops what is raised."""
+  """Calls a function in `__del__`, where Python ignores exceptions."""
 
   def __init__(self, function):
     self._function = function
@@ -163,7 +163,7 @@ class StopSignalsTest(absltest.TestCase):
     _Deleted(lambda: [][0])
     self.assertEqual(signal.getsignal(signal.SIGALRM), before)
     self.assertEmpty(after_it)
-    # Python tells of what it has dropped before.
+    # Python reports the exception that it ignored before.
     [report] = [each.args[0].exc_type for each in self._reports.call_args_list]
     self.assertIs(report, ZeroDivisionError)
     with self.assertRaises(KeyboardInterrupt):
@@ -274,7 +274,7 @@ with usage.quiet_stderr('noise'):
     self.assertEqual(lines[-1], 'ValueError: what')
 
   def test_output_of_abort_in_cpp_is_printed(self):
-    # A library whose import aborts, in the place of TensorFlow.
+    # A fake TensorFlow whose import aborts.
     folder = self.create_tempdir()
     folder.create_file(
         'tensorflow.py',

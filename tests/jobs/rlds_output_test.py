@@ -1,4 +1,4 @@
-"""Tests of RLDS as an output; convert_test has those of whole jobs."""
+"""Tests of RLDS output; convert_test.py tests complete jobs."""
 
 import json
 import os
@@ -84,7 +84,7 @@ class RldsOutputTest(job_testing.JobTestCase):
     for episode, other in zip(found, expected, strict=True):
       tree.map_structure(np.testing.assert_array_equal, episode, other)
 
-    # Of two, what they have in common; the folder says another version.
+    # Two data sets: the common metadata, and the version in the folder name.
     other = self._write('other', ['push', 'lift'], '@other', '3.0.0')
     plan = self.plan(
         plan_lib.RLDS,

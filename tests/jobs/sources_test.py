@@ -40,7 +40,7 @@ class SourcesTest(_SourcesTestCase):
     for split, part, expected in (
         ('train', (), [0, 1, 2, 3, 4, 5, 6]),
         ('train', ('train', 1, 6), [1, 2, 3, 4, 5]),
-        # Indices are those of the split, whatever part of it is read.
+        # Indices refer to the split, also if only a part of it is read.
         ('train[5:]+train[1:3]', (), [5, 6, 1, 2]),
     ):
       opened = self._open(split)

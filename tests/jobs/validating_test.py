@@ -115,7 +115,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
         (problem.split, problem.episode, problem.step), ('train', 5, 1)
     )
     self.assertEqual(found.num_episodes, 7)
-    # The rules are those of the config.
+    # The config defines the rules.
     bindings = ['ConversionRules.nan = "invalid"']
     source = sources.make_source(directory, 'train[:2]', bindings=bindings)
     (problem,) = validating.validate(source).problems

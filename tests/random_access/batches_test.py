@@ -96,7 +96,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     orders = []
     for number in range(2 * whole.batches_per_epoch):
       found = sum([self.ids(part[number]) for part in parts], [])
-      # Another number of processes would go on with the same batches.
+      # Any number of processes could resume with the same batches.
       self.assertCountEqual(found, self.ids(whole[number]))
       orders += found
     if drop_last is not None:

@@ -140,10 +140,10 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     found = items.batch(np.arange(len(items)))
     found = tree.map_structure(lambda leaf: leaf[:, 0], found)
     data.assert_equal(self, expected, found)
-    # What is in the files is not in the index, too.
+    # The index does not duplicate the content of the files.
     size = os.path.getsize(os.path.join(index.folder, 'strings.bin'))
     self.assertLess(size, 100)
-    # The last action counts, as the data say so.
+    # The last action is valid, because the data set has has_action.
     expected = data.as_list(
         episodes.flat_map(
             lambda episode: tf.data.Dataset.from_tensor_slices(

@@ -128,7 +128,7 @@ class IndexTest(parameterized.TestCase):
     ):
       self.open()
     os.remove(self.files[0].parent / name)
-    # Other splits, and what is written beside the data, make no difference.
+    # Other splits and additional files next to the data have no effect.
     for added in 'a-test.tfrecord-00000-of-00001', 'statistics-1.json', '.lock':
       (self.copy / 'data' / added).write_text('x')
     self.open()

@@ -141,7 +141,7 @@ class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
         expected = data.leaves((one + other)[item])
         for path in ('observation/state', 'action', 'action_mask', 'reward'):
           np.testing.assert_array_equal(found[path][row], expected[path], path)
-    # What a policy says is taken back by the data set's own statistics.
+    # Predictions are denormalized with the statistics of the data set.
     [raw, *_] = prepare(rlds2reverb.load_episodes(self.directories['one']))
     items = batches.items.sources['one']
     self.assertAllClose(

@@ -82,7 +82,7 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
     return keys
 
   def check_next_batches(self, buffer):
-    # That of TF-Agents prints that it is deprecated.
+    # The method of TF-Agents prints a deprecation warning.
     self.assertNotIn('DEPRECATED', buffer.get_next.__doc__)
     self.check_batch(*tf.function(lambda: buffer.get_next(_BATCH, 2))())
     self.check_batch(*buffer.get_next(_BATCH, 2))
@@ -135,19 +135,19 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllClose(weights, probability.min() / probability, rtol=1e-5)
       self.assertAllClose(others, (_NUM_ITEMS * probability) ** -0.5, rtol=1e-5)
 
-    # The priorities of all items, and what is drawn by them.
+    # The priorities of all items, and draws by these priorities.
     names = np.array(sorted(keys))
     buffer.update_priorities(
         np.array([keys[name] for name in names], np.uint64), names + 1
     )
     expected = (names + 1) ** _ALPHA / np.sum((names + 1) ** _ALPHA)
-    # What was fetched before comes first.
+    # Prefetched batches come first.
     for frames, info in buffer.as_dataset(_BATCH, 2).take(3):
       chosen = np.searchsorted(names, _first(frames))
       self.assertAllClose(info.priority[:, 0], names[chosen] + 1)
       self.assertAllClose(info.probability[:, 0], expected[chosen], rtol=1e-6)
     if kind in _LOCAL:
-      # That of the table is 1 where the priority is the smallest, 1.
+      # The weight by table is 1 for the smallest priority, which is 1.
       self.assertAllClose(
           buffer.importance_weights(info, 1.0, normalization='table'),
           info.priority.numpy() ** -_ALPHA,

@@ -32,7 +32,7 @@ def _data():
 
 
 def _first_values(buffer, count=60):
-  """Returns what the first frames of some items show."""
+  """Returns the observations of the first frames of some items."""
   dataset = buffer.as_dataset(num_steps=None).take(count)
   return {
       float(frames.observation[0, 0])

@@ -1,4 +1,4 @@
-"""Tests of Reverb's protocol buffers, as they are without Reverb."""
+"""Tests of Reverb's protocol buffers when Reverb is not installed."""
 
 import inspect
 import subprocess

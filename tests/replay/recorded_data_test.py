@@ -1,4 +1,4 @@
-"""Tests that data as it is found comes out of a Reverb server right.
+"""Tests that recorded data is sampled unchanged from a Reverb server.
 
 The data is recorded from real environments. What is sampled must be equal, bit
 by bit, to what was recorded.
@@ -59,7 +59,7 @@ class RecordedDataTest(parameterized.TestCase, tf.test.TestCase):
     cls.paths = {
         name: os.path.join(recordings.FOLDER, name) for name in recordings.NAMES
     }
-    # What needs nothing that a user does not have is recorded anew.
+    # CartPole needs no additional package, so it is recorded in the test.
     cls.paths['cartpole'] = os.path.join(folder, 'cartpole')
     recording.record_episodes(
         'CartPole-v1', cls.paths['cartpole'], 4, max_steps=15, seed=3

@@ -1,4 +1,4 @@
-"""Tests that sequences are what the observers write, and can be written."""
+"""Tests that sequences equal the items of observers, and can be written."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Tests that whatever converts a data set says what looks wrong in it."""
+"""Tests that all functions that convert a data set log the same warnings."""
 
 from absl import logging
 from absl.testing import parameterized

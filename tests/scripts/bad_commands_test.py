@@ -18,8 +18,8 @@ import pytest
 from tests.jobs import data_sets
 from tests.scripts import in_process
 
-# For each program, what follows its name, and what it says. The first ones are
-# wrong whatever the data is, and have exit code 2; those after `FAILED`, 1.
+# For each program: arguments and the message. The first commands are invalid
+# for any data, and have exit code 2. Commands after `FAILED` have exit code 1.
 _COMMANDS = r"""
 convert
  => --dataset must have a value

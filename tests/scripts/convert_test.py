@@ -172,7 +172,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertRegex(result.stdout, 'steps +2,020')
 
   def _run_on_small_disk(self, folder, setup, *args):
-    """Runs the program with a file system of its own in a folder."""
+    """Runs the program with a separate file system in a folder."""
     script = f'mount -t tmpfs -o size=3m tmpfs {folder} && {setup} exec "$@"'
     user = [] if os.geteuid() == 0 else ['--map-root-user']
     return subprocess.run(
@@ -217,7 +217,7 @@ class ConvertTest(job_testing.JobTestCase):
             [f'--job_dir={job}'],
             f'{folder}/out',
         ),
-        # The folder of the job can be written, but that of the parts cannot.
+        # The folder of the job is writable, but the folder of the parts is not.
         (
             f'mkdir -p {job}/parts && mount --bind -o ro {job}/parts'
             f' {job}/parts && mount -o remount,bind,ro {job}/parts &&',

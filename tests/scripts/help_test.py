@@ -1,4 +1,4 @@
-"""`--help` of every program comes at once: nothing large is imported for it.
+"""Tests that `--help` of every program is fast and imports no large package.
 
 Where nobody reads it, as in `--help | head`, a program ends without a message.
 """
@@ -34,7 +34,7 @@ class HelpTest(parameterized.TestCase):
     result = programs.run(program, '--help', PYTHONPROFILEIMPORTTIME='1')
     self.assertEqual(result.returncode, 0, result.stderr)
     self.assertIn(f'{program}.py:', result.stdout)
-    # A command that goes on in the next line says so.
+    # A command that continues in the next line ends with a backslash.
     self.assertNotRegex(result.stdout, r'\S {3,}--')
     imported = {
         line.rpartition('|')[2].strip()

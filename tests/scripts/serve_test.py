@@ -46,7 +46,7 @@ class ServeTest(absltest.TestCase):
     return server, int(re.search(r'\d+$', line)[0])
 
   def _stop(self, server, number):
-    """Stops the program with a signal; returns what it has printed."""
+    """Stops the program with a signal; returns its output."""
     server.send_signal(number)
     printed = server.stdout.read()
     self.assertEqual(server.wait(30), 0)

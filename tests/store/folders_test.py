@@ -1,4 +1,4 @@
-"""Folders of rows: what is damaged is an error, or has the right content."""
+"""Tests of row stores in folders: damage is an error or has no effect."""
 
 import json
 import os
@@ -119,7 +119,7 @@ class FoldersTest(parameterized.TestCase):
     self.assertEqual((damaged[0], damaged[-1]), (0, 69))
 
   def damage(self, folder, rng):
-    """Damages a file of a folder at random, and says how."""
+    """Damages a file of a folder at random; returns a description."""
     name = rng.choice(sorted(os.listdir(folder)))
     path = os.path.join(folder, name)
     with open(path, 'rb') as f:

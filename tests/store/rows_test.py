@@ -1,4 +1,4 @@
-"""Rows of bytes: what is encoded is read."""
+"""Tests of encoding frames to rows of bytes and decoding them."""
 
 import json
 
@@ -86,7 +86,7 @@ class RowLayoutTest(parameterized.TestCase, tf.test.TestCase):
   def test_values(self):
     frames = _values(np.random.default_rng(0))
     format_ = self.check(frames)
-    # A column of 1 KB has rows of its own.
+    # A column of 1 KB is stored in separate rows.
     self.assertEqual(format_.row_bytes[1:], [1024])
     self.assertEqual(format_.frame_bytes, sum(format_.row_bytes))
     nest = format_.nest(tf.nest.flatten(frames))

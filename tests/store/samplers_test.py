@@ -102,7 +102,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     weights[4] = 0
     items = _items([1] * 5)
     drawn = samplers.Weighted(weights, by=by).bind(items, _SHARD)(0, 20000)
-    # The least of them have one digit.
+    # The smallest numbers have one digit.
     probabilities = weights / scale
     probabilities /= probabilities.sum()
     chi_square.assert_frequencies(
@@ -170,7 +170,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
     for found in epochs:
       self.assertLen(set(found), len(found))
       left_out |= set(range(11)) - set(found)
-    # Every item once an epoch; or not always the same ones are left out.
+    # Each item once per epoch; otherwise the omitted items change.
     self.assertEqual(bool(left_out), drop_last)
 
   def test_all_orders_are_equally_likely(self):
@@ -197,7 +197,7 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
     for position in {0, 1, count // 2, count - 1}:
       check(orders[:, position])
-    # How much an item differs from that of the epoch before.
+    # The difference between an item and the item of the previous epoch.
     check(orders[1::2] - orders[:-1:2])
     # And from those that are drawn soon after it, which it never equals.
     for lag in (1, 2, 10, 64) if count > 100 else ():

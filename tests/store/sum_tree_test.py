@@ -77,7 +77,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(sampler.min_priority(), 1)
     self.update(sampler, [0, 1, 3], [0, 36, 9])
     self.check_frequencies(draw, [0, 36, 9, 9, 0], alpha, group=7)
-    # The least of those that can be drawn counts, not the 0.
+    # The minimum excludes items of priority 0, which cannot be drawn.
     self.assertEqual(sampler.min_priority(), 9)
     self.update(sampler, range(5), [0] * 5)
     with self.assertRaisesRegex(ValueError, 'All priorities are 0'):

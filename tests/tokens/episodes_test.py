@@ -23,7 +23,7 @@ def _make(prompt=_PROMPT, response=_RESPONSE, **kwargs):
 
 
 def _mapped(response=_RESPONSE, **kwargs):
-  """Returns what is made where the length of the response is not known."""
+  """Returns an episode that was made with a response of unknown length."""
   data = tf.data.Dataset.from_generator(
       lambda: [response], output_signature=tf.TensorSpec([None], tf.int64)
   )

@@ -20,7 +20,7 @@ _UNITS = 4
 
 
 def _values_of(network, observation, step_type, state):
-  """Returns the values `[B, T, A]` of sequences that are taken as a whole."""
+  """Returns the values `[B, T, A]` of complete sequences."""
   batch = len(step_type)
   state = [
       tf.constant(each, tf.float32, shape=[batch, _UNITS]) for each in state

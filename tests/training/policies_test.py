@@ -52,7 +52,7 @@ class ScriptedPoliciesTest(parameterized.TestCase):
     self.assertEqual(policy(fallen), 0)
     policy(start + [0, 0.1])
     policy.reset()
-    # The pole seems to have moved by -0.1 where the reset is left out.
+    # Without the reset, the pole would seem to have moved by -0.1.
     self.assertEqual(policy(start), 1)
 
 

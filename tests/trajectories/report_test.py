@@ -1,4 +1,4 @@
-"""Tests of what a conversion reports, against NumPy, and of its options."""
+"""Compares the reports of conversions with NumPy, and tests their options."""
 
 import functools
 import operator
@@ -220,7 +220,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
       list(_convert(data, nan='invalid'))
 
   def test_last_rewards_of_vectors_and_data_without_floats(self):
-    # Rewards of several numbers that cancel out are there.
+    # Vector rewards whose components cancel out are reported.
     reward = np.float32([[0, 0], [1, 1], [0, 0], [1, -1]])
     report = rlds2reverb.ConversionReport()
     list(
@@ -344,7 +344,7 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
 
 
 _WINDOWS = rlds2reverb.Windows(2)
-# What takes options, and what it takes before them.
+# Functions with options, and the arguments before the options.
 _TAKE_OPTIONS = {
     'convert_rlds_to_trajectories': (),
     'convert_rlds_to_sequences': (_WINDOWS,),

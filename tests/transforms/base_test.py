@@ -42,7 +42,7 @@ class _KeepFirst(base.EpisodeFilter):
 
 
 class _KeepLongWithReward(filters.KeepEpisodes):
-  """Asks for more than the filter on which it is built."""
+  """Adds a condition to its base class."""
 
   def keep(self, episode):
     return super().keep(episode) & (episode['steps']['reward'][0] < 5)
@@ -202,8 +202,8 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
       reward = 2 * given['reward']
       self.assertAllEqual(steps['index'], [index] * len(reward))
       self.assertAllEqual(steps['next'], [*reward[1:], reward[-1]])
-    # The index counts the episodes that come to the transform, and the draws
-    # are those of a call on one of them. Episodes that come again draw anew.
+    # The index counts the episodes that reach the transform, and the draws are
+    # equal to those of a call with one episode. Repeated episodes draw again.
     alone = _COMPOSE([_Draw()])({'steps': kept[2]}, 2)['steps']
     self.assertAllEqual(alone['one'], found[2]['one'])
     numbers = np.concatenate([[*s['one'], *s['other']] for s in found])

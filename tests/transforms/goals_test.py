@@ -1,4 +1,4 @@
-"""Tests of goals: what they are, and how often each of them is drawn."""
+"""Tests of the goals that are drawn, and of their frequencies."""
 
 from absl.testing import parameterized
 import numpy as np
@@ -22,7 +22,7 @@ def _uniform(possible):
 def _geometric(step):
   """Goals with a discount of 0.7 in an episode that ends with step 5."""
   expected = {step + k: 0.3 * 0.7 ** (k - 1) for k in range(1, 5 - step)}
-  return {**expected, 5: 0.7 ** max(4 - step, 0)}  # what is beyond, too
+  return {**expected, 5: 0.7 ** max(4 - step, 0)}  # including all later steps
 
 
 # Arguments, and the probabilities of the goals of a step.
@@ -218,7 +218,7 @@ class _NumpyHer:
 class HindsightTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_worked_numbers(self):
-    """Goals are those of the last step, whose achieved goal is [3, -3]."""
+    """Goals of the last step, whose achieved goal is [3, -3]."""
     episode = {'steps': _gymnasium_episode(0, 4, terminal=False)}
     relabel = _hindsight('final', 1, compute_terminal=_is_near)
     self.assertFalse(relabel.draws)

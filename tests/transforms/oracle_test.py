@@ -89,7 +89,7 @@ def _with(steps, path, value):
 
 
 def _commands(change):
-  """Replaces the commands in `action` by those of a function of Octo's."""
+  """Replaces the commands in `action` with the result of a function of Octo."""
 
   def apply(steps):
     action = steps['action'].copy()
@@ -229,7 +229,7 @@ _FROM_STATES = functools.partial(
     transforms.robotics.ActionsFromStates, _STATE, start=1, size=4, keep=(0, -1)
 )
 _ONE_LOW, _ONE_HIGH = np.array([[-9, -0.5, -9], [9, 0.25, 9]], np.float32)
-# A transform, what it does, and whether `invert` undoes it.
+# A transform, its oracle, and whether `invert` reverts it.
 _TABLE = {
     'binarize': (
         transforms.robotics.BinarizeGripper(),

@@ -82,7 +82,7 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
     target = 'observation/instruction'
     draw = transforms.DrawInstruction(_FIELDS, target, level=level, seed=1)
     given = [word for word in words if word] or [b'']
-    # Each episode has words of its own.
+    # Each episode has different words.
     episodes = [
         _episode([word and word + b' %d' % n for word in words], length + n % 2)
         for n in range(count)

@@ -1,4 +1,4 @@
-"""What functions on transitions refuse, and what they say."""
+"""Tests of the errors of functions on transitions."""
 
 import functools
 

@@ -297,7 +297,7 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
       rows = contract.transitions(steps)
       for t, row in enumerate(rows):
         batch.append({**row, 'episode': np.int64(index), 't': np.int64(t)})
-        # Where the function of a fragment begins anew.
+        # The start of each fragment.
         begins = len(batch) == 1 or t == 0
         batch[-1]['place'] = np.int64(0 if begins else batch[-2]['place'] + 1)
         total += row['agents']['count'] if by_agents else 1

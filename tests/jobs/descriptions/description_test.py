@@ -33,7 +33,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.named_parameters(*golden.FORMS_AND_BATCHES.items())
   @pytest.mark.few(1)
   def test_numbers_and_excerpts(self, form):
-    # Short episodes beside a long one, and one without steps.
+    # Short episodes, a long one, and one without steps.
     episodes = odd_data.clean(40)
     episodes += [odd_data.make(7, 1000), odd_data.make(1, 0)]
     episodes[4]['observation']['position'][3, 1] = np.nan
@@ -68,7 +68,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         [bin['mean'] for bin in found['order']], returns[:-1], 1e-12
     )
     self.assertEqual([bin['first'] for bin in found['order']], [*range(41)])
-    # The best, the worst and the longest are shown, and what is odd.
+    # The best, the worst, the longest and the odd episodes are shown.
     best = np.argsort(returns[:-1])
     shown = {one['episode']: one for one in found['episodes']}
     for reason, some in (
@@ -213,8 +213,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertNotIn(('saturated', 'action/gripper'), found)
 
   def test_bounds(self):
-    # Bounds count, with a tolerance for rounding. Without any, what is far
-    # outside -1 to 1 is no sign of anything.
+    # Bounds are applied with a tolerance for rounding. Without bounds, values
+    # far outside of -1 to 1 are not reported.
     episodes = odd_data.clean(5)
     for episode in episodes:
       action = 10 * episode['action']

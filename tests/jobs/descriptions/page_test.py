@@ -28,7 +28,7 @@ _LOOKS = """{
   right: Math.max(...all('svg').map(one => one.getBoundingClientRect().right)),
   width: document.documentElement.scrollWidth,
 }"""
-# Does what a list of actions says, and notes what is shown after each.
+# Performs a list of actions, and records the page after each action.
 _DO = """
   const states = [];
   for (const [kind, at] of %s) {
@@ -143,7 +143,7 @@ class PageTest(absltest.TestCase):
     by_number = {one['episode']: one for one in excerpts}
     first, second, third, *_ = (one['episode'] for one in excerpts)
     frame_step = excerpts[1]['frame_steps'][1]
-    # What is done, and the episode and the step that are shown then.
+    # An action, and the episode and the step that the page shows after it.
     actions = [
         *self._links(),
         ('go', f'#0/{first}/0', first, 0),

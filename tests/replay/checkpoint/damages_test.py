@@ -32,7 +32,7 @@ def _bytes_of(nest):
 
 
 def _items_of(path):
-  """Returns what the items of a checkpoint hold, by table and key."""
+  """Returns the contents of the items of a checkpoint by table and key."""
   server = serve.restore_reverb_server(path)
   try:
     client = server.localhost_client()
@@ -92,7 +92,7 @@ def _damage_bytes(rng, path):
 
 
 def _damage_records(rng, directory, file):
-  """Damages a file whose every record stays whole."""
+  """Damages a file, but no record of it."""
   contents = checkpoints.records_of(directory, file)
   at = rng.randrange(len(contents))
   one, other = contents[at], rng.choice(contents)

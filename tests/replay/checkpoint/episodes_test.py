@@ -74,7 +74,7 @@ class EpisodesTest(checkpoints.CheckpointTestCase):
       self.check_same(_read(one, checkpoints.OTHER), expected[2:])
 
   def test_frames_that_are_missing(self):
-    # Items of two steps, each in chunks of its own: that in the middle goes.
+    # Items of two steps, each in separate chunks. The middle one is removed.
     path = self.write(checkpoints.episodes([6]), _table(2, 2), chunk_length=2)
     client = self.serve(path)
     keys = [

@@ -52,7 +52,7 @@ class MergeTest(checkpoints.CheckpointTestCase):
     ]
     # As a server writes the same: in other bytes, with other dates.
     paths[1] = self.serve(paths[1]).checkpoint()
-    # Into one that is there; a second time changes nothing.
+    # The target exists; merging a second time changes nothing.
     with self.assertRaises(FileExistsError):
       merge.merge_reverb_checkpoints(paths, paths[0])
     for _ in range(2):
@@ -176,7 +176,7 @@ class JoinTest(checkpoints.CheckpointTestCase):
         )
         self.assertLen(written, 24)
       if file == records.CHUNKS:
-        # That of the episode without items was written by the one writer.
+        # A single writer also wrote the chunk of the episode without items.
         self.assertContainsSubset(written, expected)
       else:
         self.assertEqual(written, expected, file)
@@ -186,7 +186,7 @@ class JoinTest(checkpoints.CheckpointTestCase):
     part = self.write_part(0, 5)
     self.write_part(0, 1, part)
     merge.join_checkpoints([part], self.new())
-    # Under the same keys as another part: what opens the checkpoint says so.
+    # Two parts have the same keys, which is an error on opening.
     path = self.new()
     merge.join_checkpoints([part, part], path)
     with self.assertRaisesRegex(records.CheckpointError, 'a chunk twice'):

@@ -28,7 +28,7 @@ class RecordsTest(checkpoints.CheckpointTestCase):
     os.makedirs(os.path.join(path, 'big'))
     with self.assertRaisesRegex(FileNotFoundError, r'mean big\?$'):
       records.read_tables(missing)
-    # A job that has not ended, whose output is nowhere yet or not whole.
+    # An unfinished job, whose output is missing or incomplete.
     os.makedirs(f'{missing}.job')
     for is_there in False, True:
       with self.assertRaisesRegex(

@@ -29,7 +29,7 @@ class ServeTest(checkpoints.CheckpointTestCase):
       with socket.create_connection(('localhost', port)):
         connection, _ = listener.accept()
         connection.close()
-    # The side that ended the connection first waits for what is on its way.
+    # The side that closed first is in the state TIME_WAIT.
     with socket.socket() as probe:
       with self.assertRaises(OSError):
         probe.bind(('', port))

@@ -45,7 +45,7 @@ def _ring(capacity, length=2, stride=1, end='drop', batch_size=1):
 
 
 def _content(ring):
-  """Returns what the items show."""
+  """Returns the observations of the items."""
   items = ring.first + np.arange(ring.num_items)
   leaves = ring.read(ring.rows, items)
   found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), leaves)
@@ -95,7 +95,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
           found.observation[:, 0].tolist(),
           [*range(max(end - capacity, 0), end)],
       )
-      if rng.uniform() < 0.1:  # Restored, an open episode is one of its own.
+      if rng.uniform() < 0.1:  # After restoring, an open episode is separate.
         restored = _ring(capacity, *setting)
         restored.append(*replay_testing.leaves(100, 140, [120]))
         restored.deserialize(ring.serialize())
@@ -136,7 +136,7 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
           found.observation[:, 0].tolist(),
           [first + row for first in firsts for row in range(oldest, end)],
       )
-      if rng.uniform() < 0.1:  # Restored, open episodes are of their own.
+      if rng.uniform() < 0.1:  # After restoring, open episodes are separate.
         restored = _ring(capacity, *setting, batch_size=num_environments)
         restored.append(*replay_testing.leaves(100, 160, [120]))
         restored.deserialize(ring.serialize())
@@ -202,11 +202,11 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
     self.update(sampler, [0], [3])
     ring.append(*replay_testing.leaves(2, 3))
     self.check(draw, {0: 3 / 7, 1: 1 / 7, 2: 3 / 7})
-    # So far, and not of those that are there now.
+    # The maximum so far, not the maximum of the current items.
     self.update(sampler, [0, 2], [1, 1])
     ring.append(*replay_testing.leaves(3, 4))
     self.check(draw, {0: 1 / 6, 1: 1 / 6, 2: 1 / 6, 3: 1 / 2})
-    # The oldest goes; updates of items that went are left out.
+    # The oldest item is evicted; updates of evicted items are ignored.
     ring.append(*replay_testing.leaves(4, 5))
     self.update(sampler, [0], [100])
     self.check(draw, {1: 1 / 8, 2: 1 / 8, 3: 3 / 8, 4: 3 / 8})
@@ -306,8 +306,8 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
   def test_recorded_episodes_of_several_environments(self):
     data = golden.stacked(replay_testing.episodes_of([3, 2, 4, 1, 2]))
     buffer = _Appendable(data, capacity=10, batch_size=2)
-    # Environment 0 gets the episodes of 3, 1 and 2 frames, and environment 1
-    # those of 2 and 4; each keeps its last 5 frames.
+    # Environment 0 has the episodes of 3, 1 and 2 frames, and environment 1 the
+    # episodes of 2 and 4 frames. Each keeps its last 5 frames.
     self.assertEqual(
         buffer.gather_all().observation[:, :, 0].numpy().tolist(),
         [[1, 2, 300, 400, 401], [101, 200, 201, 202, 203]],

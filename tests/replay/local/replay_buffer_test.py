@@ -222,8 +222,8 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
         buffer.update_priorities(info.key, errors)
     return found
 
-  # 24 items: batches of 4 make whole epochs, which are drawn in groups of 16;
-  # batches of 5 do not.
+  # 24 items are a multiple of batches of 4, which are drawn in groups of 16,
+  # but not of batches of 5.
   @parameterized.parameters(('prioritized', 4), ('without_replacement', 5))
   @pytest.mark.few(1)
   def test_training_resumes_at_any_position(self, sampler, batch_size):
@@ -320,7 +320,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       golden.assert_frames_equal(self, found, expected)
       with os.scandir(folder) as entries:
         written |= {(one.name, one.stat().st_mtime_ns) for one in entries}
-    # The frames were prepared once, and nothing is beside them.
+    # The frames were prepared once, and there are no other files.
     self.assertLen(written, len(os.listdir(folder)))
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
 
@@ -447,7 +447,7 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
           refused.as_dataset(*args, single_deterministic_pass=single)
     with self.assertRaisesRegex(ValueError, '6 items.*5 items'):
       drop_last.as_dataset(6)
-    # What is refused is no data set, so the next one is the first.
+    # A refused call does not count, so the next data set is the first.
     for refused in (buffer, drop_last):
       same = _Buffer(data, sampler=refused._sampler)
       self.assertEqual(

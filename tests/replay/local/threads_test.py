@@ -1,4 +1,4 @@
-"""Tests of replay buffers that several threads use at once."""
+"""Tests of replay buffers that several threads use concurrently."""
 
 from concurrent import futures
 import threading
@@ -17,7 +17,7 @@ _CAPACITY = 500
 class ThreadsTest(tf.test.TestCase):
 
   def run_all(self, functions, seconds):
-    """Calls functions again and again, each in a thread of its own."""
+    """Calls functions repeatedly, each in a separate thread."""
     is_over = threading.Event()
 
     def run(function):
@@ -40,7 +40,7 @@ class ThreadsTest(tf.test.TestCase):
     self.assertGreater(min(each.result() for each in runs), 0)
 
   def test_one_thread_adds_while_three_sample(self):
-    # Large frames take longer to write, and show whether they are whole.
+    # Large frames take longer to write, so partial writes become visible.
     spec = replay_testing.frame_spec()._replace(
         action=tf.TensorSpec([400], tf.int64)
     )
@@ -66,7 +66,7 @@ class ThreadsTest(tf.test.TestCase):
       np.testing.assert_array_equal(
           np.asarray(frames.action), np.tile(shown[..., np.newaxis], 400)
       )
-      # They were there together, and after what was added before.
+      # They were added together, after the earlier frames.
       self.assertLess(key.max() - key.min(), _CAPACITY)
       self.assertGreaterEqual(key.min(), before - _CAPACITY - 37)
       self.assertLess(shown.max(), count[0])
@@ -75,7 +75,7 @@ class ThreadsTest(tf.test.TestCase):
       rng = np.random.default_rng(0)
 
       def learn():
-        before = count[0] - 37  # What has been added whole.
+        before = count[0] - 37  # The number of completely added frames.
         frames, info = next(batches)
         check(frames, info, before)
         priorities = rng.uniform(0.1, 3, len(info.key)).astype(np.float32)

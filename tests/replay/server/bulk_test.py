@@ -1,4 +1,4 @@
-"""Tests that the bulk way and checkpoints hold what the observers write."""
+"""Tests that bulk inserts and checkpoints equal the items of observers."""
 
 import os
 
@@ -108,7 +108,7 @@ def _policy_info(current, following):
 
 
 def _pushed(data, names, method, info, rules=None):
-  """Returns what is pushed to observers of several settings, by their names."""
+  """Pushes to observers with several settings; returns their items by name."""
   options = options_lib.ConversionOptions(rules, one_episode_chunks=True)
   with reverb_testing.reverb_server(
       data, info, max_size=_MAX_SIZE, tables=names
@@ -124,7 +124,7 @@ def _pushed(data, names, method, info, rules=None):
 
 
 def _written(data, names, path, info, **options):
-  """Returns what is written in one pass: to a server, and to a checkpoint."""
+  """Writes to a server and to a checkpoint in one pass; returns the items."""
   options = options_lib.ConversionOptions(policy_info_fn=info, **options)
   tables = [items.TableItems(name, **_SETTINGS[name][2]) for name in names]
   with reverb_testing.reverb_server(

@@ -219,7 +219,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       confirmed = int(re.search(message, logs.output[0])[1])
       self.assertBetween(confirmed, 1, reverb_testing.size(client))
       self.assertLess(confirmed, 3 * _LARGE_EPISODES)
-      _insert(data.take(1), client)  # The server goes on.
+      _insert(data.take(1), client)  # The server still works.
 
   # The identity of items.
 
@@ -240,7 +240,7 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
       )
       counts = write_in(data, client, [_PAIRS, other])
       self.assertEqual(counts[reverb_testing.TABLE], (count - few, few))
-      # What the other inserts at the same time may count for both.
+      # Items that the other inserts concurrently may be counted by both.
       with futures.ThreadPoolExecutor(2) as pool:
         both = list(pool.map(write_in, [data] * 2, [client.server_address] * 2))
       self.assertEqual(both, [{reverb_testing.TABLE: (0, count)}] * 2)

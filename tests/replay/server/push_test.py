@@ -206,7 +206,7 @@ class OtherObserversTest(tf.test.TestCase):
           push.push_rlds_to_reverb(
               data, observed, **{'method': 'observer', **kwargs}
           )
-      observer(frames[0])  # of an episode that goes on
+      observer(frames[0])  # of an episode that continues
       with self.assertRaisesRegex(ValueError, 'unfinished episode'):
         push.push_rlds_to_reverb(data, observer, method='bulk')
       push.push_rlds_to_reverb(data, observer)

@@ -247,7 +247,7 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
         capture_output=True,
         check=True,
         text=True,
-        timeout=180,  # Where freeing one waits for ever.
+        timeout=180,  # Freeing an iterator must not block forever.
     )
     self.assertIn('FREED', found.stdout)
 

@@ -1,4 +1,4 @@
-"""Tests of inserts into several real servers at once."""
+"""Tests of inserts into several real servers."""
 
 import contextlib
 
@@ -37,7 +37,7 @@ class SeveralServersTest(tf.test.TestCase):
     ]
 
   def check(self, clients, episodes=_EPISODES):
-    """Checks that each server has the items of its own episodes."""
+    """Asserts that each server has the items of its episodes."""
     for server, client in enumerate(clients):
       self.assertCountEqual(
           reverb_testing.take_rewards(client),

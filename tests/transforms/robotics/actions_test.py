@@ -1,4 +1,4 @@
-"""Tests of motions between poses; oracle_test has those of states."""
+"""Tests of motions between poses; oracle_test.py tests states."""
 
 import itertools
 

@@ -87,7 +87,7 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
         ('rotation_6d_rows', [0, -1, 0, 1, 0, 0]),
     ):
       self.assertAllClose(rotations.from_matrix(matrix, form), expected)
-    # Zhou et al., equation 15: Gram-Schmidt, of what a network gives.
+    # Zhou et al., equation 15: Gram-Schmidt for the output of a network.
     given = np.array([0.0, 2.0, 0.0, -3.0, 7.0, 0.0])
     self.assertAllClose(rotations.to_matrix(given, 'rotation_6d'), matrix)
 
