@@ -238,11 +238,14 @@ class SamplingState(tf.train.experimental.PythonState):
 
   Attributes:
     identity: values that determine the batches, by name.
-    iterators: the iterators of `get_next`; a restored position drops them.
+    datasets: the data sets of `get_next`, by their arguments.
+    iterators: the iterators of these data sets, by the same arguments. After a
+      restored position, `get_next` makes new ones.
   """
 
   def __init__(self, identity: dict[str, Any]):
     self.identity = identity
+    self.datasets: dict[Any, tf.data.Dataset] = {}
     self.iterators: dict[Any, Any] = {}
     self._data_sets: list[Streams] = []
     # The positions of all data sets, also of data sets that are made later.
@@ -263,7 +266,7 @@ class SamplingState(tf.train.experimental.PythonState):
       streams.restore(places)
 
   def seek(self, index: int) -> None:
-    """Continues all existing data sets, or the first one, at a batch."""
+    """Continues all data sets at a batch; if there are none yet, the first."""
     self.restore([[index]] * max(len(self._positions()), 1))
 
   def serialize(self) -> str:

@@ -40,8 +40,8 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
   """Samples items in the process that trains.
 
   It replaces a `ReverbReplayBuffer` whose table was filled with the same items,
-  and is many times faster. Batches come in three ways, and are the same in all
-  three:
+  and is many times faster. There are three ways to sample, and a new replay
+  buffer draws the same batches in each of them:
 
       dataset = replay_buffer.as_dataset(sample_batch_size=256, num_steps=2)
       for frames, info in dataset:                       # tensors
@@ -57,8 +57,9 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       checkpoint = tf.train.Checkpoint(replay_buffer=replay_buffer, ...)
 
   Restore it before the first batch is taken: iterators from before a restore
-  continue where they are, and no longer count. Two iterators draw
-  independently. An iterator that is made after another has ended continues at
+  continue where they are, and no longer count. Two data sets, and two iterators
+  of one, draw independently; `get_next` has a data set for each combination of
+  its arguments. An iterator that is made after another has ended continues at
   its position.
   In a new process, the first iterator of the first data set continues at the
   position of the first iterator in the old process, and so on. A batch counts
@@ -95,6 +96,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     # A sampler that does not suit the data fails here, not when training
     # begins.
     self._sampler.bind(items, shard)
+    # `tf.train.Checkpoint` saves `_position` and `_priorities` by their names.
     self._position: dataset.SamplingState = dataset.SamplingState(
         {
             'seed': int(shard.seed),
@@ -263,10 +265,12 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
     )
 
   def _next_batch(self, *size):
-    iterators = self._position.iterators
+    datasets, iterators = self._position.datasets, self._position.iterators
     if size not in iterators:
       with tf.init_scope():
-        iterators[size] = iter(self._as_dataset(*size, None))
+        if size not in datasets:
+          datasets[size] = self._as_dataset(*size, None)
+        iterators[size] = iter(datasets[size])
     return next(iterators[size])
 
   def _num_frames(self):

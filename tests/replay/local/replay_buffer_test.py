@@ -143,6 +143,19 @@ class CallModesTest(parameterized.TestCase, tf.test.TestCase):
       expected = expected or found
       golden.assert_frames_equal(self, found, expected)
 
+  def test_get_next_continues_at_a_restored_position(self):
+    buffer = _Buffer(self.store, seed=3)
+    take = lambda: buffer.get_next(2)[1].key[:, 0].numpy().tolist()
+    checkpoint = tf.train.Checkpoint(buffer=buffer)
+    path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
+    expected = [take() for _ in range(3)]
+    checkpoint.write(path)
+    expected += [take() for _ in range(3)]
+    checkpoint.read(path).assert_consumed()
+    self.assertEqual([take() for _ in range(3)], expected[3:])
+    buffer.seek(1)
+    self.assertEqual([take() for _ in range(5)], expected[1:])
+
   def test_order_in_a_function(self):
     iterator = iter(_Buffer(self.store, seed=3).as_dataset(2))
     take = lambda: next(iterator)[1].key[:, 0]
