@@ -39,7 +39,7 @@ from rlds2reverb.formats import readers
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import array_records
 from rlds2reverb.store import folders
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 from rlds2reverb.store import strings
 
 _IN_PLACE = (tf_private.TFRECORD, tf_private.ARRAY_RECORD)
@@ -256,7 +256,7 @@ def _write(
       steps_lib.stack_episodes(mapped),
       lambda episode: steps_lib.check_equal_lengths(episode[rlds.STEPS]),
   )
-  layout = rows_lib.RowLayout.of_spec(
+  layout = store_rows.RowLayout.of_spec(
       tree.map_structure(
           lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype),
           steps.element_spec,
@@ -264,14 +264,14 @@ def _write(
       'Leave the field out, or pad it, in the function prepare.',
   )
   lengths = []
-  with contextlib.closing(rows_lib.StoreWriter(layout, folder)) as writer:
+  with contextlib.closing(store_rows.StoreWriter(layout, folder)) as writer:
     for leaves in map(tree.flatten, steps.prefetch(1).as_numpy_iterator()):
       writer.append(leaves)
       lengths.append(len(leaves[0]))
     writer.finish(
         {},
         {'lengths': np.array(lengths, np.int64)},
-        rows_lib.INDEX,
+        store_rows.INDEX,
         episodes.data_dir,
         episodes.facts,
         source,

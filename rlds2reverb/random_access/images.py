@@ -12,7 +12,7 @@ from PIL import Image
 from rlds2reverb.arrays import resizing
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import limits
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 
 _MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
 _DTYPES = ('uint8', 'uint16')
@@ -129,7 +129,7 @@ def decode_all(
 
 
 def formats_by_column(
-    images: Mapping[str, Any], columns: Sequence[rows_lib.Column]
+    images: Mapping[str, Any], columns: Sequence[store_rows.Column]
 ) -> dict[int, ImageFormat]:
   """Returns the formats of columns of images, by the numbers of the columns.
 

@@ -20,7 +20,7 @@ import numpy as np
 from rlds2reverb.episodes import checks
 from rlds2reverb.store import damage
 from rlds2reverb.store import folders
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 
 PathLike = str | os.PathLike
 
@@ -109,7 +109,7 @@ def _name_function(function: Any) -> str:
   )
 
 
-class Index(rows_lib.RowStore):
+class Index(store_rows.RowStore):
   """The steps of a data set, for random access.
 
   `build_index` builds it. It is read without TensorFlow, pickles as its paths,
@@ -156,9 +156,9 @@ class Index(rows_lib.RowStore):
           ' If it has moved, open the index with data_dir= its new folder, or'
           ' give its new directory in sources of open_batches.'
       )
-    rows = rows_lib.open_rows(
+    rows = store_rows.open_rows(
         folder,
-        rows_lib.INDEX,
+        store_rows.INDEX,
         data_dir=path or None if indexed_dir else None,
         blocks=None if check else 0,
     )

@@ -19,7 +19,7 @@ from rlds2reverb.random_access import chunks as chunks_lib
 from rlds2reverb.random_access import images as images_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 
 Images = Mapping[str, tuple[int, int] | images_lib.ImageFormat]
 
@@ -49,7 +49,7 @@ class Spec:
   def numpy_dtype(self) -> np.dtype:
     """The dtype of its array, which is `object` for strings."""
     name = 'object' if self.dtype == 'string' else self.dtype
-    return rows_lib.numpy_dtype(name)
+    return store_rows.numpy_dtype(name)
 
   def __str__(self):
     return f'{self.dtype} {self.shape}'
@@ -371,7 +371,7 @@ class MixedItems(ItemSequence):
               ' data sets before it. Pad it with PadField in `prepare` of'
               ' build_index, or resize images with `images=`.'
           )
-    self.spec = rows_lib.nest_of(self._specs)
+    self.spec = store_rows.nest_of(self._specs)
 
   def batch(self, items: Any) -> Any:
     """Returns items, stacked; see `Items.batch`."""
@@ -402,7 +402,7 @@ class MixedItems(ItemSequence):
               ' items must return one shape.'
           )
         leaves[keys][rows] = leaf
-    return rows_lib.nest_of(leaves)
+    return store_rows.nest_of(leaves)
 
   def identity(self) -> Any:
     """Returns a value that differs for other items, for `fingerprint`."""

@@ -15,7 +15,7 @@ from rlds2reverb.random_access import batches as batches_lib
 from rlds2reverb.random_access import index as index_lib
 from rlds2reverb.random_access import items as items_lib
 from rlds2reverb.store import damage
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 
 _STATISTICS = ('mean', 'std', 'min', 'max')
 _QUANTILES = (0.01, 0.99)
@@ -199,7 +199,7 @@ def _compute_statistics(
   numbers = [k for k, column in enumerate(columns) if column.name in used]
 
   def make_episode(leaves):
-    steps = rows_lib.nest_of(
+    steps = store_rows.nest_of(
         {columns[k].keys: leaf for k, leaf in zip(numbers, leaves)}
     )
     # Every RLDS step has both, even if the statistics do not use them.

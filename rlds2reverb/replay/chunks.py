@@ -59,6 +59,7 @@ def cut_chunks(
     one_episode_chunks: whether every chunk has rows of one episode only.
   """
   num_rows = np.diff(episode_starts)
+  # With a limit of 0, each episode is a group.
   first = frames.group_starts(
       num_rows, 0 if one_episode_chunks else chunk_length
   )

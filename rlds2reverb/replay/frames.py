@@ -32,8 +32,8 @@ _LARGE_STEP_BYTES = 1 << 10
 # should not need many chunks.
 _CHUNK_BYTES = 8 << 10
 _MAX_CHUNK_LENGTH = 64
-# For rows of this size, the cost of a chunk in the server is negligible.
-_LARGE_ROW_BYTES = 1 << 10
+# If a column has this size, the cost of a chunk in the server is negligible.
+_LARGE_COLUMN_BYTES = 1 << 10
 _LARGE_CHUNK_BYTES = 32 << 10
 _STRING_FACTOR = 3  # An encoded image is larger than other strings.
 
@@ -41,18 +41,18 @@ _STRING_FACTOR = 3  # An encoded image is larger than other strings.
 class Segment(NamedTuple):
   """Joined `FrameBlock`s: complete episodes, which are laid out together.
 
-  A block may end in the middle of an episode; a segment only at the end of the
-  data. An episode ends at a LAST frame. With `validation="tf_agents"` this may
-  differ from the end of an episode of the data set. Each sequence of a data set
-  of sequences is one episode.
+  Only the last segment of all may end in the middle of an episode. An episode
+  ends here at a LAST frame; with `validation="tf_agents"` that may differ from
+  the end of an episode of the data set. Each sequence of a data set of
+  sequences is one episode.
 
   Attributes:
     frames: a `Trajectory` of arrays `[B, ...]`.
     row_splits: int64 `[E + 1]`: episode `e` has the frames from `row_splits[e]`
       to `row_splits[e + 1]`.
-    episode_ids: the id of the episode of the data set in which each episode
-      starts, a list `[E]` of JSON values; None for sequences.
-    step: the index of its first frame in that episode, int64 `[E]`.
+    episode_ids: for each episode, the id of the data set's episode that has its
+      first frame, a list `[E]` of JSON values; None for sequences.
+    step: the index of this frame in the data set's episode, int64 `[E]`.
     is_open: whether the data ends before the last episode ends.
   """
 
@@ -90,6 +90,7 @@ class Segment(NamedTuple):
   def parts(self) -> Iterator['Segment']:
     """Yields segments of at most `_MAX_FRAMES` frames, or of one episode."""
     starts = group_starts(self.length, _MAX_FRAMES)
+    # The first start is 0, so the first part of the split is empty.
     for episodes in np.split(np.arange(len(self.episode_ids)), starts)[1:]:
       yield self.choose(episodes)
 
@@ -288,7 +289,7 @@ def _default_chunk_length(spec: Any) -> int:
       * (_STRING_FACTOR if leaf.dtype == tf.string else 1)
       for leaf in tf.nest.flatten(spec)
   ]
-  is_large = max(sizes) >= _LARGE_ROW_BYTES
+  is_large = max(sizes) >= _LARGE_COLUMN_BYTES
   limit = _LARGE_CHUNK_BYTES if is_large else _CHUNK_BYTES
   return min(max(limit // sum(sizes), 1), _MAX_CHUNK_LENGTH)
 

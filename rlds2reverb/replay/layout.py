@@ -232,7 +232,7 @@ class KeyMaker:
       self,
       parts: Callable[[int], Sequence[Any]],
       index: np.ndarray,
-      positions: np.ndarray,
+      offsets: np.ndarray,
   ) -> np.ndarray:
     """Returns keys, uint64 `[N]`.
 
@@ -240,8 +240,8 @@ class KeyMaker:
       parts: a function of an index that returns the JSON values to hash. It is
         called once for each distinct index, and not for random keys.
       index: the index of each key, not decreasing, `[N]`.
-      positions: a number that distinguishes keys of the same index, such as the
-        position of an item in its episode, `[N]`.
+      offsets: a number that distinguishes keys of the same index, such as the
+        first frame of an item in its episode, `[N]`.
     """
     is_new = np.diff(index, prepend=-1) > 0
     if self._fingerprint is None:
@@ -251,8 +251,8 @@ class KeyMaker:
           self._hash(parts(first)) for first in index[is_new].tolist()
       )
     bases = np.frombuffer(hashes, '<u8')[np.cumsum(is_new) - 1]
-    # Different positions of one hash always give different keys.
-    steps = positions.astype(np.uint64) + np.uint64(1)
+    # Different offsets from one hash always give different keys.
+    steps = offsets.astype(np.uint64) + np.uint64(1)
     return random_lib.mix_bits(bases + steps * np.uint64(random_lib.GOLDEN))
 
   def _hash(self, parts) -> bytes:
@@ -350,16 +350,17 @@ class Layout:
         is too large.
     """
     try:
-      positioned = [self._prepare(segment)]
+      prepared = self._prepare(segment)
     except Exception:
       count = len(segment.episode_ids)
       if count == 1:
         raise
       # One episode at a time, so that the valid episodes before come first.
-      episodes = np.arange(count)[:, np.newaxis]
-      positioned = map(self._prepare, map(segment.choose, episodes))
-    for positioned_segment, items in positioned:
-      yield from self._encode(positioned_segment, items)
+      for episode in range(count):
+        prepared = self._prepare(segment.choose(np.array([episode])))
+        yield from self._encode(*prepared)
+    else:
+      yield from self._encode(*prepared)
 
   def batches(self) -> Iterator[EncodedBatch]:
     """Yields the batches of all segments of the source; see `add`."""
@@ -368,18 +369,18 @@ class Layout:
     self.warn()
 
   def warn(self) -> None:
-    """Logs the number of skipped episodes, if there are any."""
+    """Logs the number of bypassed episodes, if there are any."""
     if self._num_bypassed:
       logging.warning(
-          'Skipped %d episodes that are longer than max_sequence_length.',
+          'Bypassed %d episodes that are longer than max_sequence_length.',
           self._num_bypassed,
       )
 
   def _prepare(self, segment):
     """Returns a segment with positions, and the items of each table.
 
-    It does not modify the layout, so that `add` can repeat it episode by
-    episode.
+    Positions follow the last segment that was encoded. Nothing is changed here,
+    so that `add` can repeat it episode by episode.
     """
     tables = self._source.tables
     new_ids = self._new_ids(segment)
@@ -410,8 +411,11 @@ class Layout:
     return list(itertools.compress(segment.episode_ids, segment.step == 0))
 
   def _encode(self, positioned, items) -> Iterator[EncodedBatch]:
-    """Yields batches; each has the items whose last chunk is in it."""
-    source, segment, old = self._source, positioned.segment, self._chunks
+    """Yields batches; each has the items whose last chunk is in it.
+
+    A batch keeps all chunks from the first one on that a later item needs.
+    """
+    source, old = self._source, self._chunks
     bounds = chunks_lib.cut_chunks(
         np.append(positioned.origins, positioned.end),
         source.chunk_length,
@@ -424,48 +428,52 @@ class Layout:
         np.concatenate([old.keys, new_keys]),
     )
     items = [
-        table_items._replace(key=self._item_keys(table, segment, table_items))
+        table_items._replace(
+            key=self._item_keys(table, positioned.segment, table_items)
+        )
         for table, table_items in zip(source.tables, items)
     ]
-    stops = [chunks.stops_of(table_items.end) for table_items in items]
+    # For each item, the index after its last chunk.
+    chunk_ends = [chunks.stops_of(table_items.end) for table_items in items]
     # The first chunk that items of later segments need.
-    needed = [windows.first_start(positioned.end) for windows in self._crossing]
-    needed = chunks.chunk_of(min(needed, default=positioned.end))
+    starts = [windows.first_start(positioned.end) for windows in self._crossing]
+    first_needed = chunks.chunk_of(min(starts, default=positioned.end))
     # A long episode is encoded in several batches, not in one.
     row_bytes = steps_lib.estimate_step_bytes(source.spec)
-    num_chunks = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
-    for begin in range(len(old.keys), len(chunks.keys), num_chunks):
-      end = min(begin + num_chunks, len(chunks.keys))
+    chunks_per_batch = max(_BATCH_BYTES // (row_bytes * source.chunk_length), 1)
+    for begin in range(len(old.keys), len(chunks.keys), chunks_per_batch):
+      end = min(begin + chunks_per_batch, len(chunks.keys))
+      encoded_chunks = list(itertools.islice(new_chunks, chunks_per_batch))
+      encoded_items, first_kept = [], first_needed
+      for table, table_items, ends in zip(source.tables, items, chunk_ends):
+        first, stop = np.searchsorted(ends, (begin, end), 'right').tolist()
+        encoded_items += self._encode_items(
+            table, table_items.slice(first, stop), chunks
+        )
+        if stop < len(table_items.start):
+          next_item = table_items.start[stop]
+          first_kept = min(first_kept, chunks.chunk_of(next_item))
       batch = EncodedBatch(
-          list(itertools.islice(new_chunks, num_chunks)), [], []
+          encoded_chunks, encoded_items, chunks.keys[first_kept:end].tolist()
       )
-      keep = [needed]
-      for table, table_items, stop in zip(source.tables, items, stops):
-        first, last = np.searchsorted(stop, (begin, end), 'right').tolist()
-        batch.items.extend(
-            self._encode_items(table, table_items.slice(first, last), chunks)
-        )
-        following = table_items.start[last : last + 1]
-        keep += chunks.chunk_of(following).tolist()
-      batch.keep_chunk_keys.extend(chunks.keys[min(keep) : end].tolist())
-      size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
-      if size > _MAX_BATCH_BYTES:
-        raise ValueError(
-            f'A chunk and its items have {size} bytes, and Reverb accepts 2 GB.'
-            ' Choose a smaller chunk_length.'
-        )
+      _check_size(batch)
       # A batch that no item refers to, now or later, is dropped.
       if batch.items or batch.keep_chunk_keys:
         yield batch
+    self._chunks = chunks_lib.ChunkTable(
+        chunks.starts[first_needed:], chunks.keys[first_needed:]
+    )
+    self._finish(positioned, items)
+
+  def _finish(self, positioned, items) -> None:
+    """Counts a segment, and keeps the rows that the next one needs."""
+    segment = positioned.segment
     self.num_frames += int(segment.row_splits[-1])
     self._episode_ids.update(self._new_ids(segment))
-    for table, table_items in zip(source.tables, items):
+    for table, table_items in zip(self._source.tables, items):
       if table.windows is None:
         num_items = len(table_items.key)
         self._num_bypassed += int(segment.is_end.sum()) - num_items
-    self._chunks = chunks_lib.ChunkTable(
-        chunks.starts[needed:], chunks.keys[needed:]
-    )
     if self._crossing:
       longest = max(windows.length for windows in self._crossing)
       tail = lambda leaf: leaf[-longest:]
@@ -540,6 +548,16 @@ class Layout:
         chunks.slices_of(items.start, items.end),
         len(tf.nest.flatten(self._source.spec)),
         times,
+    )
+
+
+def _check_size(batch: EncodedBatch) -> None:
+  """Raises a ValueError if a batch is too large for a message."""
+  size = sum(map(len, batch.chunks)) + sum(map(len, batch.items))
+  if size > _MAX_BATCH_BYTES:
+    raise ValueError(
+        f'A chunk and its items have {size} bytes, and Reverb accepts 2 GB.'
+        ' Choose a smaller chunk_length.'
     )
 
 

@@ -5,7 +5,7 @@ its episode, so there is no list of items:
 
     episodes     | 0  1  2  3  4 | 5  6  7 |
     items of 2   | 0  1  2  3    | 4  5    |
-    first_item     0               4        6
+    episode_begins 0               4        6
 
 Only rows of the data are stored. Padding after the end of an episode is filled
 in when an item is read.
@@ -20,7 +20,7 @@ from etils import epy
 import numpy as np
 
 from rlds2reverb.episodes import windows as windows_lib
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 
 with epy.lazy_imports():
   from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
@@ -58,8 +58,8 @@ class ItemIndex:
     episodes: the episodes that have items.
     first: the index of the first item.
     num_items: the number of items.
-    first_item: the index of the first item of each episode and, at the end,
-      the number of items, int64 `[E + 1]`.
+    episode_begins: the index of the first item of each episode and, at the
+      end, the number of items, int64 `[E + 1]`.
     length: the number of rows of an item; None if each episode is an item.
     crosses_episodes: whether items continue into the next episode.
     num_slots: the largest possible number of items.
@@ -92,8 +92,8 @@ class ItemIndex:
         ]
     )
     counts = self.episodes.num_items
-    self.first_item = np.concatenate([[0], np.cumsum(counts)])
-    self.num_items = self.num_slots = int(self.first_item[-1])
+    self.episode_begins = np.concatenate([[0], np.cumsum(counts)])
+    self.num_items = self.num_slots = int(self.episode_begins[-1])
 
   def find(
       self, items: np.ndarray
@@ -119,16 +119,16 @@ class ItemIndex:
     # The episode of every `2**shift`-th item, for the search of an item.
     shift = max((self.num_items // max(len(counts), 1)).bit_length() - 1, 0)
     places = np.arange((self.num_items >> shift) + 2) << shift
-    guide = self.first_item.searchsorted(places, 'right') - 1
+    guide = self.episode_begins.searchsorted(places, 'right') - 1
     ends = latest = first_row + num_rows
     if self.windows and self.windows.end == windows_lib.EndOfEpisode.OVERLAP:
       latest = first_row + np.maximum(num_rows - self.windows.length, 0)
     return functools.partial(
         kernels.find_items,
-        self.first_item,
+        self.episode_begins,
         np.minimum(guide, len(counts) - 1),
         shift,
-        first_row - self.first_item[:-1] * stride,
+        first_row - self.episode_begins[:-1] * stride,
         latest,
         stride,
         ends,
@@ -145,7 +145,7 @@ class ItemIndex:
     )
 
   def read(
-      self, rows: rows_lib.RowStore, items: np.ndarray
+      self, rows: store_rows.RowStore, items: np.ndarray
   ) -> list[np.ndarray]:
     """Reads items of one length.
 

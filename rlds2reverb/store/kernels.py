@@ -161,14 +161,14 @@ def permute(positions, count, tables, items):
     )
 )  # fmt: skip
 def find_items(
-    first_item, guide, shift, offsets, latest, stride, ends, items,
+    episode_begins, guide, shift, offsets, latest, stride, ends, items,
     episode, start, end,
 ):  # fmt: skip
   """Finds the rows of items, given the items' indices.
 
   Args:
-    first_item: the index of the first item of each episode, ascending, and at
-      the end the number of items; int64 `[E + 1]`.
+    episode_begins: the index of the first item of each episode, ascending, and
+      at the end the number of items; int64 `[E + 1]`.
     guide: the episode of every `2**shift`-th item, and at the end the last
       episode. A search needs only to look between two of them.
     shift: the binary logarithm of the distance between these items.
@@ -188,7 +188,7 @@ def find_items(
     count = guide[(items[k] >> shift) + 1] - low + 1
     while count > 1:
       half = count // 2
-      low += half * (first_item[low + half] <= items[k])
+      low += half * (episode_begins[low + half] <= items[k])
       count -= half
     episode[k] = low
     start[k] = min(items[k] * stride + offsets[low], latest[low])

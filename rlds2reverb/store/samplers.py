@@ -20,7 +20,7 @@ import numpy as np
 
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import random as random_lib
-from rlds2reverb.store import items as items_lib
+from rlds2reverb.store import items as store_items
 
 with epy.lazy_imports():
   from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
@@ -158,8 +158,8 @@ class Uniform(Sampler):
     [seed], draw_uniform = shard.seeds(1), kernels.draw_uniform
 
     def draw(index, batch_size, num_batches=1):
-      first_item, count = items.first, items.num_items
-      items_lib.check_drawable(count, count)
+      count, first_item = items.num_items, items.first
+      store_items.check_drawable(count, count)
       num_draws = num_batches * batch_size
       drawn, probability = np.empty(num_draws, np.int64), np.empty(num_draws)
       first = first_draw(index, batch_size)
@@ -181,8 +181,8 @@ class InOrder(Sampler):
       drawn = first_item + shard.positions(
           index * batch_size, num_batches * batch_size, share
       )
-      if not items_lib.alive(items, drawn).all():
-        raise items_lib.SamplingError(
+      if not store_items.alive(items, drawn).all():
+        raise store_items.SamplingError(
             'Frames were appended or removed during a pass over the items, some'
             ' of which have made room for newer ones. Make a new data set for'
             ' each pass.'
@@ -250,7 +250,7 @@ class WithoutReplacement(Sampler):
     if self.drop_last and batch_size > share:
       raise ValueError(
           f'A batch of {batch_size} items is larger than an epoch, which has'
-          f' {share} items for this worker, and drop_last drops incomplete'
+          f' {share} items for this process, and drop_last drops incomplete'
           ' batches: no batch would remain.'
       )
     return batch_size if self.drop_last or share % batch_size == 0 else None

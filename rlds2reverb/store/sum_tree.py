@@ -11,7 +11,7 @@ from etils import epy
 import numpy as np
 
 from rlds2reverb.episodes import checks
-from rlds2reverb.store import items as items_lib
+from rlds2reverb.store import items as store_items
 from rlds2reverb.store import memory
 from rlds2reverb.store import samplers
 
@@ -98,7 +98,7 @@ class Prioritized(samplers.Sampler):
     def draw(index, batch_size, num_batches=1):
       with items.lock:
         is_drawable = self._tree.prepare()
-        items_lib.check_drawable(is_drawable, items.num_items)
+        store_items.check_drawable(is_drawable, items.num_items)
         first = samplers.first_draw(index, batch_size)
         count = num_batches * batch_size
         slots, *drawn = self._tree.draw(seed, first, count)
@@ -127,12 +127,12 @@ class Prioritized(samplers.Sampler):
       if highest < 0:
         is_wrong = ~((priorities >= 0) & (priorities < np.inf))
         if is_wrong.any():
-          raise items_lib.SamplingError(
+          raise store_items.SamplingError(
               'A priority must be a number from 0 up, but the items'
               f' {items[is_wrong][:16].tolist()} have'
               f' {priorities[is_wrong][:16].tolist()}.'
           )
-        is_alive = items_lib.alive(self._items, items)
+        is_alive = store_items.alive(self._items, items)
         items, priorities = items[is_alive], priorities[is_alive]
         self._tree.set(items, priorities)
         highest = priorities.max(initial=0.0)

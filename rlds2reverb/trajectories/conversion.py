@@ -317,8 +317,8 @@ def _convert(inputs, settings, policy_info=None):
     batches = pipelines.pair_with_next(
         batches,
         lambda batch: _has_steps(batch) | errors.is_fault(batch.fault),
-        lambda unused_batch, following: validation.first_outline(
-            following.steps
+        lambda unused_batch, next_batch: validation.first_outline(
+            next_batch.steps
         ),
     )
   valid_batches = pipelines.map_elements(batches, converter.validate)
@@ -340,8 +340,8 @@ class _Converter:
     self._report_tables = report_tables
     self._policy_info = policy_info
 
-  def validate(self, batch, following=None) -> _ValidBatch:
-    """Validates a batch; see `validation.validate` for `following`."""
+  def validate(self, batch, next_outline=None) -> _ValidBatch:
+    """Validates a batch; see `validation.validate` for `next_outline`."""
     rules, read_fields = self._settings.rules, self._settings.read_fields
     batch = batch._replace(
         steps=steps_lib.select_fields(
@@ -352,7 +352,7 @@ class _Converter:
         batch,
         rules.validation,
         nan_fields=self._settings.used_fields if rules.nan == 'invalid' else (),
-        following=following,
+        next_outline=next_outline,
     )
     with_columns = batch._replace(
         steps=(
@@ -400,7 +400,7 @@ class _Converter:
         is_kept = tf.identity(is_kept)
     return _ValidBatch(batch_lib.filter_episodes(batch, is_kept), error)
 
-  def first_step_after(self, valid: _ValidBatch, following: _ValidBatch):
+  def first_step_after(self, valid: _ValidBatch, next_batch: _ValidBatch):
     """Returns the step after the episodes of a batch, `[1, ...]`.
 
     After the last batch, and before an invalid episode, it is a FIRST step
@@ -416,12 +416,12 @@ class _Converter:
       return step
 
     return tf.cond(
-        _has_steps(following.batch) & (valid.error == ''),
-        lambda: rows_lib.copy_rows(self._used_steps(following.batch), 0, 1),
+        _has_steps(next_batch.batch) & (valid.error == ''),
+        lambda: rows_lib.copy_rows(self._used_steps(next_batch.batch), 0, 1),
         end_step,
     )
 
-  def cut(self, valid: _ValidBatch, following: Any = None) -> tf.data.Dataset:
+  def cut(self, valid: _ValidBatch, next_step: Any = None) -> tf.data.Dataset:
     """Yields the arguments of `to_block`, for each block of a batch."""
     bounds = self._find_bounds(valid.batch.row_splits)
     # For an error there is one more index, for which `to_block` raises it after
@@ -429,8 +429,8 @@ class _Converter:
     count = tf.shape(bounds, tf.int64)[0]
     count += tf.cast(valid.error != '', tf.int64)
     rows = ()
-    if following is not None:
-      rows = rows_lib.concat_rows(self._used_steps(valid.batch), following)
+    if next_step is not None:
+      rows = rows_lib.concat_rows(self._used_steps(valid.batch), next_step)
     return pipelines.pair_each(
         tf.data.Dataset.range(count), (bounds, valid, rows)
     )

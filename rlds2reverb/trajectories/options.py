@@ -29,8 +29,9 @@ class ConversionRules:
   """Defines how episodes are checked and converted to trajectories.
 
   Pass it as `ConversionOptions(rules=...)`, or configure it with gin.
-  Different rules can give different frames, so the rules are a part of the
-  identity of converted data.
+  Different rules can give different frames, so prepared frames of a replay
+  buffer are only used again with the same rules. Keys of items under an
+  `identity` depend on `terminal_discount` alone.
 
   Attributes:
     validation: which episodes are valid. `"strict"` accepts an episode of a

@@ -14,7 +14,8 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 
 _MAX_PRINTED = 10
-_KEY_STRIDE = 2**32  # The key of a row is episode * _KEY_STRIDE + first step.
+# Tables with two indices have the key `first * _KEY_STRIDE + second`.
+_KEY_STRIDE = 2**32
 
 
 class SkippedEpisode(NamedTuple):
@@ -99,9 +100,9 @@ class ConversionReport:
         print(skipped.episode, skipped.reason)
 
   Attributes:
-    inserted_items: for each table, the number of items that the server has
-      confirmed. Items that the server already had under the same keys are not
-      counted. Only `push_rlds_to_reverb` fills this.
+    inserted_items: for each table, the number of new items that the server
+      counts. Items that it already had under the same keys are not new. Only
+      `push_rlds_to_reverb` fills this, when it has not failed.
   """
 
   def __init__(self):

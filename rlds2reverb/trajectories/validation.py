@@ -78,7 +78,7 @@ def validate(
     validation: str = 'strict',
     *,
     nan_fields: Sequence[str] = (),
-    following: Outline | None = None,
+    next_outline: Outline | None = None,
 ) -> ValidationResult:
   """Checks the episodes of a batch.
 
@@ -88,11 +88,11 @@ def validate(
     validation: `"strict"`, all rules of this module; or `"tf_agents"`, the
       three of TF-Agents, which may depend on the step after an episode.
     nan_fields: the names of the fields that must not hold NaN.
-    following: the outline `[1]` of the step after the batch; by default the
+    next_outline: the outline `[1]` of the step after the batch; by default the
       outline of a first step.
   """
   steps = _equal_rows(batch.steps, {*FIELDS, *nan_fields})
-  outline = _get_outline(steps, following)
+  outline = _get_outline(steps, next_outline)
   num_rows = tf.size(outline[rlds.IS_FIRST], tf.int64) - 1
   row_splits = tf.minimum(batch.row_splits, num_rows)
   is_boundary = batch_lib.count_starts(row_splits, num_rows + 1) > 0
@@ -100,7 +100,7 @@ def validate(
   is_before_first = outline[rlds.IS_FIRST][1:]
   is_strict = validation == 'strict'
   if is_strict:
-    # Whichever step the next episode begins with.
+    # A missing first step of the next episode is a fault of that episode alone.
     is_before_first |= is_boundary[1:]
   broken = {
       TERMINAL_NOT_LAST: is_terminal & ~is_last,
@@ -115,10 +115,11 @@ def validate(
         STEPS_AFTER_LAST: is_last & is_before_first & ~is_boundary[1:],
         DISCOUNT_RANGE: (discount < 0) | (discount > 1),
     }
-    is_complete = row_splits[1:] > row_splits[:-1]
+    # An episode that could not be read has no steps here.
+    is_readable = row_splits[1:] > row_splits[:-1]
   else:
-    is_complete = row_splits[1:] == batch.row_splits[1:]
-    is_complete &= ~errors.is_fault(batch.fault)
+    is_readable = row_splits[1:] == batch.row_splits[1:]
+    is_readable &= ~errors.is_fault(batch.fault)
   float_fields = steps_lib.find_float_fields(
       steps_lib.select_fields(steps, nan_fields)
   )
@@ -134,11 +135,11 @@ def validate(
     counts = batch_lib.sum_rows(
         tf.math.count_nonzero(broken_matrix, 1), row_splits
     )
-    return is_complete & (counts == 0)
+    return is_readable & (counts == 0)
 
   return ValidationResult(
       # Nearly all episodes are valid. Then nothing more has to be computed.
-      tf.cond(tf.reduce_any(broken_matrix), find_valid, lambda: is_complete),
+      tf.cond(tf.reduce_any(broken_matrix), find_valid, lambda: is_readable),
       row_splits,
       outline,
       is_before_first,
@@ -171,7 +172,7 @@ def _equal_rows(steps, fields) -> dict[str, Any]:
   return rows_lib.slice_rows(steps, tf.zeros_like(stop), stop)
 
 
-def _get_outline(steps, following=None) -> Outline:
+def _get_outline(steps, next_outline=None) -> Outline:
   """Returns the outline `[N + 1]` of steps, and of the next step."""
   outline = {}
   for name in FIELDS:
@@ -180,8 +181,8 @@ def _get_outline(steps, following=None) -> Outline:
     if name == rlds.DISCOUNT:
       end, dtype = [0.0], tf.float32
     column = steps_lib.to_column(name, steps[name], dtype)
-    if following is not None:
-      end = following[name]
+    if next_outline is not None:
+      end = next_outline[name]
     outline[name] = tf.concat([column, end], 0)
   return outline
 

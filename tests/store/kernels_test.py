@@ -52,11 +52,11 @@ def permute(positions, count, tables, items):
 
 
 def find_items(
-    first_item, guide, shift, offsets, latest, stride, ends, items,
+    episode_begins, guide, shift, offsets, latest, stride, ends, items,
     episode, start, end,
 ):  # fmt: skip
   del guide, shift
-  episode[:] = first_item.searchsorted(items, 'right') - 1
+  episode[:] = episode_begins.searchsorted(items, 'right') - 1
   start[:] = np.minimum(items * stride + offsets[episode], latest[episode])
   end[:] = ends[episode]
 
@@ -187,14 +187,14 @@ class KernelsTest(parameterized.TestCase):
   def test_items(self, seed):
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, [2, 50][seed % 2], rng.integers(1, 40))
-    first_item = np.concatenate([[0], np.cumsum(counts)])
+    episode_begins = np.concatenate([[0], np.cumsum(counts)])
     offsets, latest, ends = rng.integers(-99, 99, [3, len(counts)])
-    items = np.concatenate([np.arange(first_item[-1])] * 2)
+    items = np.concatenate([np.arange(episode_begins[-1])] * 2)
     outputs = np.empty([3, len(items)], np.int64)
     for shift in 0, 1, 3, 20:
-      places = np.arange((first_item[-1] >> shift) + 2) << shift
-      guide = np.sum(first_item[1:-1] <= places[:, np.newaxis], 1)
-      searched = first_item, guide, shift, offsets, latest, 3, ends
+      places = np.arange((episode_begins[-1] >> shift) + 2) << shift
+      guide = np.sum(episode_begins[1:-1] <= places[:, np.newaxis], 1)
+      searched = episode_begins, guide, shift, offsets, latest, 3, ends
       self.check(find_items, *searched, items, *outputs)
 
   @parameterized.product(

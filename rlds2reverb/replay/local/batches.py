@@ -43,7 +43,7 @@ class FrameBatches(store_batches.Batches):
 
   Attributes:
     element_spec: the spec of a batch; without `B` for single items.
-    in_advance: whether batches may be drawn before they are requested.
+    may_read_ahead: whether batches may be drawn before they are requested.
     group_size: the number of batches that iterators read together.
   """
 
@@ -69,10 +69,10 @@ class FrameBatches(store_batches.Batches):
     self._store, self._items, self._sampler = store, items, sampler
     self._shard, self._batch_size = shard, batch_size
     self._identity = identity
-    self.in_advance = not (sampler.is_synchronous or items.changes)
+    self.may_read_ahead = not (sampler.is_synchronous or items.changes)
     self.group_size = 1
     # Episodes of different lengths have no common array.
-    if self.in_advance and items.length is not None:
+    if self.may_read_ahead and items.length is not None:
       size = store.rows.layout.frame_bytes * (batch_size or 1) * items.length
       self.group_size = max(min(_MAX_GROUP, _GROUP_BYTES // max(size, 1)), 1)
     lead = [items.length]

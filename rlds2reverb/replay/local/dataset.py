@@ -8,9 +8,10 @@ position of the stream, and returns the stream when it ends:
     for batch in dataset.take(2)       stream 0, batches 3, 4
     zip(dataset, dataset)              streams 0 and 1 at the same time
 
-`next(iterator)` reads a batch without `tf.data`, eagerly and in a graph. Small
-batches are read in groups. A `tf.data` pipeline reads the groups of an iterator
-and counts their batches as they are requested:
+The data set's own iterator reads a batch without `tf.data`, eagerly and where a
+graph calls `next`. Other data sets, such as `dataset.take(3)`, are `tf.data`
+pipelines, which count the batches of an iterator as they are requested. Small
+batches are read in groups:
 
     iterator ids | groups of batches, read by NumPy | batches, counted
 """
@@ -67,8 +68,8 @@ class Reader:
 
   Attributes:
     iterator_id: the id of the iterator.
-    position: the index of the next batch. In a `tf.data` pipeline, which reads
-      in advance, the first batch of the iterator.
+    position: the index of the next batch. A `tf.data` pipeline reads ahead, so
+      its batches count in `Streams`, and this stays the first one.
     has_ended: whether the iterator has ended, so its stream is free.
   """
 
@@ -78,7 +79,8 @@ class Reader:
     self.iterator_id, self.position = iterator_id, position
     self.has_ended = False
     self._streams, self._stream = streams, stream
-    self._next_read = position
+    # In a `tf.data` pipeline, the index of the next batch to read.
+    self._next_of_pipeline = position
     self._ready: collections.deque[Any] = collections.deque()
     self._ahead: futures.Future[Any] | None = None
 
@@ -87,11 +89,12 @@ class Reader:
     """The batches of the stream that the iterator owns."""
     return self._streams.batches.of_stream(self._streams.index, self._stream)
 
-  def next_leaves(self, in_advance: bool) -> Sequence[np.ndarray] | None:
+  def next_leaves(self, read_ahead: bool) -> Sequence[np.ndarray] | None:
     """Returns the leaves of the next batch, or None after the last one.
 
     Args:
-      in_advance: whether a thread may read the next group ahead.
+      read_ahead: whether a thread reads the next group, if the batches allow
+        it.
     """
     if not self._ready:
       ahead, self._ahead = self._ahead, None
@@ -99,7 +102,7 @@ class Reader:
       if group is None:
         return None
       self._ready.extend(zip(*group))
-      if in_advance and self.batches.in_advance:
+      if read_ahead and self.batches.may_read_ahead:
         self._ahead = self._streams.executor.submit(
             self._read, self.position + len(self._ready)
         )
@@ -116,11 +119,11 @@ class Reader:
     Raises:
       StopIteration: after the last batch.
     """
-    leaves = self._read(self._next_read)
+    leaves = self._read(self._next_of_pipeline)
     if leaves is None:
       raise StopIteration
-    positions = self._next_read + np.arange(len(leaves[0])) + 1
-    self._next_read += len(positions)
+    positions = self._next_of_pipeline + np.arange(len(leaves[0])) + 1
+    self._next_of_pipeline += len(positions)
     return positions, leaves
 
   def end(self) -> None:
@@ -179,6 +182,7 @@ class Streams:
     """
     with self._lock:
       self._last_readers = []
+      # A reader that has ended holds the position of a free stream.
       for stream, position in enumerate(positions):
         reader = Reader(self, next(self._new_ids), stream, position)
         reader.end()
@@ -187,6 +191,7 @@ class Streams:
   def new_iterator(self) -> Iterator[np.int64]:
     """Yields a new iterator id. The iterator owns a stream until it ends."""
     with self._lock:
+      # After the last stream there is always another free one, at batch 0.
       is_free = [reader.has_ended for reader in self._last_readers] + [True]
       stream = is_free.index(True)
       positions = [*self.positions(), 0]
@@ -200,7 +205,7 @@ class Streams:
       reader.end()
       del self.readers[reader.iterator_id]
 
-  def read_group(self, iterator_id: int) -> list[np.ndarray]:
+  def read_next_group(self, iterator_id: int) -> list[np.ndarray]:
     """Reads the next group of batches of an iterator.
 
     Args:
@@ -318,12 +323,12 @@ class _NumpyIterator:
   def __next__(self) -> Any:
     return self._streams.batches.pack(self.next_leaves())
 
-  def next_leaves(self, in_advance: bool = False) -> Sequence[np.ndarray]:
+  def next_leaves(self, read_ahead: bool = False) -> Sequence[np.ndarray]:
     """Returns the leaves of the next batch; see `Reader`."""
     with self._lock:
       if self._reader is None:
         self._reader = self._streams.readers[next(self._ids)]
-      leaves = self._reader.next_leaves(in_advance)
+      leaves = self._reader.next_leaves(read_ahead)
       if leaves is None:
         # The iterator returns its stream, and later calls raise StopIteration.
         self._ids.close()
@@ -360,10 +365,11 @@ class _TensorIterator(tf_private.PlainIterator):
     self._flat_output_types = [spec.dtype for spec in specs]
     self._flat_output_shapes = [spec.shape for spec in specs]
     self._streams = dataset._streams  # pylint: disable=protected-access
-    self._batches = _NumpyIterator(self._streams)
+    self._numpy_iterator = _NumpyIterator(self._streams)
     # It reads ahead while the graph calls Python, which takes longer.
     self._read = functools.partial(
-        pipelines.weak_method(self._batches, 'next_leaves'), in_advance=True
+        pipelines.weak_method(self._numpy_iterator, 'next_leaves'),
+        read_ahead=True,
     )
     with tf.device('cpu'):
       self._device = tf.convert_to_tensor(0).device
@@ -376,7 +382,7 @@ class _TensorIterator(tf_private.PlainIterator):
         leaf.set_shape(shape)
       return pack(leaves)
     try:
-      leaves = self._batches.next_leaves()
+      leaves = self._numpy_iterator.next_leaves()
     except StopIteration as e:
       raise tf.errors.OutOfRangeError(None, None, 'End of sequence') from e
     except store_items.SamplingError as e:
@@ -424,7 +430,9 @@ def make_dataset(
 @pipelines.do_not_convert
 def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   """Returns the batches as a data set that graphs can read."""
-  batches, read = streams.batches, pipelines.weak_method(streams, 'read_group')
+  batches, read = streams.batches, pipelines.weak_method(
+      streams, 'read_next_group'
+  )
   lead = [None] if batches.group_size > 1 else []
   index = tf.TensorSpec([], tf.int64)
   specs = tuple(
@@ -434,7 +442,7 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
 
   def read_batches(iterator):
     groups = _call_repeatedly(read, [iterator], specs)
-    if batches.in_advance:
+    if batches.may_read_ahead:
       groups = groups.prefetch(1)
     # Unlike `unbatch`, this copies nothing: a batch is a view of its group.
     of_group = lambda *group: tf.data.Dataset.from_tensor_slices(group)
@@ -449,6 +457,7 @@ def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   ).flat_map(read_batches)
   dataset = _map_here(dataset, count, batches.element_spec)
   dataset = dataset.with_options(_options())
+  # The pipeline has only weak references to it.
   dataset.must_live = streams
   return dataset
 

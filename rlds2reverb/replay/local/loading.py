@@ -21,7 +21,7 @@ from rlds2reverb.replay import items as items_lib
 from rlds2reverb.replay import priorities as priorities_lib
 from rlds2reverb.store import folders
 from rlds2reverb.store import items as store_items
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 from rlds2reverb.trajectories import options as options_lib
 
 _FOLDER = 'The folder of prepared frames'
@@ -45,7 +45,7 @@ class FrameStore:
   """
 
   spec: Any
-  rows: rows_lib.RowStore
+  rows: store_rows.RowStore
   windows: windows_lib.Windows | None
   episodes: store_items.Episodes
   priorities: np.ndarray | None
@@ -101,7 +101,7 @@ class FrameStore:
     )
 
 
-def layout_of(spec: Any) -> rows_lib.RowLayout:
+def layout_of(spec: Any) -> store_rows.RowLayout:
   """Returns the layout of frames.
 
   Args:
@@ -110,19 +110,19 @@ def layout_of(spec: Any) -> rows_lib.RowLayout:
   Raises:
     ValueError: if the shape of a field is not fixed.
   """
-  return rows_lib.RowLayout.of_spec(
+  return store_rows.RowLayout.of_spec(
       spec,
       'Pad it, or resize images (decode_images). Encoded images are stored'
       ' unchanged.',
   )
 
 
-def step_type_column(layout: rows_lib.RowLayout) -> int:
+def step_type_column(layout: store_rows.RowLayout) -> int:
   """Returns the number of the column of step types."""
   return [column.name for column in layout.columns].index('step_type')
 
 
-def padding_of(layout: rows_lib.RowLayout) -> dict[int, Any]:
+def padding_of(layout: store_rows.RowLayout) -> dict[int, Any]:
   """Returns the values of a frame of padding that are not 0, by columns."""
   return {step_type_column(layout): ts.StepType.LAST}
 
@@ -204,7 +204,7 @@ def open_frames(directory: files.PathLike) -> FrameStore:
     OSError: if the folder is damaged, or of another version.
   """
   folder = files.expand_local(directory, _FOLDER)
-  rows = rows_lib.open_rows(folder, blocks=_BLOCKS_AT_OPENING)
+  rows = store_rows.open_rows(folder, blocks=_BLOCKS_AT_OPENING)
   with folders.naming_damage(folder):
     store = _store(rows)
     _check_episodes(store)
@@ -224,7 +224,7 @@ def check_prepared_frames(directory: files.PathLike) -> None:
     FileNotFoundError: if the folder does not exist or has no frames.
     OSError: if the folder is damaged, or of another version.
   """
-  rows_lib.open_rows(files.expand_local(directory, _FOLDER), blocks=None)
+  store_rows.open_rows(files.expand_local(directory, _FOLDER), blocks=None)
 
 
 def _check_episodes(store: FrameStore) -> None:
@@ -274,7 +274,7 @@ def _write(source, folder, made_from) -> FrameStore:
   spec, windows = source.spec, items.windows
   layout = layout_of(spec)
   lengths, returns, is_open = [np.zeros(0, np.int64)], [np.zeros(0)], False
-  with contextlib.closing(rows_lib.StoreWriter(layout, folder)) as writer:
+  with contextlib.closing(store_rows.StoreWriter(layout, folder)) as writer:
     for segment in source.segments():
       writer.append(tf.nest.flatten(segment.frames))
       lengths.append(segment.length)

@@ -86,6 +86,7 @@ class LocalReplayBuffer(base.SampledReplayBuffer, replay_buffer.ReplayBuffer):
       shard: samplers.Shard,
   ):
     shard.check()
+    # TF-Agents returns a stateful data set as it is.
     super().__init__(store.spec, capacity, stateful_dataset=True)
     self.store = store
     self._items: Any = items
@@ -352,20 +353,21 @@ class EpisodesReplayBuffer(LocalReplayBuffer):
       OSError: if `directory` is damaged.
       InvalidArgumentError: if an episode is invalid.
     """
-    items = items_lib.TableItems('items', windows, priority=priority)
+    table_items = items_lib.TableItems('items', windows, priority=priority)
     if isinstance(rlds_data, loading.FrameStore):
       store = rlds_data
     elif isinstance(rlds_data, tf.data.Dataset):
       with tf_private.name_damaged_files(rlds_data):
-        store = loading.load_frames(rlds_data, items, directory, options)
+        store = loading.load_frames(rlds_data, table_items, directory, options)
     else:
       store = loading.open_frames(rlds_data)
+    rank, world_size = process
     super().__init__(
         store.make_items(),
         store,
         store.num_frames,
         sampler,
-        samplers.Shard(seed, (0, 0), *process),
+        samplers.Shard(seed, rank=rank, world_size=world_size),
     )
 
   def _add_batch(self, items):

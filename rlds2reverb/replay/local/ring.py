@@ -26,7 +26,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
 from rlds2reverb.store import memory
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import rows as store_rows
 from rlds2reverb.store import sum_tree
 
 # The maximum number of frames per write.
@@ -114,7 +114,7 @@ class FrameRing(tf.train.experimental.PythonState):
         memory.zeros([batch_size * self._segment, size], np.uint8)
         for size in layout.row_bytes
     ]
-    self.rows = rows_lib.RowStore(layout, self._groups)
+    self.rows = store_rows.RowStore(layout, self._groups)
     self.step_type_column = loading.step_type_column(layout)
     # The row at which each item starts, and its environment.
     self._starts = np.zeros(self.num_slots, np.int64)
@@ -148,14 +148,14 @@ class FrameRing(tf.train.experimental.PythonState):
     return self._places(environment, rows)
 
   def read(
-      self, rows: rows_lib.RowStore, items: np.ndarray
+      self, rows: store_rows.RowStore, items: np.ndarray
   ) -> list[np.ndarray]:
     """Reads items; see `ItemIndex`."""
     slots = items % self.num_slots
     starts = self._places(self._environments[slots], self._starts[slots])
     return rows.gather(starts, self.length)
 
-  def load(self, rows: rows_lib.RowStore) -> None:
+  def load(self, rows: store_rows.RowStore) -> None:
     """Appends recorded episodes to an empty ring.
 
     Each episode goes to the environment with the fewest frames so far. Each

@@ -87,8 +87,10 @@ def push_rlds_to_reverb(
       timeout.
 
   Returns:
-    The number of frames, which is the number of steps of the episodes that were
-    not skipped. `report.inserted_items` has the numbers of items.
+    The number of frames: the steps of all episodes that were not skipped as
+    invalid, also of those without an item, which are too short, or longer than
+    the observer's `max_sequence_length`. `report.inserted_items` has the
+    numbers of new items.
 
   Raises:
     TypeError: if the observer lacks a method, or `policy_info_fn` is not
@@ -121,6 +123,7 @@ def push_rlds_to_reverb(
   )
   infos = get_infos() if is_tf_agents else {}
   signatures = [info.signature for info in infos.values()]
+  # The observer would ask the server without a timeout.
   signature = (signatures or [reverb_observer.get_table_signature()])[0]
   if options.policy_info_fn is not None and signature is not None:
     spec = specs.create_trajectory_data_spec(rlds_data, options.policy_info_fn)
@@ -155,6 +158,7 @@ def push_rlds_to_reverb(
   )
   is_strict = options.rules.validation == 'strict'
   if is_strict and not num_frames and not report.skipped_episodes:
+    # The message of TF-Agents.
     raise ValueError('No dataset representing RLDS steps exist in the data.')
   return num_frames
 

@@ -10,8 +10,8 @@ from tf_agents.trajectories import trajectory
 
 from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.replay.local import loading
-from rlds2reverb.store import items as items_lib
-from rlds2reverb.store import rows as rows_lib
+from rlds2reverb.store import items as store_items
+from rlds2reverb.store import rows as store_rows
 from tests import contract
 from tests import golden
 
@@ -132,13 +132,13 @@ def make_store(
   lengths = np.array(num_items, np.int64) + 1
   windows = windows_lib.Windows(2, end=end)
   returns = np.zeros(len(lengths)) if returns is None else np.array(returns)
-  writer = rows_lib.StoreWriter(loading.layout_of(frame_spec()))
+  writer = store_rows.StoreWriter(loading.layout_of(frame_spec()))
   writer.append(tf.nest.flatten(make_frames(0, lengths.sum())))
   return loading.FrameStore(
       frame_spec(),
       writer.finish({}, {}),
       windows,
-      items_lib.find_episodes(lengths, windows, returns),
+      store_items.find_episodes(lengths, windows, returns),
       None if priorities is None else np.array(priorities, np.float64),
       'made',
   )
