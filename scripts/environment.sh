@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Creates the environment .venv from requirements/tests.txt, if it does not exist
 # or setup.py or the requirements have changed, and activates it. Source it in the
 # root of the repository.
