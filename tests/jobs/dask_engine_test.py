@@ -143,8 +143,8 @@ class DaskEngineTest(job_testing.JobTestCase):
 
   def test_one_signal_to_the_process_group_ends_the_program(self):
     # So many tasks that most are left when a signal comes, however fast.
-    lengths = (2,) * 400
-    data = data_sets.numbered(self.new('data'), lengths, per_file=100)
+    lengths = (2,) * 150
+    data = data_sets.numbered(self.new('data'), lengths, per_file=50)
     output = self.new()
     lock = os.path.join(f'{output}.job', '.lock')
     receipts = os.path.join(f'{output}.job', 'receipts', '*.json')
