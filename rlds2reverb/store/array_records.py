@@ -131,7 +131,8 @@ class RecordCache:
   """
 
   def __init__(self, max_bytes: int = _CACHE_BYTES):
-    self._max_bytes, self._num_bytes = max_bytes, 0
+    self._max_bytes = max_bytes
+    self._num_bytes = 0
     self._records: dict[tuple[str, int], bytes] = collections.OrderedDict()
     self._lock = threading.Lock()
 

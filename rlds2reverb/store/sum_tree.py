@@ -191,7 +191,9 @@ class SumTree:
 
   def __init__(self, priorities: np.ndarray, alpha: float, scale: float = 1.0):
     """Builds the tree; see the attributes."""
-    self.scale, self._alpha, self._num_slots = scale, alpha, len(priorities)
+    self.scale = scale
+    self._alpha = alpha
+    self._num_slots = len(priorities)
     # The levels above the leaves have 1, 1, 4, 16, ... groups of nodes.
     num_leaf_groups = max(-(-len(priorities) // 4), 1)
     first_leaf_group, size = 1, 1
@@ -203,7 +205,8 @@ class SumTree:
     )
     self._leaves = self._nodes[first_leaf_group:, 1]
     self._leaves.flat[: len(priorities)] = priorities
-    self._draw, self._update = kernels.draw_from_tree, kernels.update_tree
+    self._draw = kernels.draw_from_tree
+    self._update = kernels.update_tree
     if self._build() > _MAX_WEIGHT:
       self._rescale()
 

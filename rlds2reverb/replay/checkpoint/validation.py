@@ -563,7 +563,8 @@ class _ItemForm:
     Raises:
       ValueError: if the record is not an item.
     """
-    self.key, self._priority = (0, 0), -1
+    self.key = (0, 0)
+    self._priority = -1
     self.slices: list[list[tuple[int, int]]] = []
     self.squeezed: list[int] = []
     self.num_columns, columns = 0, []

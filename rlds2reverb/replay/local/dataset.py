@@ -128,7 +128,8 @@ class Reader:
 
   def end(self) -> None:
     """Frees the stream, and drops batches that were read in advance."""
-    self.has_ended, self._ahead = True, None
+    self.has_ended = True
+    self._ahead = None
     self._ready.clear()
 
   def _read(self, first: int) -> list[np.ndarray] | None:
@@ -161,8 +162,11 @@ class Streams:
       resumes: whether an iterator begins at the position of its stream, rather
         than at the start.
     """
-    self.batches, self.order, self.index = batches, order, 0
-    self._resumes, self._lock = resumes, threading.RLock()
+    self.batches = batches
+    self.order = order
+    self.index = 0
+    self._resumes = resumes
+    self._lock = threading.RLock()
     self._new_ids = itertools.count()
     self.readers: dict[int, Reader] = {}
     self.executor = futures.ThreadPoolExecutor(1)
@@ -313,7 +317,8 @@ class _NumpyIterator:
   """An iterator over batches of NumPy arrays."""
 
   def __init__(self, streams: Streams):
-    self._streams, self._lock = streams, threading.Lock()
+    self._streams = streams
+    self._lock = threading.Lock()
     self._ids: Any = streams.new_iterator()
     self._reader: Any = None
 
@@ -359,7 +364,8 @@ class _TensorIterator(tf_private.PlainIterator):
   """Reads batches by NumPy, eagerly and where a graph calls `next`."""
 
   def _create_iterator(self, dataset):
-    self._dataset, self._resource_iterator = dataset, None
+    self._dataset = dataset
+    self._resource_iterator = None
     self._element_spec = dataset.element_spec
     specs = tf.nest.flatten(self._element_spec)
     self._flat_output_types = [spec.dtype for spec in specs]

@@ -293,11 +293,13 @@ class FrameRing(tf.train.experimental.PythonState):
           f' {self.capacity}.'
       )
     with self.lock:
-      self._begin, self._end = end - counts, end
+      self._begin = end - counts
+      self._end = end
       places = self._places(*windows_lib.expand_ranges(self._begin, counts, 1))
       self._fill(places, groups)
       self._origin[:] = end
-      self.first, self._next = first, first + len(starts)
+      self.first = first
+      self._next = first + len(starts)
       slots = np.arange(first, self._next) % self.num_slots
       self._starts[slots], self._environments[slots] = starts, owners
 

@@ -70,7 +70,8 @@ class PriorityUpdater:
           'initial_priority must be a number from 0 up, but is'
           f' {initial_priority}.'
       )
-    self._ranges, self._channels = [], {}
+    self._ranges = []
+    self._channels = {}
     for address in addresses:
       info = tables_lib.table_infos(address, [table_name], timeout)[table_name]
       if not any(
