@@ -236,11 +236,7 @@ def find_layout(
     )
   if order is not None:
     flags = [flag[order] for flag in flags]
-    columns = {
-        name: columns_lib.reordered(column, order)
-        for name, column in columns.items()
-        if columns_lib.has_rows(column, num_rows)
-    }
+    columns = _reorder(columns, order, num_rows)
   fields = columns_lib.below(rlds.OBSERVATION, names) if has_next else ()
   observations = {names[field]: specs[field] for field in fields}
   is_end, jumps, late = _find_ends(columns, flags, is_cut, observations)
@@ -260,22 +256,36 @@ def find_layout(
           _HOW_TO_END,
       )
   _warn_of_jumps(jumps, late, bounds, options.max_episode_steps)
-  is_terminal = terminals[bounds[1:] - 1]
   is_partial = None
   if files.gaps:
     is_closed = terminals | timeouts
     is_full = np.diff(bounds) == (options.max_episode_steps or 0)
     is_closed[bounds[1:][is_full] - 1] = True
-    first_steps = None
-    if step is not None:
-      first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
-      first_steps = step[1][first_rows]
+    first_steps = _first_steps(step, bounds, order)
     is_partial = _find_partial(
         bounds, order, files, is_closed, starts, first_steps, ids is not None
     )
+  is_terminal = terminals[bounds[1:] - 1]
   return FlatLayout(
       names, specs, has_next, bounds, is_terminal, order, is_partial
   )
+
+
+def _reorder(columns, order: np.ndarray, num_rows: int) -> dict[str, Any]:
+  """Returns the columns that have a value for each row, in another order."""
+  return {
+      name: columns_lib.reordered(column, order)
+      for name, column in columns.items()
+      if columns_lib.has_rows(column, num_rows)
+  }
+
+
+def _first_steps(step, bounds, order) -> np.ndarray | None:
+  """Returns the first step number of each episode; None without a column."""
+  if step is None:
+    return None
+  first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
+  return step[1][first_rows]
 
 
 def _find_fields(

@@ -260,31 +260,40 @@ class RelabelGoals(base.EpisodeTransform):
     is_relabeled &= rows.row < rows.last
     achieved = rows_lib.take(achieved, rows.next())
     if self.compute_reward is not None:
-      reward = values.one_leaf(steps, rlds.REWARD, values.NUMBERS)
-      new = pipelines.as_user_code(self.compute_reward)(achieved, goal)
-      new = _to_like('compute_reward', new, reward, rows)
-      reward = values.where_rows(is_relabeled, new, reward)
-      steps = values.put(steps, rlds.REWARD, reward)
+      steps = self._relabel_rewards(steps, rows, achieved, goal, is_relabeled)
     if self.compute_terminal is not None:
-      is_terminal = values.one_leaf(steps, rlds.IS_TERMINAL, values.NUMBERS)
-      discount = values.one_leaf(steps, rlds.DISCOUNT, values.NUMBERS)
-      new = pipelines.as_user_code(self.compute_terminal)(achieved, goal)
-      new = _to_like('compute_terminal', new, is_terminal, rows)
-      zeros, ones = tf.zeros_like(discount), tf.ones_like(discount)
-      new_discount = tf.where(discount == zeros, ones, discount)
-      ends = tf.reshape(tf.cast(new, tf.bool), [-1])
-      ends = rows_lib.expand_to_rank(ends, discount)
-      new_discount = tf.where(ends, zeros, new_discount)
-      discount = values.where_rows(is_relabeled, new_discount, discount)
-      steps = values.put(steps, rlds.DISCOUNT, discount)
-      # The last step is terminal if the transition into it is.
-      previous = tf.maximum(rows.row - 1, rows.first)
-      is_set = rows.is_last() & tf.gather(is_relabeled, previous)
-      is_terminal = values.where_rows(
-          is_set, tf.gather(new, previous), is_terminal
-      )
-      steps = values.put(steps, rlds.IS_TERMINAL, is_terminal)
+      steps = self._relabel_terminals(steps, rows, achieved, goal, is_relabeled)
     return steps
+
+  def _relabel_rewards(self, steps, rows, achieved, goal, is_relabeled):
+    """Returns the steps with the rewards of transitions to new goals."""
+    reward = values.one_leaf(steps, rlds.REWARD, values.NUMBERS)
+    new = pipelines.as_user_code(self.compute_reward)(achieved, goal)
+    new = _to_like('compute_reward', new, reward, rows)
+    return values.put(
+        steps, rlds.REWARD, values.where_rows(is_relabeled, new, reward)
+    )
+
+  def _relabel_terminals(self, steps, rows, achieved, goal, is_relabeled):
+    """Returns the steps with new discounts, and new terminal last steps."""
+    is_terminal = values.one_leaf(steps, rlds.IS_TERMINAL, values.NUMBERS)
+    discount = values.one_leaf(steps, rlds.DISCOUNT, values.NUMBERS)
+    new = pipelines.as_user_code(self.compute_terminal)(achieved, goal)
+    new = _to_like('compute_terminal', new, is_terminal, rows)
+    zeros, ones = tf.zeros_like(discount), tf.ones_like(discount)
+    new_discount = tf.where(discount == zeros, ones, discount)
+    ends = tf.reshape(tf.cast(new, tf.bool), [-1])
+    ends = rows_lib.expand_to_rank(ends, discount)
+    new_discount = tf.where(ends, zeros, new_discount)
+    discount = values.where_rows(is_relabeled, new_discount, discount)
+    steps = values.put(steps, rlds.DISCOUNT, discount)
+    # The last step is terminal if the transition into it is.
+    previous = tf.maximum(rows.row - 1, rows.first)
+    is_set = rows.is_last() & tf.gather(is_relabeled, previous)
+    is_terminal = values.where_rows(
+        is_set, tf.gather(new, previous), is_terminal
+    )
+    return values.put(steps, rlds.IS_TERMINAL, is_terminal)
 
 
 def _get_num_steps(rows: base.EpisodeRows) -> tf.Tensor:
