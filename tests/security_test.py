@@ -35,7 +35,7 @@ _TESTS = {
         (_FORMATS, 'test_a_template_of_lerobot_that_leads_outside'),
         (_FORMATS, 'test_a_column_of_torchrl_that_leads_outside'),
         (
-            'tests/formats/hdf5_test.py',
+            'tests/formats/hdf5_files_test.py',
             'test_link_to_another_file_is_refused_unless_allowed',
         ),
         (
@@ -121,7 +121,7 @@ _TESTS = {
     ],
     'HDF5': [
         (
-            'tests/formats/hdf5_test.py',
+            'tests/formats/hdf5_files_test.py',
             'test_link_to_another_file_is_refused_unless_allowed',
         ),
         (_FORMATS, 'test_hdf5_file_of_missing_rows'),

@@ -1,4 +1,4 @@
-"""The registry of formats: their names, how they are detected, and loaders.
+"""The registry of formats: their names, how they are detected, and readers.
 
 `formats.load` reads all formats except RLDS, which `load_episodes` reads.
 Errors about a path name the actual format of its data.
@@ -16,6 +16,9 @@ import zlib
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import json_files
 
+# The errors that h5py raises for damaged files.
+HDF5_ERRORS = KeyError, OSError, RuntimeError, SystemError, TypeError
+
 _PARQUET = '.parquet'
 
 
@@ -24,22 +27,22 @@ class Format(NamedTuple):
 
   Attributes:
     description: a noun phrase for messages.
-    loader: the `module.function` of `rlds2reverb.formats` that reads the
+    reader: the `module.function` of `rlds2reverb.formats` that reads the
       format; empty for RLDS.
     folder_files: names of files that identify a folder of the format.
     hdf5_names: sets of names at the top of an HDF5 file, or below `data`, that
       identify a file of the format. `#` is a number at the end of a name.
     extensions: the extensions of files that may be of the format, even if their
       content has no known names.
-    has_names: whether the loader takes names of data sets, too.
+    has_names: whether the reader takes names of data sets, too.
     is_generic: whether files of any other format may be read as this format.
     related: other formats whose files may be read as this format.
-    libraries: the libraries of the extra, which the loader imports.
-    extra: the extra of this package that the loader needs, if any.
+    libraries: the libraries of the extra, which the reader imports.
+    extra: the extra of this package that the reader needs, if any.
   """
 
   description: str
-  loader: str
+  reader: str
   folder_files: tuple[str, ...] = ()
   hdf5_names: tuple[frozenset[str], ...] = ()
   extensions: tuple[str, ...] = ()
@@ -177,7 +180,7 @@ def explain_missing_library(error: ImportError) -> NoReturn:
 def hint(
     path: str, but: Collection[str] = (), *, search_folder: bool = True
 ) -> str:
-  """Returns a sentence that names the loader for the data at a path.
+  """Returns a sentence that names the function that reads the data at a path.
 
   Args:
     path: a file or a folder, as `files.expand` returns it.
@@ -202,8 +205,8 @@ def hint(
 
 
 def _describe(name: str) -> str:
-  loader = 'formats.load' if FORMATS[name].loader else 'load_episodes'
-  return f'{FORMATS[name].description}, which {loader} reads'
+  function = 'formats.load' if FORMATS[name].reader else 'load_episodes'
+  return f'{FORMATS[name].description}, which {function} reads'
 
 
 def detect(path: str) -> str:
@@ -292,7 +295,7 @@ def _detect_hdf5(path: str) -> str:
       names = {re.sub(r'\d+$', '#', name) for name in _names_in(file)}
   except PermissionError:
     raise
-  except (KeyError, OSError, RuntimeError) as e:  # All are of h5py.
+  except HDF5_ERRORS as e:
     files.check_not_pointer(path)
     raise ValueError(f'{path} is not a complete HDF5 file: {e}.') from e
   if names == {'episode_#'}:
@@ -312,7 +315,7 @@ def _names_in(file: Any) -> list[str]:
   is_here = isinstance(file.get('data', getlink=True), h5py.HardLink)
   if is_here and isinstance(file['data'], h5py.Group):
     names += [f'data/{name}' for name in file['data']]
-  # Names that are not UTF-8 are bytes. The loaders refuse them.
+  # Names that are not UTF-8 are bytes. The readers refuse them.
   return [name for name in names if isinstance(name, str)]
 
 

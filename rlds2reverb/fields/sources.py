@@ -22,7 +22,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import rows as rows_lib
 from rlds2reverb.episodes import steps as steps_lib
 
-Source = (
+FieldSource = (
     str
     | tuple[Any, ...]
     | dict
@@ -44,21 +44,21 @@ class StepRows(NamedTuple):
     episode: the episode with stacked steps; for a batch, its steps and the
       other fields `[E, ...]`.
     row_splits: int64 `[E + 1]`, as in `EpisodeBatch`.
-    first: bool `[T]`: the first step of each episode, by its position.
-    last: bool `[T]`: the last step of each episode, by its position.
+    is_first: bool `[T]`: the first step of each episode, by its position.
+    is_last: bool `[T]`: the last step of each episode, by its position.
     episode_of_rows: for a batch, the episode of each step, int64 `[T]`.
   """
 
   episode: dict[str, Any]
   row_splits: tf.Tensor
-  first: tf.Tensor
-  last: tf.Tensor
+  is_first: tf.Tensor
+  is_last: tf.Tensor
   episode_of_rows: tf.Tensor | None
 
   def repeat(self, value: tf.Tensor) -> tf.Tensor:
     """Repeats one value for each step, `[T, ...]`."""
     # Unlike tf.broadcast_to, tf.gather accepts strings and unknown shapes.
-    return tf.gather(value[tf.newaxis], tf.zeros_like(self.first, tf.int32))
+    return tf.gather(value[tf.newaxis], tf.zeros_like(self.is_first, tf.int32))
 
   def repeat_per_episode(self, leaf: tf.Tensor) -> tf.Tensor:
     """Repeats the value of each episode for its steps, `[T, ...]`."""
@@ -135,11 +135,11 @@ class TerminalOnSuccess(Derived):
     success: the source of the success, one number or bool.
   """
 
-  success: Source
+  success: FieldSource
 
   def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     success = steps_lib.to_column('success', value, tf.bool)
-    return rows.last & (success | (tf.roll(success, 1, 0) & ~rows.first))
+    return rows.is_last & (success | (tf.roll(success, 1, 0) & ~rows.is_first))
 
 
 @gin.configurable(module='rlds2reverb')
@@ -157,11 +157,11 @@ class TerminalOnZeroDiscount(Derived):
     discount: the source of the discount, one number.
   """
 
-  discount: Source
+  discount: FieldSource
 
   def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     discount = steps_lib.to_column('discount', value, tf.float32)
-    return rows.last & ~rows.first & (tf.roll(discount, 1, 0) == 0)
+    return rows.is_last & ~rows.is_first & (tf.roll(discount, 1, 0) == 0)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -179,12 +179,12 @@ class DiscountFromTransitions(Derived):
     discount: the source of the discount, one number.
   """
 
-  discount: Source
+  discount: FieldSource
 
   def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     discount = steps_lib.to_column('discount', value, tf.float32)
-    previous = tf.where(rows.first, 1.0, tf.roll(discount, 1, 0))
-    return tf.where(rows.last, previous, discount)
+    previous = tf.where(rows.is_first, 1.0, tf.roll(discount, 1, 0))
+    return tf.where(rows.is_last, previous, discount)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -201,7 +201,7 @@ class TextFromCodes(Derived):
     source: the source of the codes, a vector of integers.
   """
 
-  source: Source
+  source: FieldSource
 
   def derive(self, value: Any, rows: StepRows) -> tf.Tensor:
     is_vector = not tf.nest.is_nested(value) and value.shape.rank == 2
@@ -235,7 +235,7 @@ class SourceResolver:
     self.has_functions = False
     self._fields = get_fields(episode)
 
-  def make_reader(self, source: Source, name: str, cast: _Cast) -> _Reader:
+  def make_reader(self, source: FieldSource, name: str, cast: _Cast) -> _Reader:
     """Returns a function that reads a source, a nest of `[T, ...]`.
 
     Args:
@@ -335,7 +335,7 @@ def _call(function, rows, name):
   """Returns the tensors of a source that is a function of the episode."""
   value = pipelines.as_user_code(function)(rows.episode)
   value = tf.nest.map_structure(tf.convert_to_tensor, value)
-  checked = {rlds.STEPS: rows.first, name: value}
+  checked = {rlds.STEPS: rows.is_first, name: value}
   return steps_lib.check_equal_lengths(checked)[name]
 
 

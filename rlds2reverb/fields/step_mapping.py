@@ -19,7 +19,7 @@ from rlds2reverb.episodes import pipelines
 from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.fields import sources as sources_lib
-from rlds2reverb.fields.sources import Source
+from rlds2reverb.fields.sources import FieldSource
 
 POLICY_INFO = 'policy_info'
 _OPTIONAL = (rlds.REWARD, rlds.DISCOUNT, *rlds.FLAGS)
@@ -98,14 +98,14 @@ class StepMapping:
       not act in the last step of an episode.
   """
 
-  observation: Source = rlds.OBSERVATION
-  action: Source = rlds.ACTION
-  reward: Source = rlds.REWARD
-  discount: Source = rlds.DISCOUNT
-  is_first: Source = rlds.IS_FIRST
-  is_last: Source = rlds.IS_LAST
-  is_terminal: Source = rlds.IS_TERMINAL
-  policy_info: Source = None
+  observation: FieldSource = rlds.OBSERVATION
+  action: FieldSource = rlds.ACTION
+  reward: FieldSource = rlds.REWARD
+  discount: FieldSource = rlds.DISCOUNT
+  is_first: FieldSource = rlds.IS_FIRST
+  is_last: FieldSource = rlds.IS_LAST
+  is_terminal: FieldSource = rlds.IS_TERMINAL
+  policy_info: FieldSource = None
   cast: dict[str, str] = dataclasses.field(default_factory=dict)
   last_reward: str = batch_lib.STEP
   last_action: bool = False
@@ -198,11 +198,11 @@ class StepMapping:
         steps_lib.check_numeric(field, value)
         value = tf.nest.map_structure(_squeeze, value)
         if self.last_reward == batch_lib.TRANSITION:
-          value = batch_lib.move_reward(value, rows.first, rows.last)
+          value = batch_lib.move_reward(value, rows.is_first, rows.is_last)
       mapped[field] = value
     if self.last_action:
-      mapped[batch_lib.HAS_ACTION] = tf.ones_like(rows.last)
-    return _fill_missing(mapped, rows.first, rows.last), rows.row_splits
+      mapped[batch_lib.HAS_ACTION] = tf.ones_like(rows.is_last)
+    return _fill_missing(mapped, rows.is_first, rows.is_last), rows.row_splits
 
   def _resolve(self, episode):
     """Returns the resolver of the sources, and the reader of each field.

@@ -21,7 +21,7 @@ from rlds2reverb.datasets import files
 from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import python_episodes
 
 with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
@@ -55,7 +55,7 @@ def load_d3rlpy(path: files.PathLike) -> tf.data.Dataset:
       from the first episode, or have different numbers of rows.
   """
   path = files.expand_local(path, 'A replay buffer of d3rlpy')
-  names = hdf5.names_in(path)
+  names = hdf5_files.check_file(path)
   if not {_COUNT, 'version'} <= set(names):
     raise ValueError(
         f'{path} is not a replay buffer of d3rlpy: it must contain {_COUNT}'

@@ -23,7 +23,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.episodes import steps as steps_lib
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import flat_layout
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import npz
 from rlds2reverb.formats import python_episodes
 
@@ -164,7 +164,7 @@ def load_flat_arrays(
   if path.endswith('.npz'):
     open_source: Callable[[], Any] = lambda: npz.open_columns(path)
   else:
-    hdf5.names_in(path)
+    hdf5_files.check_file(path)
     open_source = lambda: h5py.File(path, 'r')
   options = flat_layout.FlatOptions(
       max_episode_steps, column_names, episode_column, step_column
@@ -213,24 +213,26 @@ def to_dataset(
       ascending.
   """
   bounds, is_terminal = layout.bounds, layout.is_terminal
+  num_episodes = len(bounds) - 1
   # The rows are divided into runs of equal size. Episodes that begin in the
   # same run are read together.
   spec = columns_lib.nest(layout.specs)
-  run = bounds[:-1] // max(
+  run_of_episode = bounds[:-1] // max(
       python_episodes.BATCH_BYTES // steps_lib.estimate_step_bytes(spec), 1
   )
-  is_new = np.diff(run) != 0
+  is_new = np.diff(run_of_episode) != 0
   # The faults of episodes that may have rows in unreadable files.
   partial: dict[int, errors.Fault] = {}
   if layout.is_partial is not None:
     is_new |= layout.is_partial[1:] | layout.is_partial[:-1]
     partial = _faults_of_partial(layout, missing)
-  places = _places_of(layout, missing)
-  is_new[places[(places > 0) & (places < len(run))] - 1] = True
+  following = _find_following_episodes(layout, missing)
+  is_inside = (following > 0) & (following < num_episodes)
+  is_new[following[is_inside] - 1] = True
   starts = np.append(0, np.flatnonzero(is_new) + 1)
 
   def read() -> python_episodes.Episodes:
-    pending = list(zip(places.tolist(), missing))
+    pending = list(zip(following.tolist(), missing))
     for first, episode in read_runs():
       while pending and pending[0][0] <= first:
         yield pending.pop(0)[1][1]
@@ -246,7 +248,7 @@ def to_dataset(
             for field in layout.names
             for name in layout.columns_of(field)
         }
-      for first, end in zip(starts, [*starts[1:], len(run)]):
+      for first, end in zip(starts, [*starts[1:], num_episodes]):
         rows, terminal = bounds[first : end + 1], is_terminal[first:end]
         # Whether the episode has one step more than rows.
         is_added = terminal | layout.has_next
@@ -269,13 +271,13 @@ def to_dataset(
 
   return python_episodes.to_dataset(
       read,
-      len(run) + len(missing),
+      num_episodes + len(missing),
       num_compared=1,
       is_last_dropped=not layout.has_next,
   )
 
 
-def _places_of(
+def _find_following_episodes(
     layout: flat_layout.FlatLayout,
     missing: Sequence[tuple[int, errors.Fault]],
 ) -> np.ndarray:

@@ -18,10 +18,10 @@ import tensorflow as tf
 from rlds2reverb.datasets import files
 from rlds2reverb.datasets import json_files
 from rlds2reverb.episodes import rlds
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import python_episodes
 
-_LAYOUT = hdf5.GroupLayout(
+_LAYOUT = hdf5_files.GroupLayout(
     'traj',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'terminated',
@@ -54,7 +54,7 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
       from the first trajectory, or have different numbers of rows.
   """
   path = files.expand_local(path, 'A file of ManiSkill')
-  groups = _LAYOUT.numbers(hdf5.names_in(path))
+  groups = _LAYOUT.numbers(hdf5_files.check_file(path))
   if not groups:
     raise ValueError(
         f'{path} is not a file of ManiSkill: it must contain groups traj_0 and'
@@ -64,4 +64,4 @@ def load_maniskill(path: files.PathLike) -> tf.data.Dataset:
   if os.path.isfile(metadata):
     env_info = json_files.read_json_object(metadata).get('env_info')
     fields['env_info'] = json.dumps(env_info)
-  return hdf5.read_groups(path, _LAYOUT, groups, lambda group: fields)
+  return hdf5_files.read_groups(path, _LAYOUT, groups, lambda group: fields)

@@ -34,7 +34,7 @@ from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import arrow
 from rlds2reverb.formats import columns as columns_lib
 from rlds2reverb.formats import downloads
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import python_episodes
 
 with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
@@ -45,7 +45,7 @@ _SPACES = {'observations': 'observation_space', 'actions': 'action_space'}
 _TERMINATIONS = 'terminations'
 _INFOS = 'infos'
 _TEXT = tf.TensorSpec([], tf.string)
-_LAYOUT = hdf5.GroupLayout(
+_LAYOUT = hdf5_files.GroupLayout(
     'episode',
     columns_lib.NAMES,
     _TERMINATIONS,
@@ -95,7 +95,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         f'{path} is not a Minari data set: it must contain one of {_FILES}, or'
         ' a metadata.json whose data_format is arrow or parquet.'
     )
-  names = hdf5.names_in(file)
+  names = hdf5_files.check_file(file)
   groups = _LAYOUT.numbers(names)
   if len(groups) < len(names):
     raise ValueError(
@@ -121,7 +121,7 @@ def load_minari(name_or_directory: files.PathLike) -> tf.data.Dataset:
         columns[name] = columns_lib.read(column, slice(None), _TEXT)
     return columns
 
-  return hdf5.read_groups(file, _LAYOUT, groups, prepare=prepare)
+  return hdf5_files.read_groups(file, _LAYOUT, groups, prepare=prepare)
 
 
 def _read_metadata(folder: str) -> tuple[str, dict[str, Any]]:

@@ -51,7 +51,8 @@ _T = TypeVar('_T')
 _Reader = TypeVar('_Reader', bound=Callable[..., tf.data.Dataset])
 # The path argument of the current reader, for errors of episodes.
 _SOURCE = contextvars.ContextVar('source', default='')
-# The errors that parsers raise for damaged files.
+# The errors that parsers raise for damaged files. Of h5py alone, they are
+# `format_registry.HDF5_ERRORS`.
 _DAMAGES = (
     ArithmeticError,
     AttributeError,
@@ -155,6 +156,8 @@ def to_fault(error: Exception, place: str = '', file: str = '') -> errors.Fault:
     place: the location of the episode.
     file: the path of the file of the episode.
   """
+  # Parsers raise OSErrors without errno for damage. A missing file is a fault
+  # of its episode only.
   is_io_error = isinstance(error, OSError) and error.errno not in (
       None,
       errno.ENOENT,
@@ -172,8 +175,10 @@ def to_fault(error: Exception, place: str = '', file: str = '') -> errors.Fault:
 def naming_path(reader: _Reader) -> _Reader:
   """Decorates a reader so that its errors are ValueErrors with the path.
 
-  Parsers of damaged files raise errors of many classes. An OSError with a file
-  name, and a TypeError of a wrong call, remain unchanged.
+  Parsers of damaged files raise errors of many classes. A reader raises a
+  ValueError for all, as the file is an argument of the user; files that this
+  library has written raise the OSErrors of `store.damage`. An OSError with a
+  file name, and a TypeError of a wrong call, remain unchanged.
   """
 
   @functools.wraps(reader)

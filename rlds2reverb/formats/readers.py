@@ -19,19 +19,19 @@ from rlds2reverb.formats import python_dicts
 from rlds2reverb.formats import ted
 
 
-def _import_loader(path: str) -> Callable[..., tf.data.Dataset]:
+def _import_reader(path: str) -> Callable[..., tf.data.Dataset]:
   module, name = path.split('.')
   return getattr(importlib.import_module(f'rlds2reverb.formats.{module}'), name)
 
 
-# The loaders of files, by format. Gin uses the names of the functions.
+# The readers of files, by format. Gin uses the names of the functions.
 READERS: dict[str, Callable[..., tf.data.Dataset]] = {
-    name: _import_loader(spec.loader)
+    name: _import_reader(spec.reader)
     for name, spec in sorted(format_registry.FORMATS.items())
-    if spec.loader
+    if spec.reader
 }
 
-# The loaders of data in memory, by format; see `load`.
+# The readers of data in memory, by format; see `load`.
 IN_MEMORY: dict[str, Callable[..., tf.data.Dataset]] = {
     'arrays': flat_arrays.from_flat_arrays,
     'episodes': python_dicts.from_episodes,

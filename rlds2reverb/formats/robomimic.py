@@ -24,7 +24,7 @@ from rlds2reverb.datasets import format_registry
 from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import rlds
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import python_episodes
 
 with epy.lazy_imports(error_callback=format_registry.explain_missing_library):
@@ -34,7 +34,7 @@ _DATA = 'data'
 _MASK = 'mask'
 _META = 'ep_meta'
 _NEXT = 'next_obs'
-_LAYOUT = hdf5.GroupLayout(
+_LAYOUT = hdf5_files.GroupLayout(
     'demo',
     {rlds.OBSERVATION: 'obs', rlds.ACTION: 'actions', rlds.REWARD: 'rewards'},
     'dones',
@@ -80,7 +80,7 @@ def load_robomimic(
       still be read.
   """
   path = files.expand_local(path, 'A robomimic data set')
-  names = hdf5.names_in(path)
+  names = hdf5_files.check_file(path)
   if _DATA not in names:
     raise ValueError(
         f'{path} is not a file of robomimic: it must contain {_DATA} with'
@@ -94,14 +94,14 @@ def load_robomimic(
         if isinstance(value, (str, bytes))
     }
     has_meta = any(
-        _META in group.attrs for group in hdf5.first_groups(file, groups)
+        _META in group.attrs for group in hdf5_files.first_groups(file, groups)
     )
 
   def fields_of(group):
     meta = {_META: group.attrs.get(_META, '')} if has_meta else {}
     return {**fields, **meta}
 
-  return hdf5.read_groups(path, _LAYOUT, groups, fields_of, _with_last)
+  return hdf5_files.read_groups(path, _LAYOUT, groups, fields_of, _with_last)
 
 
 def _with_last(place: str, columns: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from rlds2reverb.datasets import record_files
 from rlds2reverb.episodes import errors
 from rlds2reverb.episodes import limits
 from rlds2reverb.formats import columns as columns_lib
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 from rlds2reverb.formats import python_episodes
 from rlds2reverb.formats import ted
 
@@ -136,7 +136,7 @@ def open_storage(path: str, groups: Groups | None) -> Iterator[Storage]:
   with h5py.File(path, 'r') as file:
     # One group is enough, because episodes are read one after the other.
     open_group = functools.lru_cache(1)(
-        functools.partial(hdf5.open_group, file)
+        functools.partial(hdf5_files.open_group, file)
     )
     columns: dict[str, columns_lib.AnyColumn] = {
         name: groups.ends[name]
@@ -178,7 +178,7 @@ def find_groups(path: str) -> Groups:
   Raises:
     ValueError: if the file is not from TorchRL, or if no group can be read.
   """
-  names = hdf5.names_in(path)
+  names = hdf5_files.check_file(path)
   groups = [name for name in names if name.startswith('traj_')]
   groups.sort(key=lambda name: int(name.removeprefix('traj_')))
   if not groups or '_len' not in names:
@@ -237,7 +237,7 @@ def _read_form(
   Raises:
     ValueError: if the group is not an episode with transitions.
   """
-  columns = columns_lib.leaves(hdf5.open_group(file, group))
+  columns = columns_lib.leaves(hdf5_files.open_group(file, group))
   ends = {
       name: _read_rows(name, column, place)
       for name, column in columns.items()

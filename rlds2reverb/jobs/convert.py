@@ -243,7 +243,7 @@ class _Run:
     Raises:
       JobError: after an error that every other task would raise, too.
     """
-    job_runner = tasks_lib.JobRunner(
+    runner = tasks_lib.JobRunner(
         self.job, self.max_invalid_fraction > 0, self.compare_checksums
     )
     failures: dict[int, Exception] = {}
@@ -275,9 +275,7 @@ class _Run:
       self._check_skipped(display.total['skipped'])
       while numbers:
         retries = []
-        for number, outcome in self.engine.map(
-            job_runner, numbers, on_progress
-        ):
+        for number, outcome in self.engine.map(runner, numbers, on_progress):
           if not isinstance(outcome, Exception):
             self.receipts[number] = outcome
             on_progress(number, tasks_lib.get_progress(outcome))

@@ -247,10 +247,8 @@ def _work(pipe: connections.Connection, num_tasks: int) -> None:
     pathlib.Path('/proc/self/oom_score_adj').write_text('1000')
   try:
     for _ in range(num_tasks):
-      job_runner, number = pipe.recv()
-      outcome = job_runner(
-          number, lambda progress: pipe.send((False, progress))
-      )
+      runner, number = pipe.recv()
+      outcome = runner(number, lambda progress: pipe.send((False, progress)))
       pipe.send((True, outcome))
   finally:
     os._exit(1)  # pylint: disable=protected-access

@@ -165,14 +165,12 @@ class JobRunner(NamedTuple):
 
 
 def run_task(
-    job_runner: JobRunner,
-    number: int,
-    on_progress: Callable[[Progress], None],
+    runner: JobRunner, number: int, on_progress: Callable[[Progress], None]
 ) -> job_lib.Receipt:
   """Runs a task, and writes its receipt into the folder of the job.
 
   Args:
-    job_runner: the job, and whether to skip invalid episodes.
+    runner: the job, and whether to skip invalid episodes.
     number: the number of the task.
     on_progress: see `JobRunner.__call__`.
 
@@ -189,7 +187,7 @@ def run_task(
     ValueError: if the data does not fit the output.
   """
   start = time.monotonic()
-  job, plan = job_runner.job, job_runner.job.plan
+  job, plan = runner.job, runner.job.plan
   task = plan.tasks[number]
   data_set = plan.data_sets[task.source]
   # The tasks of another source may succeed.
@@ -206,13 +204,13 @@ def run_task(
   input_state = source.compute_state(task.ranges)
   checksum = (
       {'checksum': source.compute_checksum(task.ranges)}
-      if job_runner.checksums
+      if runner.checksums
       else {}
   )
 
   def report_progress(episodes: TaskEpisodes) -> None:
     skipped = len(episodes.report.skipped_faults)
-    if skipped and not job_runner.skips:
+    if skipped and not runner.skips:
       invalid = episodes.list_skipped()
       lines = [f'  {bad["file"]}: {bad["message"]}' for bad in invalid[:5]]
       if len(invalid) > 5:

@@ -137,7 +137,7 @@ def decode_images(
     maximum = leaf.dtype.max if leaf.dtype.is_integer else 1
     return tf.cast(leaf, tf.float32) / maximum
 
-  return values.map_fields(prepare, nest, fields)
+  return values.map_field_leaves(prepare, nest, fields)
 
 
 @base.configurable
@@ -288,7 +288,7 @@ def decode_video_frames(
     values.check_kind(name, leaf, values.VIDEO_REFERENCES)
     return _map_flat(decode_all, leaf, 0, [*size, channels])
 
-  return values.map_fields(decode, nest, fields)
+  return values.map_field_leaves(decode, nest, fields)
 
 
 class _TensorChanges(augmentation_lib.ImageChanges):
@@ -359,7 +359,7 @@ def augment_images(
     images = tf.image.convert_image_dtype(images, leaf.dtype, saturate=True)
     return tf.ensure_shape(images, leaf.shape)
 
-  return values.map_fields(augment, nest, fields)
+  return values.map_field_leaves(augment, nest, fields)
 
 
 @gin.configurable(module='rlds2reverb')
@@ -411,4 +411,4 @@ def drop_images(
   def drop(index, unused_name, leaf):
     return tf.where(is_kept[index], leaf, tf.zeros_like(leaf))
 
-  return values.map_fields(drop, nest, keys)
+  return values.map_field_leaves(drop, nest, keys)

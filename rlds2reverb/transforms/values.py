@@ -100,7 +100,7 @@ def one_leaf(steps: Steps, field: paths.Path, *kinds: str) -> tf.Tensor:
   return leaf
 
 
-def map_fields(
+def map_field_leaves(
     fn: Callable[[int, str, tf.Tensor], tf.Tensor],
     nest: Any,
     paths_of_fields: Sequence[paths.Path],

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds2reverb import formats
 from rlds2reverb.episodes import limits
-from rlds2reverb.formats import hdf5
+from rlds2reverb.formats import hdf5_files
 
 _WHERE = 'infos/deep/observations'
 
@@ -27,7 +27,7 @@ class NamesInTest(parameterized.TestCase):
       file['a/b'] = [1, 2]
       file['soft'] = h5py.SoftLink('/a/b')
       file['hard'] = file['a/b']
-    self.assertEqual(hdf5.names_in(self._path), ['a', 'hard', 'soft'])
+    self.assertEqual(hdf5_files.check_file(self._path), ['a', 'hard', 'soft'])
 
   @parameterized.parameters(
       ('external link', f'{_WHERE} of .*a.hdf5 is a link into another file'),
@@ -59,7 +59,7 @@ class NamesInTest(parameterized.TestCase):
         file[_WHERE] = h5py.SoftLink('/way/secret')
     allow = f'{message}.* names {other}.* {limits.PLACES_VARIABLE}='
     with self.assertRaisesRegex(ValueError, f'{allow}{self._folder}\\.'):
-      hdf5.names_in(self._path)
+      hdf5_files.check_file(self._path)
     for place, is_allowed in (
         (self._folder, True),
         (f'/nowhere:{self._folder}/', True),
@@ -68,10 +68,10 @@ class NamesInTest(parameterized.TestCase):
     ):
       with mock.patch.dict(os.environ, {limits.PLACES_VARIABLE: place}):
         if is_allowed:
-          self.assertIn('rewards', hdf5.names_in(self._path))
+          self.assertIn('rewards', hdf5_files.check_file(self._path))
         else:
           with self.assertRaisesRegex(ValueError, allow):
-            hdf5.names_in(self._path)
+            hdf5_files.check_file(self._path)
     # HDF5 itself does read the other file, which is why.
     with h5py.File(self._path) as file:
       np.testing.assert_array_equal(file[_WHERE][:], secret)
@@ -101,7 +101,7 @@ class NamesInTest(parameterized.TestCase):
           group['b'] = group['c'] = group.file.create_group(None)
           group = group['b']
     with self.assertRaisesRegex(ValueError, f'a.hdf5 has {message}'):
-      hdf5.names_in(self._path)
+      hdf5_files.check_file(self._path)
 
   @parameterized.parameters(
       ('d3rlpy', b'\xff'), ('hdf5', b'obs\xe9'), ('hdf5', b'group/\xff')

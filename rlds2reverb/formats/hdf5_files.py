@@ -1,4 +1,7 @@
-"""HDF5 files, and episodes in their groups as in robomimic or ManiSkill."""
+"""Validation of HDF5 files, and episodes in groups as robomimic has them.
+
+The format named `hdf5` is flat arrays, which `flat_arrays` reads.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _MAX_DEPTH = 100
 _MAX_PATHS_PER_GROUP = 100
 
 
-def names_in(path: str) -> list[str]:
+def check_file(path: str) -> list[str]:
   """Validates an HDF5 file, and returns the names at its top level.
 
   HDF5 follows links to any file that the user may read, so links to other files
@@ -56,8 +59,7 @@ def names_in(path: str) -> list[str]:
       problem = _check_contents(file, os.path.getsize(path))
   except PermissionError:
     raise
-  # h5py raises errors of many classes if a file is damaged.
-  except (KeyError, OSError, RuntimeError, SystemError, TypeError) as e:
+  except format_registry.HDF5_ERRORS as e:
     files.check_not_pointer(path)
     raise ValueError(f'{path} is not a complete HDF5 file: {e}.') from e
   if not names:
@@ -147,7 +149,7 @@ def _check_contents(file: h5py.File, file_bytes: int) -> str | None:
   for name in soft_links:
     try:
       child = h5py.h5o.open(file.id, name)
-    except (KeyError, OSError, RuntimeError):
+    except format_registry.HDF5_ERRORS:
       continue  # The link is broken.
     if isinstance(child, h5g.GroupID):
       groups.add(name, child)
@@ -242,7 +244,7 @@ def read_groups(
   """Reads the episodes in the groups of a file.
 
   Args:
-    path: the path of a file that `names_in` has validated.
+    path: the path of a file that `check_file` has validated.
     layout: the layout of a group.
     groups: the episode ids, by the paths of the groups.
     fields_of: returns the episode fields of a group.
@@ -295,7 +297,7 @@ def open_group(file: h5py.File, name: str) -> h5py.Group:
   """
   try:
     group = file[name]
-  except (KeyError, OSError, RuntimeError) as e:
+  except format_registry.HDF5_ERRORS as e:
     text = e.args[0] if e.args else e
     raise ValueError(f'{name} of {file.filename} is damaged: {text}.') from e
   if not isinstance(group, h5py.Group):
