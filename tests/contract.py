@@ -196,8 +196,8 @@ def check_everywhere(
       lambda leaf: leaf.numpy(),
       call_all(tf.nest.map_structure(tf.constant, episodes[-1])),
   )
-  found = [*mapped.as_numpy_iterator(), eagerly]
-  for results, steps in zip(found, [*episodes, episodes[-1]], strict=True):
+  actual = [*mapped.as_numpy_iterator(), eagerly]
+  for results, steps in zip(actual, [*episodes, episodes[-1]], strict=True):
     for name, (_, expected) in cases.items():
       with test.subTest(name):
         assert_rows(test, results[name], expected(steps), tolerance)

@@ -317,8 +317,8 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_refused(lambda: function(_BAD[0]), _FOUND[0])
 
   def test_error_names_the_field_of_unequal_length(self):
-    for bad, found in zip(_BAD, _FOUND):
-      self._assert_refused(lambda: windows.transition_rows(bad), found)  # pylint: disable=cell-var-from-loop
+    for bad, actual in zip(_BAD, _FOUND):
+      self._assert_refused(lambda: windows.transition_rows(bad), actual)  # pylint: disable=cell-var-from-loop
 
   def test_unequal_static_lengths_raise_when_pipeline_is_built(self):
     data = tf.data.Dataset.from_tensors(
@@ -340,12 +340,12 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
     episodes = []
     data = golden.stacked(episodes, golden.stacked_spec(golden.COMPLETE))
     converted = _convert(data, **settings).unbatch()
-    for bad, found in zip(_BAD, _FOUND):
+    for bad, actual in zip(_BAD, _FOUND):
       episodes[:] = [golden.TRUNCATED, bad, golden.COMPLETE]
       frames, error = golden.frames_and_error(converted)
       self.assertLen(frames, 4)
       self.assertIn(f'{_SENTENCE} Found at episode 1: ', error.message)
-      self.assertIn(found, error.message)
+      self.assertIn(actual, error.message)
 
   def test_conversion_skips_unequal_lengths_before_other_rules(self):
     wrong = golden.INVALID_CASES['terminal_before_last'].episode
@@ -367,8 +367,10 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
         ' discount: 3, is_first: 3, is_last: 3, is_terminal: 3,'
         ' observation: 3, reward: 3.',
     )
-    for skipped, found in zip(report.skipped_episodes[1:], _FOUND, strict=True):
-      self.assertIn(found, skipped.reason)
+    for skipped, actual in zip(
+        report.skipped_episodes[1:], _FOUND, strict=True
+    ):
+      self.assertIn(actual, skipped.reason)
 
   def test_fields_that_are_not_used_may_differ(self):
     data = golden.stacked([_with(golden.COMPLETE, a_field=np.zeros([9]))])

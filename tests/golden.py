@@ -398,10 +398,10 @@ def assert_batches_hold(
       for spec in (unbatched.element_spec, rlds_data.element_spec)
   )
   test.assertEqual(shapes, expected_shapes)
-  found = list(unbatched.as_numpy_iterator())
+  actual = list(unbatched.as_numpy_iterator())
   episodes = list(rlds_data.as_numpy_iterator())
-  test.assertLen(found, len(episodes))
-  for one, episode in zip(found, episodes):
+  test.assertLen(actual, len(episodes))
+  for one, episode in zip(actual, episodes):
     tf.nest.assert_same_structure(one, episode)
     for leaf, expected in zip(*map(tf.nest.flatten, (one, episode))):
       np.testing.assert_array_equal(leaf, expected, strict=True)

@@ -316,7 +316,7 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         function(at)
 
   def test_every_function_with_a_path_argument_is_tested(self):
-    found = set()
+    actual = set()
     # Lazily imported names are only in `dir`.
     of_library = inspect.getmembers(rlds2reverb)
     rooms = [room for _, room in of_library if inspect.ismodule(room)]
@@ -330,13 +330,13 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
         continue
       for parameter in inspect.signature(function).parameters.values():
         if 'PathLike' in str(parameter.annotation):
-          found.add(name)
+          actual.add(name)
         elif parameter.name == 'file_format':
           continue
         elif any(word in parameter.name for word in _PATH_WORDS):
           self.assertNotIn('str', str(parameter.annotation), name)
     tested = {**_READERS, **_LOCAL_READERS, **_WRITERS, **_LOCAL_WRITERS}
-    self.assertEqual(found, {name.split()[0] for name in tested})
+    self.assertEqual(actual, {name.split()[0] for name in tested})
 
 
 if __name__ == '__main__':

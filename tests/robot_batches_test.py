@@ -99,15 +99,15 @@ class RobotBatchesTest(tf.test.TestCase, parameterized.TestCase):
     # Time steps are never padding, and the name is the name of the data set.
     left_out = {'dataset_name', 'observation/pad_mask_dict/timestep'}
     self.assertEqual(names - left_out, set(fields))
-    for name, found in fields.items():
+    for name, actual in fields.items():
       with self.subTest(f'{where}/{name}'):
         expected = self.expected[f'{where}/{name}']
-        self.assertEqual(found.shape, expected.shape)
-        if found.dtype == np.float32:
+        self.assertEqual(actual.shape, expected.shape)
+        if actual.dtype == np.float32:
           self.assertEqual(expected.dtype, np.float32)
-          self.assertAllClose(found, expected, rtol=1e-5, atol=1e-5)
+          self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-5)
         else:
-          self.assertAllEqual(found, expected)
+          self.assertAllEqual(actual, expected)
 
   @parameterized.parameters('bridge_dataset', 'jaco_copy')
   @pytest.mark.few(1)

@@ -135,8 +135,8 @@ class UserCodeTest(parameterized.TestCase):
   )
   @pytest.mark.few(4)
   def test_on_episodes(self, function, factor):
-    (found,) = _rewards_of(function(golden.stacked([call_modes.FIVE])))
-    np.testing.assert_array_equal(found, factor * _REWARD)
+    (actual,) = _rewards_of(function(golden.stacked([call_modes.FIVE])))
+    np.testing.assert_array_equal(actual, factor * _REWARD)
 
   @parameterized.parameters(_COMPOSED, _KeepGood(), _MAPPING)
   def test_function_disabled_by_the_user_is_not_converted(self, function):

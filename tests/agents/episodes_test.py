@@ -55,14 +55,14 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
   @parameterized.named_parameters(*call_modes.ALL)
   def test_select_agent_equals_worked_example_in_all_call_modes(self, run):
     select = agents.select_agent
-    (found,) = run(
+    (actual,) = run(
         lambda e: {agent: select(e, agent) for agent in 'ab'},
         [episodes.COME_AND_GO],
     )
-    self.assertEqual(found['a']['agent'], b'a')
+    self.assertEqual(actual['a']['agent'], b'a')
     contract.assert_equal(
         self,
-        found['a']['steps'],
+        actual['a']['steps'],
         {
             'observation': np.float32([0, 1, 2]),
             'action': np.array([1, 2, 3]),
@@ -75,17 +75,17 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
             'is_terminal': np.zeros(3, bool),
         },
     )
-    steps = found['b']['steps']
+    steps = actual['b']['steps']
     self.assertAllEqual(steps['observation'], [11, 12, 13, 14])
     for flag, at in (('first', 0), ('last', 3), ('terminal', 3)):
       self.assertAllEqual(steps[f'is_{flag}'], np.arange(4) == at)
 
-    (found,) = run(
+    (actual,) = run(
         lambda e: {agent: select(e, agent, gaps='skip') for agent in 'ab'},
         [_turns()],
     )
     for agent, (observations, actions, rewards, terminal) in _RLLIB.items():
-      steps = found[agent]['steps']
+      steps = actual[agent]['steps']
       self.assertAllEqual(steps['observation'], observations)
       self.assertAllEqual(steps['action'][:-1], actions)
       self.assertAllEqual(steps['reward'][:-1], rewards)
@@ -103,27 +103,27 @@ class SelectTest(parameterized.TestCase, tf.test.TestCase):
   def test_last_reward_of_agent_absent_at_end_of_game(
       self, place, agent, reward
   ):
-    found = agents.select_agent(
+    actual = agents.select_agent(
         {'steps': _game()}, agent, gaps='skip', last_reward=place
     )
-    self.assertAllEqual(found['steps']['reward'], reward)
-    self.assertAllEqual(found['steps']['is_last'], [0, 1])
-    self.assertAllEqual(found['steps']['is_terminal'], [0, 1])
+    self.assertAllEqual(actual['steps']['reward'], reward)
+    self.assertAllEqual(actual['steps']['is_last'], [0, 1])
+    self.assertAllEqual(actual['steps']['is_terminal'], [0, 1])
 
   def test_unfinished_episodes_and_agents_without_presence_flags(self):
     steps = {**episodes.COME_AND_GO, 'is_last': np.zeros(5, bool)}
     steps['is_terminal'] = np.zeros(5, bool)
     for agent, ends in (('a', True), ('b', False)):
-      found = agents.select_agent({'steps': steps}, agent)['steps']
-      self.assertEqual(bool(found['is_last'][-1]), ends)
+      actual = agents.select_agent({'steps': steps}, agent)['steps']
+      self.assertEqual(bool(actual['is_last'][-1]), ends)
     del steps['is_present']
-    found = agents.select_agent({'steps': steps}, 'a')['steps']
-    self.assertAllEqual(found['observation'], [0, 1, 2, 99, 99])
+    actual = agents.select_agent({'steps': steps}, 'a')['steps']
+    self.assertAllEqual(actual['observation'], [0, 1, 2, 99, 99])
     steps = episodes.make_steps({'a': [1, 1], 'b': [0, 0]})
     for gaps in 'error', 'skip':
-      found = agents.select_agent({'steps': steps, 'id': 7}, 'b', gaps=gaps)
-      self.assertEqual(found['id'], 7)
-      self.assertEqual(found['steps']['observation'].shape, [0])
+      actual = agents.select_agent({'steps': steps, 'id': 7}, 'b', gaps=gaps)
+      self.assertEqual(actual['id'], 7)
+      self.assertEqual(actual['steps']['observation'].shape, [0])
 
   def test_bad_arguments(self):
     steps = episodes.COME_AND_GO
@@ -148,25 +148,25 @@ class PoliciesTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(golden.stacked, golden.nested)
   def test_a_data_set_for_each_policy(self, form):
-    found = agents.split_by_policy(form(_EPISODES), _POLICIES.get)
-    self.assertEqual(list(found), ['striker', 'keeper'])
+    actual = agents.split_by_policy(form(_EPISODES), _POLICIES.get)
+    self.assertEqual(list(actual), ['striker', 'keeper'])
     # `b` never came in the second episode.
     self.assertEqual(
-        _observations(found['striker']),
+        _observations(actual['striker']),
         [('a', [0, 1, 2]), ('b', [11, 12, 13]), ('a', [0, 1])],
     )
     self.assertEqual(
-        _observations(found['keeper']),
+        _observations(actual['keeper']),
         [('c', [20, 21, 22, 23]), ('c', [20, 21])],
     )
 
   def test_turns(self):
     data = golden.stacked([episodes.TURNS])
-    found = agents.split_by_policy(
+    actual = agents.split_by_policy(
         data, str, gaps='skip', last_reward='transition'
     )
-    self.assertEqual(_observations(found['b']), [('b', [11, 13, 14])])
-    (episode,) = found['b']
+    self.assertEqual(_observations(actual['b']), [('b', [11, 13, 14])])
+    (episode,) = actual['b']
     # What comes while it is away counts, and the reward of the last step goes
     # to the last transition.
     self.assertAllEqual(episode['steps']['reward'], [20 + 99, 40 + 50, 0])

@@ -20,11 +20,11 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.named_parameters(*call_modes.ALL)
   def test_stack_agents_masks_absent_agents(self, run):
-    (found,) = run(lambda e: agents.stack_agents(e['steps']), [_STEPS])
+    (actual,) = run(lambda e: agents.stack_agents(e['steps']), [_STEPS])
     mask = np.array([[1, 0], [1, 1], [1, 1], [0, 1], [0, 1]], bool)
     contract.assert_equal(
         self,
-        found,
+        actual,
         {
             'agent_mask': mask,
             **{
@@ -37,11 +37,11 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_some_agents_in_their_order(self):
     names = {'agent_mask': 'mask'}
-    found = agents.stack_agents(_STEPS, ['b', 'a'], names=names)
-    self.assertAllEqual(found['observation'][1], [11, 1])
-    self.assertAllEqual(found['mask'][0], [False, True])
-    found = agents.stack_agents(_STEPS, ['b'])
-    self.assertEqual(found['action'].shape, [5, 1])
+    actual = agents.stack_agents(_STEPS, ['b', 'a'], names=names)
+    self.assertAllEqual(actual['observation'][1], [11, 1])
+    self.assertAllEqual(actual['mask'][0], [False, True])
+    actual = agents.stack_agents(_STEPS, ['b'])
+    self.assertEqual(actual['action'].shape, [5, 1])
 
   @parameterized.parameters(
       ('sum', [1, 22, 30, 40, 0]), ('mean', [1, 11, 30, 40, 0])
@@ -49,25 +49,25 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
   def test_team_rewards(self, how, expected):
     # Neither the reward 3 in the last step of agent `a` nor the rewards of the
     # last step have a meaning.
-    found = agents.stack_agents(_STEPS, team_reward=how)
-    self.assertAllEqual(found['reward'], expected)
+    actual = agents.stack_agents(_STEPS, team_reward=how)
+    self.assertAllEqual(actual['reward'], expected)
 
   def test_terminal_agents(self):
     ends = {'a': np.arange(5) == 2, 'b': np.arange(5) == 4}
-    found = agents.stack_agents({**_STEPS, 'is_terminal': ends})
-    self.assertAllEqual(found['is_terminal'], ends['b'])
+    actual = agents.stack_agents({**_STEPS, 'is_terminal': ends})
+    self.assertAllEqual(actual['is_terminal'], ends['b'])
     both = np.stack([ends['a'], ends['b']], 1)
-    self.assertAllEqual(found['agent_is_terminal'], both)
+    self.assertAllEqual(actual['agent_is_terminal'], both)
     ends['b'] = np.zeros(5, bool)
-    found = agents.stack_agents({**_STEPS, 'is_terminal': ends})
-    self.assertFalse(tf.reduce_any(found['is_terminal']))
+    actual = agents.stack_agents({**_STEPS, 'is_terminal': ends})
+    self.assertFalse(tf.reduce_any(actual['is_terminal']))
 
   def test_nested_fields_of_many_dtypes(self):
     rng = np.random.default_rng(0)
     one, other = (contract.random_steps(rng, 4) for _ in 'ab')
     by_agent = ('observation', 'action', 'reward', 'state')
     both = {field: {'a': one[field], 'b': other[field]} for field in by_agent}
-    (found,) = (
+    (actual,) = (
         golden.nested([{**one, **both}])
         .map(lambda episode: agents.stack_agents(episode['steps']))
         .as_numpy_iterator()
@@ -75,8 +75,8 @@ class StackTest(parameterized.TestCase, tf.test.TestCase):
     side_by_side = lambda *leaves: np.stack(leaves, 1)
     for field in by_agent:
       expected = tf.nest.map_structure(side_by_side, one[field], other[field])
-      contract.assert_equal(self, found[field], expected)
-    self.assertTrue(found['agent_mask'].all())
+      contract.assert_equal(self, actual[field], expected)
+    self.assertTrue(actual['agent_mask'].all())
 
   @parameterized.parameters(
       (
@@ -109,7 +109,7 @@ class UnrollTest(tf.test.TestCase):
 
   def test_chunks_for_qmix_and_coma(self):
     windows = windows_lib.Windows(3, stride=3, end='zero_pad')
-    found = agents.unroll_agents(_STEPS, windows, time_major=True)
+    actual = agents.unroll_agents(_STEPS, windows, time_major=True)
     for field, expected in {
         # [T, B, A], as DI-engine's coma_data says of its action and weight.
         'action': [[[1, 0], [0, 14]], [[2, 12], [0, 0]], [[3, 13], [0, 0]]],
@@ -128,17 +128,17 @@ class UnrollTest(tf.test.TestCase):
         'reward': [[1, 40], [22, 0], [30, 0]],
         'is_terminal': [[0, 1], [0, 0], [0, 0]],
     }.items():
-      self.assertAllEqual(found.columns[field], expected)
-    self.assertAllEqual(found.mask, [[1, 1], [1, 0], [1, 0]])
+      self.assertAllEqual(actual.columns[field], expected)
+    self.assertAllEqual(actual.mask, [[1, 1], [1, 0], [1, 0]])
 
   def test_a_shared_reward_and_states(self):
     state = {'a': np.full([5, 2], 1.0), 'b': np.full([5, 2], 2.0)}
     steps = {**_STEPS, 'reward': np.arange(5.0), 'state': state}
     windows = windows_lib.Windows(2, stride=2, end='repeat_last')
-    found = agents.unroll_agents(steps, windows, state='state')
-    self.assertAllEqual(found.columns['reward'], [[0, 1], [2, 3]])
+    actual = agents.unroll_agents(steps, windows, state='state')
+    self.assertAllEqual(actual.columns['reward'], [[0, 1], [2, 3]])
     expected = [np.zeros([2, 2]), [[1, 1], [2, 2]]]
-    self.assertAllEqual(found.initial_state, expected)
+    self.assertAllEqual(actual.initial_state, expected)
 
 
 if __name__ == '__main__':

@@ -114,9 +114,9 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_values_and_order_equal_tfds(self):
     source = tfds.builder_from_directory(self.directory).as_data_source('train')
-    found = list(loading.load_episodes(self.directory).as_numpy_iterator())
-    self.assertLen(found, len(source))
-    for episode, wanted in zip(found, source):
+    actual = list(loading.load_episodes(self.directory).as_numpy_iterator())
+    self.assertLen(actual, len(source))
+    for episode, wanted in zip(actual, source):
       self.assertEqual(episode['id'], wanted['id'])
       steps = tf.nest.map_structure(
           lambda *rows: np.stack(rows), *wanted['steps']
@@ -161,11 +161,11 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
       )
 
   def test_shards_and_decoders(self):
-    found = [
+    actual = [
         _ids(loading.load_episodes(self.directory, num_shards=2, shard_index=i))
         for i in range(2)
     ]
-    self.assertEqual(found[0] + found[1], list(range(_NUM_EPISODES)))
+    self.assertEqual(actual[0] + actual[1], list(range(_NUM_EPISODES)))
     skip = {'steps': {'observation': {'eye': tfds.decode.SkipDecoding()}}}
     [first] = loading.load_episodes(self.directory, 'train[:1]', decoders=skip)
     images = first['steps']['observation']['eye']
@@ -233,13 +233,13 @@ class ArrayRecordTest(parameterized.TestCase, tf.test.TestCase):
         f.write('version https://git-lfs.github.com/spec/v1\noid sha256:1\n')
     else:
       self.assertTrue(_damage_second_record(second, content))
-    found = []
+    actual = []
     with self.assertRaisesRegex(kind, f'{second}.*{error}'):
       for episode in loading.load_episodes(directory):
-        found.append(int(episode['id']))
+        actual.append(int(episode['id']))
     before = {'record': 5, 'few': 7}.get(damage, 4)
     self.assertEqual(
-        found,
+        actual,
         (list(range(4)) + [8, 9, 10])[:7]
         if damage == 'few'
         else list(range(before)),

@@ -184,9 +184,9 @@ class BadRecordsTest(tf.test.TestCase):
           ),
           batched=True,
       )
-      found = np.concatenate([block.observation[:, 0] for block in blocks])
+      actual = np.concatenate([block.observation[:, 0] for block in blocks])
       self.assertCountEqual(
-          found[::_STEPS], [n for n in range(60) if n not in _CASES]
+          actual[::_STEPS], [n for n in range(60) if n not in _CASES]
       )
       self.assertLen(report.skipped_episodes, len(_CASES))
       faults = {}

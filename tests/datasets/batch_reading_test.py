@@ -137,10 +137,10 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     )
     self.assertEqual(episodes.element_spec, expected.element_spec)
     self.assertEqual(episodes.cardinality(), expected.cardinality())
-    found = list(episodes.as_numpy_iterator())
+    actual = list(episodes.as_numpy_iterator())
     expected = list(expected.as_numpy_iterator())
-    self.assertLen(found, len(expected))
-    for one, other in zip(found, expected):
+    self.assertLen(actual, len(expected))
+    for one, other in zip(actual, expected):
       tf.nest.map_structure(
           lambda a, b: np.testing.assert_array_equal(a, b, strict=True),
           one,

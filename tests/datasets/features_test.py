@@ -98,9 +98,9 @@ class ReadableFeaturesTest(parameterized.TestCase, tf.test.TestCase):
     wanted = np.stack([np.asarray(value(t)) for t in range(_LENGTH)])
     spec = episodes.element_spec['steps']['observation']['f']
     self.assertEqual(spec.shape.as_list(), [None, *wanted.shape[1:]])
-    found = [each['steps']['observation']['f'] for each in episodes]
-    self.assertLen(found, 2)
-    self.assertAllEqual(found[1], wanted)
+    actual = [each['steps']['observation']['f'] for each in episodes]
+    self.assertLen(actual, 2)
+    self.assertAllEqual(actual[1], wanted)
 
   def test_dicts_in_a_sequence_of_fixed_length(self):
     directory = self.create_tempdir().full_path
@@ -109,11 +109,11 @@ class ReadableFeaturesTest(parameterized.TestCase, tf.test.TestCase):
         _F.Sequence({'a': np.float32, 'b': _F.Sequence(np.int64)}, length=2),
         lambda t: [{'a': t, 'b': [1]}, {'a': 9, 'b': [1] * t}],
     )
-    [found, _] = loading.load_episodes(directory)
-    found = found['steps']['observation']['f']
-    self.assertAllEqual(found['a'], [[0, 9], [1, 9], [2, 9]])
+    [actual, _] = loading.load_episodes(directory)
+    actual = actual['steps']['observation']['f']
+    self.assertAllEqual(actual['a'], [[0, 9], [1, 9], [2, 9]])
     self.assertEqual(
-        found['b'].to_list(), [[[1], []], [[1], [1]], [[1], [1, 1]]]
+        actual['b'].to_list(), [[[1], []], [[1], [1]], [[1], [1, 1]]]
     )
 
   def test_features_in_batches_and_in_saved_copies(self):
@@ -124,8 +124,10 @@ class ReadableFeaturesTest(parameterized.TestCase, tf.test.TestCase):
     batch = random_access.open_batches(
         {'x': directory}, folder, 4, windows.Windows(1)
     )[0]
-    found = batch['observation']
-    self.assertAllEqual(found['f'], np.stack([found['x'], found['x'] + 1], -1))
+    actual = batch['observation']
+    self.assertAllEqual(
+        actual['f'], np.stack([actual['x'], actual['x'] + 1], -1)
+    )
     copied = saving.save_episodes(
         loading.load_episodes(directory), os.path.join(folder, 'copy')
     )
@@ -170,9 +172,9 @@ class SavedSpecsTest(parameterized.TestCase, tf.test.TestCase):
     folder = self.create_tempdir().full_path
     data = tf.data.Dataset.from_tensors(episode)
     saved = saving.save_episodes(data, os.path.join(folder, 'data'))
-    [found] = loading.load_episodes(saved).as_numpy_iterator()
-    tf.nest.assert_same_structure(found, episode)
-    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(episode)):
+    [actual] = loading.load_episodes(saved).as_numpy_iterator()
+    tf.nest.assert_same_structure(actual, episode)
+    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(episode)):
       self.assertEqual(one.dtype, other.dtype)
       np.testing.assert_array_equal(one, other)
     jobs.describe(loading.load_episodes(saved))

@@ -150,12 +150,12 @@ class PipelinesTest(parameterized.TestCase):
         stdout=subprocess.PIPE,
         text=True,
     )
-    found = _fingerprints()
-    for pipeline in found:
+    actual = _fingerprints()
+    for pipeline in actual:
       self.assertRegex(pipeline, '^[0-9a-f]{16}$')
-    self.assertLen(set(found), len(_DIFFERENT))
+    self.assertLen(set(actual), len(_DIFFERENT))
     printed, _ = other.communicate()
-    self.assertEqual(printed.split()[::-1], found)
+    self.assertEqual(printed.split()[::-1], actual)
 
   @parameterized.parameters(
       (
@@ -182,9 +182,9 @@ class PipelinesTest(parameterized.TestCase):
       ),
   )
   def test_pipelines_of_unknown_content_have_none(self, make, problem):
-    pipeline, found = fingerprints.fingerprint_pipeline(make())
+    pipeline, actual = fingerprints.fingerprint_pipeline(make())
     self.assertIsNone(pipeline)
-    self.assertIn(problem, found)
+    self.assertIn(problem, actual)
 
   def test_files_that_change(self):
     directory = os.path.join(self.create_tempdir().full_path, 'walker')

@@ -132,15 +132,15 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
         options = {'policy': 'one'} if 'agents' in names[0][1] else {}
         if options:
           continue
-        found = [
+        actual = [
             one['steps']
             for one in formats.load(folder, **options).as_numpy_iterator()
         ]
         wanted = formats.load(folder, 'rllib', **options).as_numpy_iterator()
         golden.assert_frames_equal(
-            self, found, [one['steps'] for one in wanted]
+            self, actual, [one['steps'] for one in wanted]
         )
-        self.assertNotEmpty(found)
+        self.assertNotEmpty(actual)
 
   def test_compressed_lines_of_rllib(self):
     folder = self.create_tempdir().full_path
@@ -193,12 +193,12 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
             'timeouts': 'truncateds',
         },
     }
-    found = list(formats.load(path, **options).as_numpy_iterator())
-    self.assertLen(found, 3)
+    actual = list(formats.load(path, **options).as_numpy_iterator())
+    self.assertLen(actual, 3)
     again = formats.load(path, 'parquet', **options).as_numpy_iterator()
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in found],
+        [one['steps'] for one in actual],
         [one['steps'] for one in again],
     )
     # A table of steps has these columns, too.

@@ -84,13 +84,13 @@ class HostileFilesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(f.read(12), _header(int(lengths[1])))
       f.seek(begin)
       f.write(_header(length))
-    found = []
+    actual = []
     with self.assertRaisesRegex(
         tf.errors.OpError, f'{path} is damaged: the length of record 1 is'
     ):
       for episode in loading.load_episodes(folder):
-        found.append(len(episode['steps']['is_first']))
-    self.assertEqual(found, [3])
+        actual.append(len(episode['steps']['is_first']))
+    self.assertEqual(actual, [3])
 
   def test_whole_files_are_read(self):
     for ragged in False, True:
@@ -222,8 +222,8 @@ class HostileFilesTest(parameterized.TestCase, tf.test.TestCase):
           encoded.append(file.getvalue())
           sizes.append([height, width])
     # pylint: disable-next=protected-access
-    found = features_lib._find_sizes(tf.constant(encoded))
-    self.assertAllEqual(found, sizes)
+    actual = features_lib._find_sizes(tf.constant(encoded))
+    self.assertAllEqual(actual, sizes)
 
 
 if __name__ == '__main__':

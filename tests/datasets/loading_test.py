@@ -92,8 +92,8 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
       next(loaded)
     skip = {'steps': {'image': _SKIP}}
     (last,) = loading.load_episodes(directory, decoders=skip).skip(1)
-    found = tf.io.decode_png(last['steps']['image'][2])
-    self.assertAllEqual(found, image)
+    actual = tf.io.decode_png(last['steps']['image'][2])
+    self.assertAllEqual(actual, image)
 
   def test_splits_and_shards(self):
     halves = tfds.even_splits('train', 2)

@@ -91,8 +91,8 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     rows = list(mixture.take(60).as_numpy_iterator())
     expected = _expected(weights, stop_when, seed, start, subbatch_size or 1)
     expected = list(itertools.islice(expected, 60))
-    found = [np.ravel(row.element['x']).tolist() for row in rows]
-    self.assertEqual(found, expected)
+    actual = [np.ravel(row.element['x']).tolist() for row in rows]
+    self.assertEqual(actual, expected)
     for row, numbers in zip(rows, expected):
       self.assertAllEqual(np.ravel(row.source), np.array(numbers) // 1000)
       self.assertAllEqual(row.element['more'][0], 2 * row.element['x'])
@@ -112,13 +112,13 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
         start=start,
     )
     self.assertEqual(mixture.element_spec.element['x'].shape, [6])
-    found = [row.element['x'] for row in mixture.take(40).as_numpy_iterator()]
+    actual = [row.element['x'] for row in mixture.take(40).as_numpy_iterator()]
     draws = _expected(
         (1, 3, 2), stop_when, 5, start * 6 // subbatch_size, subbatch_size
     )
     numbers = list(itertools.islice(itertools.chain.from_iterable(draws), 240))
     numbers = numbers[: len(numbers) // 6 * 6]
-    self.assertAllEqual(np.reshape(found, [-1]), numbers)
+    self.assertAllEqual(np.reshape(actual, [-1]), numbers)
 
   def test_batches_that_are_shared_exactly(self):
     weights, size = (0.25, 0.75), 16
@@ -141,8 +141,8 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
           subbatch_size=size,
           stop_when='first',
       )
-      found = [row.element['x'] for row in mixture.as_numpy_iterator()]
-      self.assertAllEqual(found, 2000 + np.arange(8).reshape(2, 4))
+      actual = [row.element['x'] for row in mixture.as_numpy_iterator()]
+      self.assertAllEqual(actual, 2000 + np.arange(8).reshape(2, 4))
 
   def test_missing_field_of_batches_is_zeros_with_mask(self):
     data = {name: one.batch(5) for name, one in _data({'a': 9, 'b': 9}).items()}
@@ -204,10 +204,10 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_empty_data_set_of_tensors_is_skipped_or_raises(self):
     data = {'a': tf.data.Dataset.range(4), 'none': tf.data.Dataset.range(0)}
-    found = [
+    actual = [
         int(row.element) for row in mixtures.mix_datasets(data, stop_when='all')
     ]
-    self.assertEqual(found, [*range(4)])
+    self.assertEqual(actual, [*range(4)])
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, 'data set none is empty'
     ):
@@ -277,18 +277,18 @@ def _aligned(**elements):
 class AlignTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_zeros_and_a_mask_where_a_field_is_missing(self):
-    found = _aligned(
+    actual = _aligned(
         one={'a': 1, 'b': {'c': [2.0, 3.0]}},
         other={'a': 4, 'd': 'text'},
     )
-    self.assertAllEqual(found['one'].element['b']['c'], [2, 3])
-    self.assertEqual(found['one'].element['d'], b'')
-    self.assertEqual(found['one'].mask, {'b/c': True, 'd': False})
-    self.assertEqual(found['other'].element['a'], 4)
-    self.assertAllEqual(found['other'].element['b']['c'], [0, 0])
-    self.assertEqual(found['other'].element['d'], b'text')
-    self.assertEqual(found['other'].mask, {'b/c': False, 'd': True})
-    self.assertEqual([row.source for row in found.values()], [0, 1])
+    self.assertAllEqual(actual['one'].element['b']['c'], [2, 3])
+    self.assertEqual(actual['one'].element['d'], b'')
+    self.assertEqual(actual['one'].mask, {'b/c': True, 'd': False})
+    self.assertEqual(actual['other'].element['a'], 4)
+    self.assertAllEqual(actual['other'].element['b']['c'], [0, 0])
+    self.assertEqual(actual['other'].element['d'], b'text')
+    self.assertEqual(actual['other'].mask, {'b/c': False, 'd': True})
+    self.assertEqual([row.source for row in actual.values()], [0, 1])
     self.assertEqual(_aligned(one={'a': 1}, other={'a': 2})['one'].mask, {})
 
   def test_missing_keys_of_episodes(self):
@@ -311,12 +311,12 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
 
   @parameterized.parameters((lambda *parts: parts, '1/a'), (_Pair, 'right/a'))
   def test_tuples(self, make, name):
-    found = _aligned(one=make(1, {'a': 2.0}), other=make(3, {'b': [4.0, 5.0]}))
-    self.assertIsInstance(found['one'].element, tuple)
-    self.assertEqual(found['one'].element[0], 1)
-    self.assertAllEqual(found['one'].element[1]['b'], [0, 0])
-    self.assertEqual(found['other'].element[1]['a'], 0)
-    self.assertFalse(found['other'].mask[name])
+    actual = _aligned(one=make(1, {'a': 2.0}), other=make(3, {'b': [4.0, 5.0]}))
+    self.assertIsInstance(actual['one'].element, tuple)
+    self.assertEqual(actual['one'].element[0], 1)
+    self.assertAllEqual(actual['one'].element[1]['b'], [0, 0])
+    self.assertEqual(actual['other'].element[1]['a'], 0)
+    self.assertFalse(actual['other'].mask[name])
 
   def _of_any_length(self, element):
     signature = tf.nest.map_structure(
@@ -337,10 +337,10 @@ class AlignTest(tf.test.TestCase, parameterized.TestCase):
             ),
         }
     )
-    found = _first(aligned)['lacking'].element
+    actual = _first(aligned)['lacking'].element
     # p/x is as long as p/y, which shares p, and not as q/x.
-    self.assertAllEqual(found['p']['x'], np.zeros(5))
-    self.assertAllEqual(found['p']['y'], np.ones(5))
+    self.assertAllEqual(actual['p']['x'], np.zeros(5))
+    self.assertAllEqual(actual['p']['y'], np.ones(5))
 
   def test_dimension_known_in_one_data_set_only_is_none(self):
     known = tf.data.Dataset.from_tensors({'x': np.zeros([3])})

@@ -123,12 +123,12 @@ class ProgressBarTest(parameterized.TestCase):
       self.assertLessEqual(abs(estimate - (400 - second)), 200)
 
   def test_initial_count_is_excluded_from_rate(self):
-    found = self._estimates(lambda second: 900 + second, 50, initial=900)
-    self.assertAlmostEqual(found[20], 30)
+    actual = self._estimates(lambda second: 900 + second, 50, initial=900)
+    self.assertAlmostEqual(actual[20], 30)
 
   def test_no_estimate_without_progress(self):
-    found = self._estimates(lambda second: min(second, 20), 100)
-    self.assertIsNone(found[60])
+    actual = self._estimates(lambda second: min(second, 20), 100)
+    self.assertIsNone(actual[60])
 
 
 if __name__ == '__main__':

@@ -32,8 +32,8 @@ class RecordFilesTest(tf.test.TestCase):
     ):
       os.truncate(path, size)
       for stop in 9, 2:
-        found = record_files.read_lengths(path, stop)
-        self.assertAllEqual(found, np.array(expected[:stop], np.int64))
+        actual = record_files.read_lengths(path, stop)
+        self.assertAllEqual(actual, np.array(expected[:stop], np.int64))
     path = self._write([3, 5, 7])
     with open(path, 'r+b') as f:
       f.seek(19)
@@ -48,12 +48,12 @@ class RecordFilesTest(tf.test.TestCase):
       starts = np.cumsum(counts) - counts
       files = tf.data.Dataset.from_tensor_slices((starts, starts + counts))
       order = files.interleave(tf.data.Dataset.range, cycle, block)
-      part, found = records.Order(
+      part, actual = records.Order(
           [('', 0, count) for count in counts.tolist()], cycle, block
       ).find()
-      self.assertEqual(found.tolist(), list(order.as_numpy_iterator()))
+      self.assertEqual(actual.tolist(), list(order.as_numpy_iterator()))
       self.assertAllEqual(
-          part, np.repeat(np.arange(len(counts)), counts)[found]
+          part, np.repeat(np.arange(len(counts)), counts)[actual]
       )
 
   def test_places_in_words_are_found_once_for_many_records(self):
@@ -62,13 +62,13 @@ class RecordFilesTest(tf.test.TestCase):
     with mock.patch.object(
         records.Order, 'find', autospec=True, side_effect=find
     ) as find:
-      found = [
+      actual = [
           records.describe(json.dumps(order).encode(), index)
           for index in range(5)
       ]
     places = [(5, 'a'), (0, 'b'), (6, 'a'), (1, 'b'), (7, 'a')]
     wanted = [f'record {number} of {path}' for number, path in places]
-    self.assertEqual(found, wanted)
+    self.assertEqual(actual, wanted)
     find.assert_called_once()
 
 

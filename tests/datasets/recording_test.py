@@ -205,12 +205,12 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     key = lambda steps: np.asarray(
         steps['reward'] if name == 'nested' else steps['observation']
     ).tobytes()
-    found = {key(steps): steps for steps in recorded}
-    self.assertLen(found, 7)
+    actual = {key(steps): steps for steps in recorded}
+    self.assertLen(actual, 7)
     self.assertLen(recorded, 7)
     for steps in (one for episodes in wanted for one in episodes):
       if name == 'nested':
-        recorded_steps = found[key(steps)]
+        recorded_steps = actual[key(steps)]
         for field in 'is_first', 'is_last', 'is_terminal', 'discount':
           self.assertAllEqual(recorded_steps[field], steps[field])
         self.assertAllEqual(
@@ -219,7 +219,7 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.assertAllEqual(recorded_steps['action']['1'], steps['action'][1])
       else:
-        golden.assert_frames_equal(self, [found[key(steps)]], [steps])
+        golden.assert_frames_equal(self, [actual[key(steps)]], [steps])
 
   def test_max_steps_of_vectorized_environments(self):
     make = lambda mode: gymnasium.vector.SyncVectorEnv(
@@ -310,8 +310,8 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         observation, _, done, _ = env.step(1)
         observations.append(observation)
       wanted.append(np.array(observations, np.float32))
-    found = [steps['observation'] for (steps,) in single]
-    for one, other in zip(found, wanted):
+    actual = [steps['observation'] for (steps,) in single]
+    for one, other in zip(actual, wanted):
       self.assertAllEqual(one, other)
     # Each environment has the next seed.
     key = lambda observation: observation[0].tolist()

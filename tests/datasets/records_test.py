@@ -86,12 +86,12 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
         records_lib, '_batch_sizes', return_value=np.array([512])
     ):
       batches = list(_batches(directory, 1000, add_tfds_id=True))
-    found = [
+    actual = [
         [len(record) for record in batch['record'].numpy()] for batch in batches
     ]
     # Those that begin within the same 1000 bytes.
     self.assertEqual(
-        found, [[10, 20, 30, 900, 10, 10, 400], [10], [5000], [950], [10]]
+        actual, [[10, 20, 30, 900, 10, 10, 400], [10], [5000], [950], [10]]
     )
     self.assertEqual(
         [batch['tfds_id'].shape for batch in batches], [[7], [1], [1], [1], [1]]
@@ -133,8 +133,8 @@ class RecordsTest(parameterized.TestCase, tf.test.TestCase):
       batches = episode_dataset.batches_of(
           loading.load_episodes(directory, read_config=config)
       )
-      found, other = _read_until_an_error(episode_dataset.unbatch(batches))
-    self.assertEqual(found, expected)
+      actual, other = _read_until_an_error(episode_dataset.unbatch(batches))
+    self.assertEqual(actual, expected)
     self.assertIs(type(other), type(error))
     # The error of the episodes names the file first, and then the cause.
     self.assertEqual(

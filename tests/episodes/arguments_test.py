@@ -156,8 +156,8 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     checks.check_count([1, 2], 2)
 
   def test_values(self):
-    for found, expected in _VALUES:
-      self.assertEqual(found, expected)
+    for actual, expected in _VALUES:
+      self.assertEqual(actual, expected)
 
   @parameterized.parameters(
       ('observation/state', ('observation', 'state'), 3),

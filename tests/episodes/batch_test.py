@@ -74,10 +74,10 @@ _METHODS = [
 
 class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
-  def _assert_same(self, found, expected):
-    found, expected = (list(x.as_numpy_iterator()) for x in (found, expected))
-    self.assertLen(found, len(expected))
-    for one, other in zip(found, expected):
+  def _assert_same(self, actual, expected):
+    actual, expected = (list(x.as_numpy_iterator()) for x in (actual, expected))
+    self.assertLen(actual, len(expected))
+    for one, other in zip(actual, expected):
       tf.nest.map_structure(self.assertAllEqual, one, other)
 
   @parameterized.parameters(
@@ -130,13 +130,13 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
     plain = plain.apply(tf.data.experimental.assert_cardinality(20))
     for index, (method, is_batched) in enumerate(_METHODS):
       with self.subTest(index):
-        found, expected = method(episodes), method(plain)
+        actual, expected = method(episodes), method(plain)
         self.assertIs(
-            isinstance(found, episode_dataset.EpisodeDataset), is_batched
+            isinstance(actual, episode_dataset.EpisodeDataset), is_batched
         )
-        self.assertEqual(found.cardinality(), expected.cardinality())
-        self.assertEqual(found.element_spec, expected.element_spec)
-        self._assert_same(found, expected)
+        self.assertEqual(actual.cardinality(), expected.cardinality())
+        self.assertEqual(actual.element_spec, expected.element_spec)
+        self._assert_same(actual, expected)
 
   @parameterized.parameters((2, 2), (2, -1), (0, 0))
   def test_shards_that_do_not_exist(self, num_shards, index):
@@ -218,13 +218,13 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       )
       rows = np.repeat(keep, np.diff(splits))
       kept = batch_lib.filter_episodes(batch, tf.constant(keep))
-      for found in (kept, mapped):
+      for actual in (kept, mapped):
         self.assertAllEqual(
-            found.row_splits, np.cumsum([0, *np.diff(splits)[keep]])
+            actual.row_splits, np.cumsum([0, *np.diff(splits)[keep]])
         )
-        self.assertAllEqual(found.fields['id'], np.arange(4)[keep])
+        self.assertAllEqual(actual.fields['id'], np.arange(4)[keep])
         self.assertAllEqual(
-            found.steps['word'], batch.steps['word'].numpy()[rows]
+            actual.steps['word'], batch.steps['word'].numpy()[rows]
         )
     some = batch_lib.select_rows(batch, tf.constant([1, 2, 5], tf.int64))
     self.assertAllEqual(some.row_splits, [0, 1, 1, 2, 3])
@@ -251,9 +251,9 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
         # In float32 the 1 would be lost.
         ([2.0**53 - 1, 1, 5], [2**53, 0, 5]),
     ):
-      found = batch_lib.sum_rows(tf.constant(np.array(column)), splits)
-      self.assertAllEqual(found, expected)
-      self.assertEqual(found.dtype, np.array(column).dtype)
+      actual = batch_lib.sum_rows(tf.constant(np.array(column)), splits)
+      self.assertAllEqual(actual, expected)
+      self.assertEqual(actual.dtype, np.array(column).dtype)
 
 
 class OutcomesTest(tf.test.TestCase):
@@ -276,13 +276,13 @@ class OutcomesTest(tf.test.TestCase):
     (in_map,) = tf.data.Dataset.from_tensors(batch).map(
         batch_lib.compute_outcomes
     )
-    for found in (batch_lib.compute_outcomes(batch), in_map):
+    for actual in (batch_lib.compute_outcomes(batch), in_map):
       self.assertEqual(
-          [column.dtype for column in found], [tf.float64, tf.int64, tf.bool]
+          [column.dtype for column in actual], [tf.float64, tf.int64, tf.bool]
       )
       for episode, (begin, end) in enumerate(zip(splits, splits[1:])):
         reward = steps['reward']['task'][begin : max(end - 1, begin), 0]
-        total, length, is_terminal = (column[episode] for column in found)
+        total, length, is_terminal = (column[episode] for column in actual)
         self.assertAllClose(total, reward.astype(np.float64).sum(), 1e-13)
         self.assertEqual(length, len(reward))
         self.assertEqual(is_terminal, steps['is_terminal'][begin:end].any())
@@ -328,14 +328,14 @@ class LastStepsTest(tf.test.TestCase):
     reward = np.array([0, 0, 0, 1, 2, 3, 7])
     moved = np.array([0, 0, 1, 0, 5, 0, 7])
     for dtype in (np.float32, np.int32, np.uint8, bool):
-      found = batch_lib.move_reward(
+      actual = batch_lib.move_reward(
           {'task': reward.astype(dtype), 'two': np.stack([reward] * 2, 1)},
           first,
           last,
       )
-      self.assertAllEqual(found['task'], moved.astype(dtype))
-      self.assertEqual(found['task'].dtype, dtype)
-      self.assertAllEqual(found['two'], np.stack([moved] * 2, 1))
+      self.assertAllEqual(actual['task'], moved.astype(dtype))
+      self.assertEqual(actual['task'].dtype, dtype)
+      self.assertAllEqual(actual['two'], np.stack([moved] * 2, 1))
 
 
 if __name__ == '__main__':

@@ -101,12 +101,12 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_stages_equal_tf_data(self, make, stage, name, arguments):
     data = make()
-    found = stage(data, *arguments)
+    actual = stage(data, *arguments)
     expected = getattr(data, name)(*arguments)
-    self.assertEqual(found.element_spec, expected.element_spec)
-    self.assertAllEqual(found.cardinality(), expected.cardinality())
+    self.assertEqual(actual.element_spec, expected.element_spec)
+    self.assertAllEqual(actual.cardinality(), expected.cardinality())
     for _ in range(2):  # Each pass is the same.
-      one, other = (list(x.as_numpy_iterator()) for x in (found, expected))
+      one, other = (list(x.as_numpy_iterator()) for x in (actual, expected))
       self.assertEqual(repr(one), repr(other))
 
   def test_a_state_that_grows(self):
@@ -116,9 +116,9 @@ class StagesTest(tf.test.TestCase, parameterized.TestCase):
 
     nothing = tf.zeros([0], tf.int64)
     spec = tf.TensorSpec([None], tf.int64)
-    found = _scan(_Data.range(4), nothing, grow, spec).as_numpy_iterator()
+    actual = _scan(_Data.range(4), nothing, grow, spec).as_numpy_iterator()
     self.assertEqual(
-        [(total, last.tolist()) for total, last in found],
+        [(total, last.tolist()) for total, last in actual],
         [(0, [0]), (1, [0, 1]), (3, [1, 2]), (6, [2, 3])],
     )
 
@@ -263,12 +263,12 @@ class CachePipelineTest(tf.test.TestCase):
 
   def test_pipelines_with_user_functions_are_not_cached(self):
     for factor in (2, 3):
-      found = _add(
+      actual = _add(
           (tf.data.Dataset.range(2), ()),
           1,
           function=lambda x, by=factor: by * x,
       )
-      self.assertAllEqual(list(found), [1, 1 + factor])
+      self.assertAllEqual(list(actual), [1, 1 + factor])
     self.assertLen(_built, 2)
 
 

@@ -24,13 +24,13 @@ class DrawsTest(parameterized.TestCase):
     # The first number of the reference implementation.
     self.assertEqual(_split_mix(random_lib.GOLDEN), 0xE220A8397B1DCDAF)
     [seed] = random_lib.spawn_seeds(7, 1)
-    found = samplers.draw_fractions(seed, 200, 5)
+    actual = samplers.draw_fractions(seed, 200, 5)
     expected = [
         (_split_mix(int(seed) + (1001 + place) * random_lib.GOLDEN) >> 11)
         / 2**53
         for place in range(5)
     ]
-    self.assertEqual(list(found), expected)
+    self.assertEqual(list(actual), expected)
     self.assertEqual(
         list(samplers.draw_fractions(seed, 1003, 1)), expected[3:4]
     )
@@ -43,14 +43,14 @@ class DrawsTest(parameterized.TestCase):
   def test_below_and_search_are_never_the_limit(self):
     limits = np.array([1, 3, 2**31 + 1, 2**53 - 1, 2**53 + 2])
     almost = np.full(len(limits), np.nextafter(1, 0))
-    found = random_lib.integers_below(almost, limits)
-    self.assertTrue((found < limits).all())
-    self.assertTrue((found >= limits - 2).all())
+    actual = random_lib.integers_below(almost, limits)
+    self.assertTrue((actual < limits).all())
+    self.assertTrue((actual >= limits - 2).all())
     sums = np.cumsum([0, 1, 0, 3, 0]).astype(np.float64)
-    found = random_lib.search_weights(
+    actual = random_lib.search_weights(
         sums, np.array([0, 0.2, 0.25, 0.9, almost[0]])
     )
-    self.assertEqual(found.tolist(), [1, 1, 3, 3, 3])
+    self.assertEqual(actual.tolist(), [1, 1, 3, 3, 3])
 
 
 class SeedsTest(tf.test.TestCase, parameterized.TestCase):
@@ -93,14 +93,14 @@ class SeedsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(mixed ^ (mixed >> 31), _split_mix(random_lib.GOLDEN))
     self.assertAllEqual(random_lib.stateless_uniform(0), (mixed >> 11) / 2**53)
     episodes, steps = np.random.default_rng(0).integers(0, 1000, [2, 50])
-    found = random_lib.stateless_uniform(7, episodes, steps)
-    self.assertEqual(found.dtype, tf.float64)
+    actual = random_lib.stateless_uniform(7, episodes, steps)
+    self.assertEqual(actual.dtype, tf.float64)
     for row in (0, 17, 49):
       some = slice(row, row + 1)
       alone = random_lib.stateless_uniform(7, episodes[some], steps[some])
-      self.assertAllEqual(alone, found[some])
+      self.assertAllEqual(alone, actual[some])
     self.assertAllEqual(
-        tf.function(random_lib.stateless_uniform)(7, episodes, steps), found
+        tf.function(random_lib.stateless_uniform)(7, episodes, steps), actual
     )
 
   def test_uniform_and_independent(self):

@@ -130,13 +130,13 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
     batch = next(
         iter(episode_dataset.batches_of(golden.stacked([golden.COMPLETE])))
     )
-    for element, found in (
+    for element, actual in (
         (batch, 'a EpisodeBatch of'),
         ({'a': 1}, r"\['a'\]"),
         (3, '3'),
     ):
       with self.assertRaisesRegex(
-          ValueError, f"x must be a dict with 'steps', but is {found}.* Look."
+          ValueError, f"x must be a dict with 'steps', but is {actual}.* Look."
       ):
         steps_lib.check_has_steps('x', element, ' Look.')
 
@@ -145,10 +145,10 @@ class StepsSpecTest(tf.test.TestCase, parameterized.TestCase):
         'a': tf.TensorSpec([None, 3], tf.int64),
         'b': (tf.TensorSpec([2], tf.string), tf.TensorSpec(None, tf.bfloat16)),
     }
-    found = steps_lib.zeros(spec)
-    self.assertEqual(found['a'].shape, [0, 3])
-    self.assertEqual(found['b'][1].shape, [0])
-    self.assertAllEqual(found['b'][0], [b'', b''])
+    actual = steps_lib.zeros(spec)
+    self.assertEqual(actual['a'].shape, [0, 3])
+    self.assertEqual(actual['b'][1].shape, [0])
+    self.assertAllEqual(actual['b'][0], [b'', b''])
     self.assertEqual(steps_lib.find_float_fields(spec), [('b/1', spec['b'][1])])
 
 
@@ -178,8 +178,8 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
     eagerly = [steps_lib.stack_steps(one['steps']) for one in data]
     in_map = [one['steps'] for one in steps_lib.stack_episodes(data)]
     some = [steps_lib.stack_fields(one['steps'], ['reward']) for one in data]
-    for found in (eagerly, in_map):
-      golden.assert_frames_equal(self, found, episodes)
+    for actual in (eagerly, in_map):
+      golden.assert_frames_equal(self, actual, episodes)
     for one, episode in zip(some, episodes):
       self.assertEqual(list(one), ['reward'])
       self.assertAllEqual(one['reward'], episode['reward'])
@@ -221,13 +221,13 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
       steps_lib.stack_steps(wrong)
 
   def test_a_failed_attempt(self):
-    found = pipelines.map_or_else(
+    actual = pipelines.map_or_else(
         tf.data.Dataset.from_tensor_slices([b'\1\0\0\0', b'1', b'\2\0\0\0']),
         lambda text: tf.io.decode_raw(text, tf.int32),
         lambda spec, text: steps_lib.zeros(spec),
     )
     self.assertEqual(
-        [one.tolist() for one in found.as_numpy_iterator()], [[1], [], [2]]
+        [one.tolist() for one in actual.as_numpy_iterator()], [[1], [], [2]]
     )
 
 

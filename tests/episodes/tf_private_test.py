@@ -46,8 +46,8 @@ class PrivateTest(parameterized.TestCase):
 
   def test_inputs_of_map_is_its_source(self):
     numbers = tf.data.Dataset.from_tensors(tf.range(3))
-    (found,) = tf_private.inputs_of(numbers.map(lambda x: x))
-    self.assertEqual(tf_private.tensors_of(found)[0].shape, [3])
+    (actual,) = tf_private.inputs_of(numbers.map(lambda x: x))
+    self.assertEqual(tf_private.tensors_of(actual)[0].shape, [3])
 
   def test_tfds(self):
     self.assertEqual(tf_private.cycle_length_of(tfds.ReadConfig()), 16)

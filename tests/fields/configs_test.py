@@ -288,8 +288,8 @@ class KnownFeaturesTest(absltest.TestCase):
     ):
       known = configs.load_known_features(config)
       self.assertLen(known, count)
-      found = known[name].get_tensor_spec()['steps'][flag]
-      self.assertEqual(found, tf.TensorSpec([], tf.bool))
+      actual = known[name].get_tensor_spec()['steps'][flag]
+      self.assertEqual(actual, tf.TensorSpec([], tf.bool))
     self.assertEqual(configs.load_known_features('mine.gin'), {})
 
 

@@ -112,13 +112,13 @@ class FittingTest(parameterized.TestCase):
       if isinstance(mapping.is_terminal, sources_lib.TerminalOnSuccess):
         # Of the second episode it is success in the transition to the end.
         episode['steps']['is_terminal'][-2] = not is_terminal
-      found = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
-      found = dict(tree.flatten_with_path(found))
+      actual = mapping(tf.nest.map_structure(tf.constant, episode))['steps']
+      actual = dict(tree.flatten_with_path(actual))
       expected = dict(tree.flatten_with_path(_expected(mapping, episode)))
-      self.assertEqual(found.keys(), expected.keys())
+      self.assertEqual(actual.keys(), expected.keys())
       for path, leaf in expected.items():
-        np.testing.assert_array_equal(found[path], leaf, f'{path}')
-        self.assertEqual(found[path].dtype, tf.as_dtype(leaf.dtype), path)
+        np.testing.assert_array_equal(actual[path], leaf, f'{path}')
+        self.assertEqual(actual[path].dtype, tf.as_dtype(leaf.dtype), path)
 
 
 if __name__ == '__main__':

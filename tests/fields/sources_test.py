@@ -53,8 +53,8 @@ class DerivedSourcesTest(tf.test.TestCase):
       mapped = mapping_lib.map_fields(
           form(episodes), is_terminal=source, **_MAPPING
       )
-      found = [one['steps'] for one in mapped.as_numpy_iterator()]
-      for steps, (success, terminal) in zip(found, _SUCCESSES, strict=True):
+      actual = [one['steps'] for one in mapped.as_numpy_iterator()]
+      for steps, (success, terminal) in zip(actual, _SUCCESSES, strict=True):
         length = len(success)
         texts = [*_TEXTS.values()][:length]
         self.assertAllEqual(steps['observation']['text'], texts)

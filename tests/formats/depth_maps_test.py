@@ -18,8 +18,8 @@ def _tiff(rows):
 class DepthMapsTest(tf.test.TestCase):
 
   def test_codes_that_are_too_far_for_uint16(self):
-    found = depth_maps.Codes(0.0, 100.0, 1.0, True).depths('mm')
-    self.assertEqual(found[-1], 65535)
+    actual = depth_maps.Codes(0.0, 100.0, 1.0, True).depths('mm')
+    self.assertEqual(actual[-1], 65535)
 
   def test_features(self):
     self.assertFalse(depth_maps.is_depth({'dtype': 'video'}))

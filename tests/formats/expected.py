@@ -60,11 +60,11 @@ def steps(
 
 def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
   """Asserts the steps and ids of all episodes; returns the episodes."""
-  found = list(dataset.as_numpy_iterator())
+  actual = list(dataset.as_numpy_iterator())
   ids = range(len(episodes)) if ids is None else ids
-  test.assertEqual([one['episode_id'] for one in found], list(ids))
-  golden.assert_frames_equal(test, [one['steps'] for one in found], episodes)
-  return found
+  test.assertEqual([one['episode_id'] for one in actual], list(ids))
+  golden.assert_frames_equal(test, [one['steps'] for one in actual], episodes)
+  return actual
 
 
 def assert_refused(test: Any, load: Any, *cases: Any) -> None:

@@ -255,8 +255,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     }
     rlds_data = flat_arrays.from_flat_arrays(arrays)
     for _ in range(2):  # It is read twice.
-      found = [one['steps'] for one in rlds_data.as_numpy_iterator()]
-      golden.assert_frames_equal(self, found, _expected(arrays))
+      actual = [one['steps'] for one in rlds_data.as_numpy_iterator()]
+      golden.assert_frames_equal(self, actual, _expected(arrays))
     batches = episode_dataset.batches_of(rlds_data).as_numpy_iterator()
     lengths = [len(batch.row_splits) - 1 for batch in batches]
     self.assertEqual(sum(lengths), 30)
@@ -377,8 +377,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     # The name of the next observations follows from that of the observations.
     names = {'observations': 'x', 'next_observations': 'next_x'}
     arrays = {names.get(name, name): _ARRAYS[name] for name in _ARRAYS}
-    found = _steps(arrays, column_names={'observations': 'x'})
-    golden.assert_frames_equal(self, found, expected_steps)
+    actual = _steps(arrays, column_names={'observations': 'x'})
+    golden.assert_frames_equal(self, actual, expected_steps)
 
   def test_interleaved_episodes(self):
     arrays = _interleaved()
@@ -401,8 +401,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertNotIn('run', steps[0])
     # These names need not be given.
     arrays['traj_id'], arrays['t'] = arrays.pop('run'), arrays.pop('when')
-    found = [one['observation'].tolist() for one in _steps(arrays)]
-    self.assertEqual(found, [first, second])
+    actual = [one['observation'].tolist() for one in _steps(arrays)]
+    self.assertEqual(actual, [first, second])
     del arrays['t']
     with self.assertRaisesRegex(ValueError, 'traj_id is 7 in rows 0 to 0, and'):
       _steps(arrays)
@@ -412,8 +412,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays['next_observations'] = arrays['observations'] + 1
     with self.assertNoLogs(level='WARNING'):
       steps = _steps(arrays, episode_column='run', step_column='when')
-    found = [one['observation'].tolist() for one in steps]
-    self.assertEqual(found, [[70, 71, 72, 73], [30, 31, 32, 33, 34, 35]])
+    actual = [one['observation'].tolist() for one in steps]
+    self.assertEqual(actual, [[70, 71, 72, 73], [30, 31, 32, 33, 34, 35]])
 
   def test_episode_ids_that_return(self):
     arrays = _with('timeouts', 'next_observations', terminals=np.zeros(5))
@@ -441,8 +441,8 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
   def test_rows_in_reverse_order(self):
     arrays = {name: column[::-1] for name, column in _interleaved().items()}
     options = {'episode_column': 'run', 'step_column': 'when'}
-    found = [one['observation'].tolist() for one in _steps(arrays, **options)]
-    self.assertEqual(found, [[30, 31, 32, 33, 34, 0], [70, 71, 72]])
+    actual = [one['observation'].tolist() for one in _steps(arrays, **options)]
+    self.assertEqual(actual, [[30, 31, 32, 33, 34, 0], [70, 71, 72]])
 
   def test_no_rewards(self):
     arrays = _with('rewards')
@@ -518,9 +518,9 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     path = self._write(_ARRAYS)
     with h5py.File(path, 'r') as file:
       for data in _ARRAYS, file:
-        found = formats.load(data, 'arrays').as_numpy_iterator()
+        actual = formats.load(data, 'arrays').as_numpy_iterator()
         golden.assert_frames_equal(
-            self, [one['steps'] for one in found], _expected(_ARRAYS)
+            self, [one['steps'] for one in actual], _expected(_ARRAYS)
         )
         with self.assertRaisesRegex(ValueError, "in memory .* but is 'hdf5'"):
           formats.load(data, 'hdf5')

@@ -252,8 +252,8 @@ class HostileFilesTest(parameterized.TestCase):
     ):
       images.decode(file.getvalue(), images.ImageFormat((8, 8), 1))
     self.limit(1 << 30)
-    found = images.decode(file.getvalue(), images.ImageFormat((8, 8), 1))
-    np.testing.assert_array_equal(found, np.zeros((8, 8, 1)))
+    actual = images.decode(file.getvalue(), images.ImageFormat((8, 8), 1))
+    np.testing.assert_array_equal(actual, np.zeros((8, 8, 1)))
 
   @parameterized.parameters(
       ('../{episode_index}', 'data_path.* which is outside of'),

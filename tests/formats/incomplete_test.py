@@ -117,7 +117,7 @@ class _IncompleteData(tf.test.TestCase, parameterized.TestCase):
   def _check(self, whole, path, form, options, *names, may_differ=False):
     """Checks that data is read as before, or that an error names something."""
     try:
-      found = _episodes(path, form, options)
+      actual = _episodes(path, form, options)
     except (ValueError, OSError, tf.errors.InvalidArgumentError) as e:
       self.assertNotIsInstance(e, (json.JSONDecodeError, UnicodeError))
       self.assertTrue(
@@ -125,8 +125,8 @@ class _IncompleteData(tf.test.TestCase, parameterized.TestCase):
       )
       return
     if not may_differ:
-      self.assertLen(found, len(whole))
-      for one, other in zip(found, whole):
+      self.assertLen(actual, len(whole))
+      for one, other in zip(actual, whole):
         tree.assert_same_structure(one, other)
         tree.map_structure(np.testing.assert_array_equal, one, other)
 

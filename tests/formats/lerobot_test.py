@@ -132,8 +132,8 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     ):
       episode = _read(path, frames_by=frames_by, modality=modality)[1]
       observation = episode['steps']['observation']
-      found = observation['video' if modality else 'images']['top']
-      self.assertAllEqual(found, frames[wanted], frames_by)
+      actual = observation['video' if modality else 'images']['top']
+      self.assertAllEqual(actual, frames[wanted], frames_by)
 
   def test_frames_by_with_times_that_differ_from_the_video(self):
     path = self._with_times('v2.1', [0.0, 0.1, 0.2, 0.3, 0.6])
@@ -187,9 +187,9 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     cameras = ['observation.images.top']
     path = _path('v3.0')
     episodes = _read(path, is_terminal='next.success', cameras=cameras)
-    found = episodes[1]['steps']['observation']['images']
-    self.assertEqual(list(found), ['top'])
-    self.assertAllEqual(found['top'][5], np.zeros((64, 64, 3)))
+    actual = episodes[1]['steps']['observation']['images']
+    self.assertEqual(list(actual), ['top'])
+    self.assertAllEqual(actual['top'][5], np.zeros((64, 64, 3)))
 
   @parameterized.product(name=('depth_log', 'depth_linear'), unit=('mm', 'm'))
   def test_depth_equals_lerobot(self, name, unit):
@@ -210,10 +210,10 @@ class LerobotTest(tf.test.TestCase, parameterized.TestCase):
     episodes = list(dataset.as_numpy_iterator())
     self.assertEqual([len(e['steps']['action']) for e in episodes], [4, 3])
     for camera, depths in wanted.items():
-      found = np.concatenate(
+      actual = np.concatenate(
           [e['steps']['observation']['images'][camera] for e in episodes]
       )
-      self.assertAllClose(found, depths, rtol=1e-6, atol=1e-6)
+      self.assertAllClose(actual, depths, rtol=1e-6, atol=1e-6)
     if name == 'depth_log':
       referred = _read(_path(name), decode_videos=False)[1]['steps']
       references = referred['observation']['images']['depth']

@@ -280,12 +280,12 @@ class MemoryTest(parameterized.TestCase):
         check=True,
         stdout=subprocess.PIPE,
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    self.assertEqual(found['episodes'], counts[1])
-    self.assertGreater(found['bytes'], 10 * python_episodes.BATCH_BYTES)
+    actual = json.loads(done.stdout.splitlines()[-1])
+    self.assertEqual(actual['episodes'], counts[1])
+    self.assertGreater(actual['bytes'], 10 * python_episodes.BATCH_BYTES)
     # Freed memory may be too fragmented for later allocations.
-    more = found['bytes'] * (1 - counts[0] / counts[1])
-    self.assertLess(found['growth'], more / 2, found)
+    more = actual['bytes'] * (1 - counts[0] / counts[1])
+    self.assertLess(actual['growth'], more / 2, actual)
 
 
 def _peak():

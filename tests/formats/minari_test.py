@@ -54,10 +54,10 @@ class MinariTest(tf.test.TestCase):
         if isinstance(column, h5py.Dataset):
           group[name] = column[: int(name == 'observations')]
 
-    first, _, found = _read(self._changed(change))
+    first, _, actual = _read(self._changed(change))
     observations = first['steps']['observation'][:1]
     wanted = expected.steps(observations, np.zeros(0, int), np.zeros(0))
-    golden.assert_frames_equal(self, [found['steps']], [wanted])
+    golden.assert_frames_equal(self, [actual['steps']], [wanted])
 
   def test_by_name(self):
     folder = os.path.dirname(_DATA)

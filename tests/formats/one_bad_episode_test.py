@@ -160,13 +160,13 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
     change(path)
     data = formats.load(path, form)
 
-    iterator, found = iter(data), 0
+    iterator, actual = iter(data), 0
     with self.assertRaisesRegex(
         tf.errors.InvalidArgumentError, message
     ) as raised:
-      for found in range(len(whole)):  # noqa: B007  It is read below.
+      for actual in range(len(whole)):  # noqa: B007  It is read below.
         next(iterator)
-    self.assertEqual(found, bad)
+    self.assertEqual(actual, bad)
     self.assertRegex(str(raised.exception), rf'Found at episode {bad}\b')
     self.assertIn(path, str(raised.exception))
 
@@ -194,15 +194,15 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
         _h5('data/demo_0/actions', lambda x: x[:-1]),
         _h5('data/demo_10/extra', lambda _: np.zeros(5)),
     )
-    found = validating.validate(sources.make_source(path))
-    self.assertEqual([one.episode for one in found.problems], [0, 2])
-    self.assertFalse(found.not_read)
+    actual = validating.validate(sources.make_source(path))
+    self.assertEqual([one.episode for one in actual.problems], [0, 2])
+    self.assertFalse(actual.not_read)
 
   def test_unreadable_episode_is_described(self):
     path = self._robomimic(_h5('data/demo_2/extra', lambda _: np.zeros(3)))
-    found = describing.describe(sources.make_source(path))
-    self.assertEqual(found.counts['unreadable'], 1)
-    kinds = {one['kind']: one['episode'] for one in found.oddities}
+    actual = describing.describe(sources.make_source(path))
+    self.assertEqual(actual.counts['unreadable'], 1)
+    kinds = {one['kind']: one['episode'] for one in actual.oddities}
     self.assertEqual(kinds['unreadable'], 1)
 
   def test_data_without_readable_episode_raises(self):
@@ -418,8 +418,8 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
         )
         validation = validating.validate(data)
         self.assertEqual(validation.num_episodes, len(good) + len(faults))
-        found = [one.episode for one in validation.problems]
-        self.assertEqual(found, faults)
+        actual = [one.episode for one in validation.problems]
+        self.assertEqual(actual, faults)
         for problem in validation.problems:
           self.assertRegex(problem.values, sentence)
           self.assertIn(path, problem.values)
@@ -446,10 +446,10 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     return formats.load(episodes)
 
   def _check(self, data, messages, factor):
-    found = validating.validate(data)
-    self.assertEqual(found.num_episodes, 6)
-    self.assertFalse(found.not_read)
-    problems = {one.episode: one.values for one in found.problems}
+    actual = validating.validate(data)
+    self.assertEqual(actual.num_episodes, 6)
+    self.assertFalse(actual.not_read)
+    problems = {one.episode: one.values for one in actual.problems}
     self.assertEqual(problems.keys(), messages.keys())
     for episode, message in messages.items():
       self.assertRegex(problems[episode], message)
@@ -517,8 +517,8 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
     data = transforms.transform_episodes(self._data(), [change])
     self.assertEmpty(list(data.ignore_errors()))
-    found = validating.validate(self._data().take(2))
-    self.assertEqual(found.num_episodes, 2)
+    actual = validating.validate(self._data().take(2))
+    self.assertEqual(actual.num_episodes, 2)
 
 
 class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
@@ -557,12 +557,12 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     whole = list(formats.load(path).as_numpy_iterator())
     self.assertLen(whole, 3)
     for episodes in [2, 0], [1], [0, 1, 2]:
-      found = list(formats.load(path, episodes=episodes).as_numpy_iterator())
+      actual = list(formats.load(path, episodes=episodes).as_numpy_iterator())
       indices = sorted(episodes)
-      self.assertEqual([one['episode_id'] for one in found], indices)
+      self.assertEqual([one['episode_id'] for one in actual], indices)
       golden.assert_frames_equal(
           self,
-          [one['steps'] for one in found],
+          [one['steps'] for one in actual],
           [whole[index]['steps'] for index in indices],
       )
     for wrong in ([3], [], [0, 0], 1, [True], 'all', [-1], [0.0]):
@@ -579,10 +579,10 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
         file.unlink()
     for file in pathlib.Path(path).rglob(f'*_{number}.*'):
       file.unlink()
-    found = list(formats.load(path, episodes=[1, 2]).as_numpy_iterator())
+    actual = list(formats.load(path, episodes=[1, 2]).as_numpy_iterator())
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in found],
+        [one['steps'] for one in actual],
         [one['steps'] for one in whole[1:]],
     )
     # Without the option, the episodes that are not there are faults.

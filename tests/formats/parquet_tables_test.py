@@ -172,8 +172,8 @@ class ParquetTablesTest(tf.test.TestCase, parameterized.TestCase):
     }
     _write(self._path, columns)
     steps = [one['steps'] for one in formats.load(self._path)]
-    found = [one['observation'].numpy().tolist() for one in steps]
-    self.assertEqual(found, [[1, 2, 3], [7, 8]])
+    actual = [one['observation'].numpy().tolist() for one in steps]
+    self.assertEqual(actual, [[1, 2, 3], [7, 8]])
     self.assertEqual(steps[0]['reward'].numpy().tolist(), [1, 2, 0])
     self.assertNotIn('truncateds', steps[0])
     for name, rows in (
@@ -274,12 +274,12 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
   def test_a_file_for_each_episode(self, index):
     folder, paths = self._write([4, 8], run=_RUN)
     os.truncate(paths[index], os.path.getsize(paths[index]) - 9)
-    found, faults = self._read(
+    actual, faults = self._read(
         folder, paths[index], 'not a complete file', episode_column='run'
     )
     expected = [[50, 51, 52, 53], [20, 21, 22, 23], [90, 91, 92, 93, 0]]
     del expected[index]
-    self.assertEqual((found, faults), (expected, [index]))
+    self.assertEqual((actual, faults), (expected, [index]))
 
   def test_one_inconsistent_file_is_skipped(self):
     def lacks_a_column(path):
@@ -305,10 +305,10 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
       with self.subTest(sentence):
         folder, paths = self._write([4, 8], run=_RUN)
         change(paths[1])
-        found, faults = self._read(
+        actual, faults = self._read(
             folder, paths[1], sentence, episode_column='run'
         )
-        self.assertEqual(found, [[50, 51, 52, 53], [90, 91, 92, 93, 0]])
+        self.assertEqual(actual, [[50, 51, 52, 53], [90, 91, 92, 93, 0]])
         self.assertEqual(faults, [1])
 
   def test_only_damaged_files_raise(self):
@@ -356,18 +356,18 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
         os.truncate(paths[index], 30)
         options = {'episode_column': 'run'} if 'run' in options else {}
         sentence = f'{paths[index]} is not a complete file'
-        found, faults = self._read(folder, paths[index], sentence, **options)
-        self.assertEqual(found, expected)
+        actual, faults = self._read(folder, paths[index], sentence, **options)
+        self.assertEqual(actual, expected)
         self.assertEqual(faults, expected_faults)
 
   def test_episodes_of_one_length(self):
     columns = {'terminals': np.zeros(_ROWS, bool)}
     folder, paths = self._write([4, 8], **columns)
     os.truncate(paths[0], 30)
-    found, faults = self._read(
+    actual, faults = self._read(
         folder, paths[0], 'not a complete', max_episode_steps=4
     )
-    self.assertEqual(found, [[20, 21, 22, 23], [90, 91, 92, 93]])
+    self.assertEqual(actual, [[20, 21, 22, 23], [90, 91, 92, 93]])
     self.assertEqual(faults, [0])
 
   def test_interleaved_rows(self):
@@ -375,10 +375,10 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
     order = np.array([0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11])
     folder, paths = self._write([4, 8], order=order, run=_RUN, step=_STEP)
     os.truncate(paths[1], 30)
-    found, faults = self._read(
+    actual, faults = self._read(
         folder, paths[1], 'not a complete', episode_column='run'
     )
-    self.assertEqual(found, [[90, 91, 92, 93, 0]])
+    self.assertEqual(actual, [[90, 91, 92, 93, 0]])
     self.assertEqual(faults, [0, 1, 2])
 
   def test_each_footer_is_read_once_a_pass(self):

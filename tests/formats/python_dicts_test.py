@@ -79,8 +79,8 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     rlds_data = python_dicts.from_episodes(collect)
     self.assertEqual(made, [0])
     made.clear()
-    found = [int(episode['episode_id']) for episode in rlds_data.take(40)]
-    self.assertEqual(found, [*range(40)])
+    actual = [int(episode['episode_id']) for episode in rlds_data.take(40)]
+    self.assertEqual(actual, [*range(40)])
     # 4 MB are 13 episodes, and some batches are read ahead.
     self.assertLess(len(made), 200)
 
@@ -89,28 +89,28 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     alone = _collected(0, 7, terminal=False)
     rlds_data = python_dicts.from_episodes([_A, alone, large, _B])
     self.assertEqual(rlds_data.cardinality(), 4)
-    found = list(episode_dataset.batches_of(rlds_data).as_numpy_iterator())
+    actual = list(episode_dataset.batches_of(rlds_data).as_numpy_iterator())
     self.assertEqual(
         [
             (b.row_splits.tolist(), b.fields['episode_id'].tolist())
-            for b in found
+            for b in actual
         ],
         [([0, 6, 7], [0, 1]), ([0, 400_001], [2]), ([0, 4], [3])],
     )
-    self.assertAllEqual(found[0].steps['observation'][6], [7, 7, 7])
-    self.assertAllEqual(found[0].steps['action'][6], 0)
+    self.assertAllEqual(actual[0].steps['observation'][6], [7, 7, 7])
+    self.assertAllEqual(actual[0].steps['action'][6], 0)
 
   def test_source_arrays_are_not_modified(self):
     episode = _collected(1000, 0, terminal=True)
     kept = {key: np.copy(value) for key, value in episode.items()}
     rlds_data = python_dicts.from_episodes([episode])
-    for found in rlds_data.map(
+    for actual in rlds_data.map(
         lambda episode: tf.nest.map_structure(
             lambda leaf: leaf + tf.cast(1, leaf.dtype),
             episode['steps']['observation'],
         )
     ):
-      self.assertAllEqual(found, kept['observation'] + 1)
+      self.assertAllEqual(actual, kept['observation'] + 1)
     for key, value in kept.items():
       self.assertAllEqual(episode[key], value)
 

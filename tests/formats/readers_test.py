@@ -49,8 +49,8 @@ class ReadersTest(parameterized.TestCase):
       self.assertIs(configs.get_configurable(reader.__name__, 'a test'), reader)
       for option in readers.option_names(reader):
         text = f'{reader.__name__}.{option} = 1'
-        found = configs.parse_bindings(text, 'a test')
-        self.assertEqual(found, {reader: {option: 1}})
+        actual = configs.parse_bindings(text, 'a test')
+        self.assertEqual(actual, {reader: {option: 1}})
 
   def test_data_in_memory(self):
     observation = np.array([[1.0], [2.0], [3.0]], np.float32)
@@ -70,11 +70,11 @@ class ReadersTest(parameterized.TestCase):
         formats.load(arrays, 'arrays', max_episode_steps=2),
         formats.load(formats.to_ted(of_episodes), 'ted'),
     ):
-      [found] = data.as_numpy_iterator()
-      np.testing.assert_array_equal(found['steps']['observation'], observation)
-      np.testing.assert_array_equal(found['steps']['action'][:2], action)
+      [actual] = data.as_numpy_iterator()
+      np.testing.assert_array_equal(actual['steps']['observation'], observation)
+      np.testing.assert_array_equal(actual['steps']['action'][:2], action)
       np.testing.assert_array_equal(
-          found['steps']['is_terminal'], [False, False, True]
+          actual['steps']['is_terminal'], [False, False, True]
       )
     with self.assertRaisesRegex(ValueError, 'The reader of episodes has no'):
       formats.load([episode], cameras=[])

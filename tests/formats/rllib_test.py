@@ -59,13 +59,13 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
       ('table/output-0.parquet', 'rllib'),
   )
   def test_files_written_by_rllib_are_read(self, name, form):
-    found = list(formats.load(os.path.join(_DATA, name), form))
+    actual = list(formats.load(os.path.join(_DATA, name), form))
     wanted = [_episode(0, 4, True), _episode(1, 3, False), _episode(2, 5, True)]
-    self.assertLen(found, len(wanted))
-    for episode, steps in zip(found, wanted):
+    self.assertLen(actual, len(wanted))
+    for episode, steps in zip(actual, wanted):
       self.assertAllClose(episode['steps'], steps)
     if name.startswith('packed'):
-      self.assertEqual(found[0]['steps']['observation'].dtype, tf.float32)
+      self.assertEqual(actual[0]['steps']['observation'].dtype, tf.float32)
 
   def test_policies(self):
     path = os.path.join(_DATA, 'agents')
@@ -98,7 +98,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
         # The third episode begins: 7 has ended, and comes again.
         batch([7, 8], [0, 3], [False, True]),
     )
-    found = [
+    actual = [
         (
             episode['steps']['observation'][:, 0].tolist(),
             bool(episode['steps']['is_terminal'][-1]),
@@ -106,7 +106,7 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
         for episode in formats.load(path).as_numpy_iterator()
     ]
     self.assertEqual(
-        found,
+        actual,
         [
             ([70, 71, 72, 73], True),
             ([80, 81, 82, 83, 84], True),
@@ -117,14 +117,14 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
   def test_episodes_of_the_new_api_stack(self):
     pytest.importorskip('msgpack')
     path = os.path.join(_DATA, 'episodes')
-    found = list(formats.load(path, 'rllib'))
+    actual = list(formats.load(path, 'rllib'))
     wanted = [_episode(0, 4, True), _episode(1, 3, False), _episode(2, 5, True)]
-    self.assertLen(found, len(wanted))
-    for episode, steps in zip(found, wanted):
+    self.assertLen(actual, len(wanted))
+    for episode, steps in zip(actual, wanted):
       length = len(steps['action']) - 1
       steps['action_logp'] = np.float32([*range(-length, 0), 0])
       self.assertAllClose(episode['steps'], steps)
-    self.assertEqual(found[0]['steps']['observation'].dtype, tf.float32)
+    self.assertEqual(actual[0]['steps']['observation'].dtype, tf.float32)
 
   def test_a_bad_episode_of_the_new_api_stack(self):
     pytest.importorskip('msgpack')
@@ -140,8 +140,8 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
         f'row 0 of {file} is not an episode of RLlib',
     ):
       list(data)
-    found = [len(e['steps']['action']) for e in data.ignore_errors()]
-    self.assertEqual(found, [4, 6])
+    actual = [len(e['steps']['action']) for e in data.ignore_errors()]
+    self.assertEqual(actual, [4, 6])
 
   @parameterized.parameters('zip', 'gz')
   def test_compressed_lines(self, kind):
@@ -157,8 +157,8 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
       with gzip.open(path, 'wb') as f:
         f.write(content)
     for place in folder, path:
-      found = list(formats.load(place, 'rllib'))
-      self.assertEqual([len(e['steps']['action']) for e in found], [5, 4, 6])
+      actual = list(formats.load(place, 'rllib'))
+      self.assertEqual([len(e['steps']['action']) for e in actual], [5, 4, 6])
     os.truncate(path, 100)
     with self.assertRaisesRegex(ValueError, f'{path} is not a complete file'):
       formats.load(path, 'rllib')
@@ -204,16 +204,16 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_bad_line(self, sizes, bad, good, faults):
     lines = self._lines(*sizes)
     lines[bad] = json.dumps(lines[bad])[:-10]
-    found, problems = self._read(lines)
-    self.assertEqual(found, good)
+    actual, problems = self._read(lines)
+    self.assertEqual(actual, good)
     self.assertEqual([index for index, _ in problems], faults)
     for _, text in problems:
       self.assertRegex(text, f'line {bad + 1} of .*not a complete line of JSON')
 
   def test_a_bad_line_that_no_episode_lacks(self):
     first, *rest = self._lines(2, 2, 3, 5)
-    found, problems = self._read([first, 'x', *rest])
-    self.assertEqual(found, [0, 10, 20])
+    actual, problems = self._read([first, 'x', *rest])
+    self.assertEqual(actual, [0, 10, 20])
     self.assertLen(problems, 1)
     self.assertIn('line 2 of', problems[0][1])
 
@@ -221,8 +221,8 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     lines = self._lines(4, 3, 5)
     # As for returns of two steps.
     lines[1]['new_obs'] = lines[1]['new_obs'][1:] + lines[1]['new_obs'][-1:]
-    found, problems = self._read(lines)
-    self.assertEqual(found, [0, 20])
+    actual, problems = self._read(lines)
+    self.assertEqual(actual, [0, 20])
     [(index, text)] = problems
     self.assertEqual(index, 1)
     self.assertRegex(

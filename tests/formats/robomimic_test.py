@@ -82,8 +82,8 @@ class RobomimicTest(tf.test.TestCase):
       del group['next_obs']
       del group['rewards']
 
-    for found, whole in zip(self._changed(change), _read()):
-      self.assertIn(b'lift', found['problem_info'])
+    for actual, whole in zip(self._changed(change), _read()):
+      self.assertIn(b'lift', actual['problem_info'])
       terminal = whole['steps']['is_terminal'][-1]
       part = lambda name, whole=whole: tf.nest.map_structure(
           lambda column: column[:-1], whole['steps'][name]
@@ -94,7 +94,7 @@ class RobomimicTest(tf.test.TestCase):
           terminal=terminal,
           **{name: part(name) for name in ('dones', 'states')},
       )
-      golden.assert_frames_equal(self, [found['steps']], [wanted])
+      golden.assert_frames_equal(self, [actual['steps']], [wanted])
 
   def test_extra_columns_and_language_of_robocasa(self):
     names = [f'extra_{letter}' for letter in 'abcdefg']
@@ -140,8 +140,8 @@ class RobomimicTest(tf.test.TestCase):
         rf' obs/{name} at step 4. They differ in 1 of 4 steps',
     ):
       list(data)
-    found = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in found], [0, 2])
+    actual = list(data.ignore_errors().as_numpy_iterator())
+    self.assertEqual([one['episode_id'] for one in actual], [0, 2])
 
   def test_an_empty_demonstration(self):
     def change(group):

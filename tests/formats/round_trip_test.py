@@ -232,10 +232,10 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
       columns = _arrays('minari', name, 'expected.npz')
       for index, one in enumerate(read(f'minari/{name}')):
         camera = one['steps']['observation']['camera']
-        found = decode(camera, size=(32, 32), channels=1)[..., 0]
+        actual = decode(camera, size=(32, 32), channels=1)[..., 0]
         # TensorFlow and Pillow do not decode JPEGs to the last bit alike.
         wanted = columns[f'{index}/observations/camera']
-        self.assertAllClose(found, wanted, atol=2)
+        self.assertAllClose(actual, wanted, atol=2)
     columns = _arrays('imitation', 'expected.npz')
     for index, one in enumerate(read('imitation/folder')):
       *infos, last = one['steps']['infos']

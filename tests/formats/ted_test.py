@@ -42,28 +42,28 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(root['observation'].dtype, contract.A['observation'].dtype)
 
   def test_flat_ted_equals_torchrl(self):
-    found = ted.to_ted(golden.stacked(_AB), flat=True)
+    actual = ted.to_ted(golden.stacked(_AB), flat=True)
     for key, column in _FLAT.items():
-      self.assertAllEqual(found[key], column)
+      self.assertAllEqual(actual[key], column)
 
   def test_additional_transition_fields(self):
     steps = {**contract.A, 'noise': {'arm': np.arange(6)}}
-    found = ted.to_ted(
+    actual = ted.to_ted(
         golden.stacked([steps]),
         flat=True,
         transition_fields=['noise', 'reward'],
     )
-    self.assertAllEqual(found['noise']['arm'], [0, 1, 2, 3, 4])
-    self.assertLen(found['action'], 6)
+    self.assertAllEqual(actual['noise']['arm'], [0, 1, 2, 3, 4])
+    self.assertLen(actual['action'], 6)
 
   @parameterized.parameters(False, True)
   def test_ted_round_trip_keeps_episodes(self, flat):
     nan = {**contract.A, 'observation': np.full(6, np.nan, 'f4')}
     episodes = [contract.A, contract.B, nan, _UNFINISHED]
     data = ted.to_ted(golden.stacked(episodes), flat=flat)
-    found = list(ted.from_ted(data).as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in found], [0, 1, 2, 3])
-    for steps, episode in zip(episodes, found):
+    actual = list(ted.from_ted(data).as_numpy_iterator())
+    self.assertEqual([one['episode_id'] for one in actual], [0, 1, 2, 3])
+    for steps, episode in zip(episodes, actual):
       wanted = {**steps}
       for key in 'action', 'reward':
         wanted[key] = np.append(steps[key][:-1], steps[key][-1:] * 0)

@@ -110,13 +110,13 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       # An episode that was not finished has no last step.
       wanted_steps[-1]['is_last'][-1] = rows['next/done'][-1, 0]
     # The fields of transitions are zero in the last step.
-    found = [{**one['steps']} for one in episodes]
-    for steps, other in zip(found, wanted_steps):
+    actual = [{**one['steps']} for one in episodes]
+    for steps, other in zip(actual, wanted_steps):
       self.assertAllEqual(
           steps['info']['speed'][:-1], other['info']['speed'][:-1]
       )
       steps['info'] = other['info']
-    golden.assert_frames_equal(self, found, wanted_steps)
+    golden.assert_frames_equal(self, actual, wanted_steps)
 
   def _copy(self, *names):
     path = self.create_tempdir().full_path
@@ -144,8 +144,8 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertLogs('absl', 'WARNING') as logs:
         data = torchrl.load_torchrl(self._copy(name, 'storage'))
       self.assertIn(message, logs.output[0])
-      found = [one['steps']['is_last'] for one in data.as_numpy_iterator()]
-      self.assertEqual([(len(one), one[-1]) for one in found], wanted)
+      actual = [one['steps']['is_last'] for one in data.as_numpy_iterator()]
+      self.assertEqual([(len(one), one[-1]) for one in actual], wanted)
 
   def test_trajectories_that_are_not_done(self):
     # As a collector of two environments leaves them: only ids tell them apart.
@@ -167,12 +167,12 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
     expected.change_json(
         os.path.join(folder, 'meta.json'), lambda meta: meta.update(content)
     )
-    found = [
+    actual = [
         one['steps']['observation'][:, 0].tolist()
         for one in torchrl.load_torchrl(path).as_numpy_iterator()
     ]
     self.assertEqual(
-        found, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
+        actual, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
     )
 
 
@@ -184,9 +184,9 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     count = torchrl.save_torchrl(_random_data(golden.nested), folder, form)
     # More than ten, so that the names of groups are not in their order.
     self.assertEqual(count, 3 + 1 + 7 + 55 + 3)
-    found = list(torchrl.load_torchrl(folder).as_numpy_iterator())
+    actual = list(torchrl.load_torchrl(folder).as_numpy_iterator())
     for one, other in zip(
-        found, _random_data().as_numpy_iterator(), strict=True
+        actual, _random_data().as_numpy_iterator(), strict=True
     ):
       contract.assert_equal(self, one, other)
 
@@ -197,8 +197,8 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     ):
       folder = os.path.join(self.create_tempdir().full_path, 'saved')
       torchrl.save_torchrl(golden.stacked([steps]), folder)
-      (found,) = torchrl.load_torchrl(folder).as_numpy_iterator()
-      contract.assert_equal(self, found['steps'], steps)
+      (actual,) = torchrl.load_torchrl(folder).as_numpy_iterator()
+      contract.assert_equal(self, actual['steps'], steps)
 
   @parameterized.parameters('flat', 'nested')
   def test_saved_files_equal_those_of_torchrl(self, form):
@@ -305,15 +305,15 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
           f.write(content)
         with h5py.File(path, 'a') as file:
           change(file)
-        found = torchrl.load_torchrl(folder)
-        self.assertEqual(found.cardinality(), 4)
-        validation = validating.validate(found)
+        actual = torchrl.load_torchrl(folder)
+        self.assertEqual(actual.cardinality(), 4)
+        validation = validating.validate(actual)
         self.assertEqual(validation.num_episodes, 4)
         [fault] = [one for one in validation.problems if 'traj' in one.values]
         self.assertEqual(fault.episode, 2)
         message = f'traj_1 of {re.escape(path)}.*{problem}'
         self.assertRegex(fault.values, message)
-        rest = list(found.ignore_errors().as_numpy_iterator())
+        rest = list(actual.ignore_errors().as_numpy_iterator())
         self.assertEqual([one['episode_id'] for one in rest], [0, 1, 3])
         golden.assert_frames_equal(
             self,

@@ -43,15 +43,15 @@ class VideoFramesTest(tf.test.TestCase):
     self.assertLen(self._frames, _LENGTH)
     indices = np.random.default_rng(0).integers(0, _LENGTH, 30)
     times = indices / _FPS
-    found = video_frames.read_frames(self._path, times)
-    self.assertAllEqual(found, self._frames[indices])
+    actual = video_frames.read_frames(self._path, times)
+    self.assertAllEqual(actual, self._frames[indices])
 
   def test_nearest_within_half_a_frame(self):
     indices = np.array([0, 7, 50, _LENGTH - 1])
     for shift in (-0.4, 0.4):
       times = np.maximum(indices + shift, 0) / _FPS
-      found = video_frames.read_frames(self._path, times, _FPS)
-      self.assertAllEqual(found, self._frames[indices])
+      actual = video_frames.read_frames(self._path, times, _FPS)
+      self.assertAllEqual(actual, self._frames[indices])
     with self.assertRaisesRegex(
         ValueError, 'no frame within half a frame of 3.3200 s, at 30 .*3.3000'
     ):

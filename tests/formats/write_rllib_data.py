@@ -129,10 +129,10 @@ def main(argv):
     os.rename(os.path.join(folder, file), os.path.join(folder, 'output-0.json'))
     # RLlib must read the data that was written.
     reader = json_reader.JsonReader(folder)
-    found = sample_batch.concat_samples(list(reader.read_all_files()))
+    actual = sample_batch.concat_samples(list(reader.read_all_files()))
     for key in episodes[0]:
       np.testing.assert_array_equal(
-          found[key], np.concatenate([columns[key] for columns in episodes])
+          actual[key], np.concatenate([columns[key] for columns in episodes])
       )
   folder = os.path.join(directory, 'table')
   os.makedirs(folder)

@@ -56,28 +56,28 @@ class SuccessorsTest(tf.test.TestCase):
 
   def test_edges_with_their_counts(self):
     index = _make_index()
-    found = index.successors(tf.constant([0.0, 1, 4, 9]))
+    actual = index.successors(tf.constant([0.0, 1, 4, 9]))
     self.assertAllEqual(
-        found.rows['action'], tf.ragged.constant([[1, 3], [1, 2], [], []])
+        actual.rows['action'], tf.ragged.constant([[1, 3], [1, 2], [], []])
     )
     self.assertAllEqual(
-        found.rows['next_observation'],
+        actual.rows['next_observation'],
         tf.ragged.constant([[1.0, 6], [2, 4], [], []]),
     )
     self.assertAllEqual(
-        found.count, tf.ragged.constant([[3, 1], [1, 2], [], []])
+        actual.count, tf.ragged.constant([[3, 1], [1, 2], [], []])
     )
     self.assertAllEqual(
-        found.reward, tf.ragged.constant([[1.0, 7], [2, 6.5], [], []])
+        actual.reward, tf.ragged.constant([[1.0, 7], [2, 6.5], [], []])
     )
     # The last observation of an episode was recorded; nothing followed.
-    self.assertAllEqual(found.is_recorded, [1, 1, 1, 0])
+    self.assertAllEqual(actual.is_recorded, [1, 1, 1, 0])
     self.assertEqual(index.graph.num_states, 6)
     self.assertEqual(index.graph.num_edges, 5)
     (mapped,) = tf.data.Dataset.from_tensors([0.0, 1, 4, 9]).map(
         index.successors
     )
-    tf.nest.map_structure(self.assertAllEqual, mapped, found)
+    tf.nest.map_structure(self.assertAllEqual, mapped, actual)
 
   def test_terminal_and_non_terminal_edges_are_separate(self):
     index = _make_index(
@@ -86,9 +86,9 @@ class SuccessorsTest(tf.test.TestCase):
             _episode([0, 1, 2], [1, 1], [3, 4]),
         ]
     )
-    found = index.successors(tf.constant([0.0]))
-    self.assertAllEqual(found.is_terminal, tf.ragged.constant([[True, False]]))
-    self.assertAllEqual(found.reward, tf.ragged.constant([[1.0, 3.0]]))
+    actual = index.successors(tf.constant([0.0]))
+    self.assertAllEqual(actual.is_terminal, tf.ragged.constant([[True, False]]))
+    self.assertAllEqual(actual.reward, tf.ragged.constant([[1.0, 3.0]]))
     tree = index.expand(tf.constant([0.0]), 2, 2)
     # A terminal node has no successors.
     self.assertEqual(

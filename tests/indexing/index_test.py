@@ -36,13 +36,13 @@ class LookupTest(tf.test.TestCase):
     index = _make_index(contract.A, contract.B)
     # The third key differs from the first by the sign of zero alone.
     keys = _keys([0, 12, -0.0, 4, 4.5, 0], [1, 3, 1, 5, 5, 2])
-    found = index.lookup(keys)
-    self.assertAllEqual(found.is_recorded, [1, 1, 0, 1, 0, 0])
-    self.assertAllEqual(found.rows['reward'], [1, 30, 0, 5, 0, 0])
-    self.assertAllEqual(found.rows['next_observation'], [1, 13, 0, 5, 0, 0])
-    self.assertAllEqual(found.rows['is_terminal'], [0, 0, 0, 1, 0, 0])
-    self.assertAllEqual(found.count, [1, 1, 0, 1, 0, 0])
-    self.assertAllEqual(found.index, [0, 7, -1, 4, -1, -1])
+    actual = index.lookup(keys)
+    self.assertAllEqual(actual.is_recorded, [1, 1, 0, 1, 0, 0])
+    self.assertAllEqual(actual.rows['reward'], [1, 30, 0, 5, 0, 0])
+    self.assertAllEqual(actual.rows['next_observation'], [1, 13, 0, 5, 0, 0])
+    self.assertAllEqual(actual.rows['is_terminal'], [0, 0, 0, 1, 0, 0])
+    self.assertAllEqual(actual.count, [1, 1, 0, 1, 0, 0])
+    self.assertAllEqual(actual.index, [0, 7, -1, 4, -1, -1])
     self.assertEqual(index.lookup(_keys([], [])).rows['reward'].shape, [0])
 
   def test_duplicates(self):
@@ -50,19 +50,19 @@ class LookupTest(tf.test.TestCase):
     keys = _keys([0, 10, 99], [1, 1, 1])
     rewards = {}
     for duplicates in 'first', 'last', 'all':
-      found = index.lookup(keys, duplicates)
+      actual = index.lookup(keys, duplicates)
       (mapped,) = tf.data.Dataset.from_tensors(keys).map(
           lambda batch, which=duplicates: index.lookup(batch, which)
       )
-      tf.nest.map_structure(self.assertAllEqual, mapped, found)
-      rewards[duplicates] = found.rows['reward']
+      tf.nest.map_structure(self.assertAllEqual, mapped, actual)
+      rewards[duplicates] = actual.rows['reward']
     self.assertAllEqual(rewards['first'], [7, 10, 0])
     self.assertAllEqual(rewards['last'], [8, 10, 0])
     self.assertAllEqual(
         rewards['all'], tf.ragged.constant([[7.0, 1, 8], [10], []])
     )
-    self.assertAllEqual(found.count, [3, 1, 0])
-    self.assertAllEqual(found.index, tf.ragged.constant([[0, 1, 9], [6], []]))
+    self.assertAllEqual(actual.count, [3, 1, 0])
+    self.assertAllEqual(actual.index, tf.ragged.constant([[0, 1, 9], [6], []]))
 
   def test_keys_are_compared_by_their_bytes(self):
     rng = np.random.default_rng(0)
@@ -75,12 +75,12 @@ class LookupTest(tf.test.TestCase):
       columns = {'o': tf.gather(values, places), 'none': tf.zeros([40, 0])}
       recorded = {name: column[:8] for name, column in columns.items()}
       index = indexing.TransitionIndex(recorded, [8], ['o', 'none'])
-      found = index.lookup(columns, 'all')
+      actual = index.lookup(columns, 'all')
       keys = np.take(kinds, places)
       for row in range(40):
         expected = np.flatnonzero((keys[:8] == keys[row]).all(1))
-        self.assertEqual(bool(found.is_recorded[row]), len(expected) > 0)
-        self.assertAllEqual(found.index[row], expected)
+        self.assertEqual(bool(actual.is_recorded[row]), len(expected) > 0)
+        self.assertAllEqual(actual.index[row], expected)
 
   def test_nested_keys_against_a_dict(self):
     rng = np.random.default_rng(0)
@@ -97,11 +97,11 @@ class LookupTest(tf.test.TestCase):
           'observation': contract.stack([row['observation'] for row in rows]),
           'action': contract.stack([row['action'] for row in rows]),
       }
-      found = index.lookup(queries)
-      self.assertAllEqual(found.is_recorded, [True] * len(rows))
+      actual = index.lookup(queries)
+      self.assertAllEqual(actual.is_recorded, [True] * len(rows))
       contract.assert_rows(
           self,
-          tf.nest.map_structure(lambda leaf: leaf.numpy(), found.rows),
+          tf.nest.map_structure(lambda leaf: leaf.numpy(), actual.rows),
           rows,
       )
       queries['observation']['pose'][1][0] = b'another'
@@ -157,9 +157,9 @@ class StorageTest(tf.test.TestCase):
     with self.assertRaises(FileExistsError):
       index_lib.write_transitions(*args)
     indexing.TransitionIndex(*args[1:]).save(folder, overwrite=True)
-    found, lengths, keys = index_lib.read_transitions(folder)
+    actual, lengths, keys = index_lib.read_transitions(folder)
     as_arrays = lambda nest: tf.nest.map_structure(lambda x: x.numpy(), nest)
-    contract.assert_equal(self, as_arrays(found), as_arrays(rows))
+    contract.assert_equal(self, as_arrays(actual), as_arrays(rows))
     self.assertAllEqual(lengths, [2, 0])
     self.assertEqual(keys, ('flag',))
     index = indexing.TransitionIndex.load(folder)

@@ -157,8 +157,8 @@ class BeamEngineTest(job_testing.JobTestCase):
     else:
       self.assert_fails(convert.JobError, 'disk is gone', plan, engine=engine)
       self.convert(plan)
-    found = job_testing.items_in(reverb.Client(place))
-    self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
+    actual = job_testing.items_in(reverb.Client(place))
+    self.assertEqual(job_testing.rewards_of(actual), job_testing.ALL_PAIRS)
 
   def test_failed_job_resumes(self):
     folder = data_sets.numbered(self.new('data'), job_testing.LENGTHS)
@@ -174,8 +174,8 @@ class BeamEngineTest(job_testing.JobTestCase):
     os.rename(f'{path}.away', path)
     self.run_on_beam(plan, _FN_API)
     self.assertEqual({**self.receipts_of(plan), **kept}, self.receipts_of(plan))
-    found = job_testing.items_of(plan.output.place)
-    self.assertEqual(job_testing.rewards_of(found), job_testing.ALL_PAIRS)
+    actual = job_testing.items_of(plan.output.place)
+    self.assertEqual(job_testing.rewards_of(actual), job_testing.ALL_PAIRS)
 
   def test_unknown_runners_raise(self):
     for name, message in (

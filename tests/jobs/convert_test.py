@@ -607,9 +607,9 @@ class ConvertTest(_ConvertTestCase):
         ),
         (tasks.InvalidEpisodesError('2'), tasks.InvalidEpisodesError, '2'),
     ):
-      found = job_runner.run(mock.Mock(side_effect=error))
-      self.assertIs(type(found), kind)
-      self.assertIn(message, str(found))
+      actual = job_runner.run(mock.Mock(side_effect=error))
+      self.assertIs(type(actual), kind)
+      self.assertIn(message, str(actual))
 
   def test_errors_of_an_output_at_a_url(self):
     place = 'gs://bucket/out'
@@ -625,10 +625,10 @@ class ConvertTest(_ConvertTestCase):
       error = tf.errors.PermissionDeniedError(
           None, None, f'{path}; Permission denied'
       )
-      found = tasks.find_output_problem(error, job, place)
+      actual = tasks.find_output_problem(error, job, place)
       expected = f'{place} cannot be written: Permission denied.'
-      self.assertStartsWith(found, expected if is_output else '')
-      self.assertEqual(bool(found), is_output)
+      self.assertStartsWith(actual, expected if is_output else '')
+      self.assertEqual(bool(actual), is_output)
 
 
 @pytest.mark.long
@@ -733,8 +733,8 @@ class ServerTest(_ConvertTestCase):
       numbered = list(enumerate(job_testing.LENGTHS))
       for number, server in enumerate(servers):
         client = reverb.Client(f'localhost:{server.port}')
-        found = job_testing.rewards_of(job_testing.items_in(client))
-        self.assertEqual(found, job_testing.pairs(numbered[number::2]))
+        actual = job_testing.rewards_of(job_testing.items_in(client))
+        self.assertEqual(actual, job_testing.pairs(numbered[number::2]))
 
     summary = self.convert(self._plan(*servers))
     self.assertEqual(summary['items'], {job_testing.TABLE: 26})

@@ -67,19 +67,19 @@ class DescribeSourceTest(tf.test.TestCase):
         left = len({*range(0, lengths[index], 3), lengths[index] - 1})
         removed['FrameSkip'] += lengths[index] - left
         removed['KeepEpisodes'] += left if left < 3 else 0
-      found = describing.describe(source, sample=sample, num_excerpts=0)
-      self.assertEqual(found.removed_steps, removed)
+      actual = describing.describe(source, sample=sample, num_excerpts=0)
+      self.assertEqual(actual.removed_steps, removed)
       self.assertIn(
           f'steps removed by FrameSkip: {removed["FrameSkip"]}\n',
-          views.to_text(found),
+          views.to_text(actual),
       )
     episodes = transforms_lib.transform_episodes(
         loading.load_episodes(directory), [transforms_lib.FrameSkip(3)]
     )
-    found = describing.describe(episodes, num_excerpts=0)
+    actual = describing.describe(episodes, num_excerpts=0)
     left = [len({*range(0, n, 3), n - 1}) for n in lengths]
     self.assertEqual(
-        found.removed_steps, {'FrameSkip': sum(lengths) - sum(left)}
+        actual.removed_steps, {'FrameSkip': sum(lengths) - sum(left)}
     )
 
   @pytest.mark.long
@@ -89,22 +89,26 @@ class DescribeSourceTest(tf.test.TestCase):
     episodes[30] = data_sets.episode(30, 6)  # It bootstraps.
     directory = data_sets.write(f'{folder}/data', episodes, per_file=7)
     for split, episode in ('train[22:]', 30), ('train[30:]+train[:2]', 0):
-      found = describing.describe(sources.make_source(directory, split))
-      (odd,) = [one for one in found.oddities if one['kind'] == 'bootstraps']
+      actual = describing.describe(sources.make_source(directory, split))
+      (odd,) = [one for one in actual.oddities if one['kind'] == 'bootstraps']
       self.assertEqual((odd['episode'], odd['step']), (episode, 4))
-      self.assertFalse(found.is_sample)
-    self.assertEqual(found.source, 'numbered/1.0.0, split train[30:]+train[:2]')
-    self.assertEqual(found.counts['episodes'], 12)
-    found = describing.describe(
+      self.assertFalse(actual.is_sample)
+    self.assertEqual(
+        actual.source, 'numbered/1.0.0, split train[30:]+train[:2]'
+    )
+    self.assertEqual(actual.counts['episodes'], 12)
+    actual = describing.describe(
         sources.make_source(directory, 'train[4:]'), sample=20
     )
-    self.assertEqual((found.num_available, found.counts['episodes']), (36, 20))
+    self.assertEqual(
+        (actual.num_available, actual.counts['episodes']), (36, 20)
+    )
     # It is spread over all: 16 runs of one or two episodes.
-    firsts = [bin['first'] for bin in found.order]
+    firsts = [bin['first'] for bin in actual.order]
     self.assertEqual((firsts[0], firsts[-1] > 35), (4, True))
     self.assertIn(
         'a sample of 20 of 36 episodes; all that follows is about the sample',
-        views.to_text(found),
+        views.to_text(actual),
     )
     source = sources.make_source(directory)
     self.assertFalse(describing.describe(source, sample=1000).is_sample)
@@ -120,7 +124,7 @@ class DescribeSourceTest(tf.test.TestCase):
         action=tfds.features.ClassLabel(names=['stay', 'go']),
         reward=tfds.features.Scalar(np.float32, doc='One for each coin.'),
     )
-    found = describing.describe(sources.make_source(directory))
+    actual = describing.describe(sources.make_source(directory))
     (file,) = data_sets.files_of(directory)
     size = os.path.getsize(file)
     split = {'name': 'train', 'episodes': 1, 'files': 1, 'bytes': size}
@@ -136,9 +140,9 @@ class DescribeSourceTest(tf.test.TestCase):
         'class_names': {'steps/action': ['stay', 'go']},
         'notes': {'steps/reward': 'One for each coin.'},
     }
-    self.assertEqual(found.about, expected)
-    self.assertEqual(found.histograms['action']['labels'], ['go'])
-    lines = views.to_text(found)
+    self.assertEqual(actual.about, expected)
+    self.assertEqual(actual.histograms['action']['labels'], ['go'])
+    lines = views.to_text(actual)
     self.assertRegex(lines, r'description: +Two actions\.')
     self.assertIn(f'1 episode in 1 file, {size} bytes', lines)
     self.assertRegex(lines, 'steps/action: +stay, go')
@@ -185,11 +189,11 @@ class DescribeCheckpointTest(tf.test.TestCase):
       server.stop()
     expected = describing.describe(opened.read())
     for one in other, path:
-      found = describing.describe(one)
-      self.assertEqual(found.counts, expected.counts)
-      self.assertEqual(_ends(found), _ends(expected))
-      self.assertEqual(found.histograms, expected.histograms)
-    tables = {table['name']: table for table in found.tables}
+      actual = describing.describe(one)
+      self.assertEqual(actual.counts, expected.counts)
+      self.assertEqual(_ends(actual), _ends(expected))
+      self.assertEqual(actual.histograms, expected.histograms)
+    tables = {table['name']: table for table in actual.tables}
     self.assertEqual(tables['pairs']['num_items'], 1 + 29 + 4 + 119 + 3)
     self.assertEqual(tables['long']['num_items'], 21)
     self.assertEqual(tables['pairs']['sampler'], 'uniform')
@@ -197,11 +201,11 @@ class DescribeCheckpointTest(tf.test.TestCase):
     self.assertEqual(
         tables['long']['signature']['observation'], 'float32 (None, 2)'
     )
-    (split,) = found.about['splits']
+    (split,) = actual.about['splits']
     self.assertEqual(
         split['bytes'], sum(entry.stat().st_size for entry in os.scandir(path))
     )
-    lines = views.to_text(found)
+    lines = views.to_text(actual)
     self.assertIn('Table pairs: 156 items of at most 156', lines)
     sample = describing.describe(path, sample=2)
     self.assertEqual((sample.is_sample, sample.counts['episodes']), (True, 2))
@@ -212,10 +216,10 @@ class DescribeCheckpointTest(tf.test.TestCase):
   def test_a_table_whose_items_are_no_trajectories(self):
     with reverb_testing.reverb_server(tf.TensorSpec([3])) as client:
       client.insert(tf.zeros([3]).numpy(), {reverb_testing.TABLE: 1.0})
-      found = describing.describe(client.checkpoint())
-    (table,) = found.tables
-    self.assertEqual((table['num_items'], found.counts), (1, {}))
-    self.assertIn('Table experience: 1 item of', views.to_text(found))
+      actual = describing.describe(client.checkpoint())
+    (table,) = actual.tables
+    self.assertEqual((table['num_items'], actual.counts), (1, {}))
+    self.assertIn('Table experience: 1 item of', views.to_text(actual))
 
 
 if __name__ == '__main__':

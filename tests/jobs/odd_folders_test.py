@@ -116,11 +116,11 @@ class OddFoldersTest(job_testing.JobTestCase):
     self.convert(plan)
     other = self.plan(plan_lib.STATISTICS, episodes_per_task=4)
     self.convert(other)
-    found, expected = (
+    actual, expected = (
         pathlib.Path(each.output.place, 'statistics.json').read_text()
         for each in (plan, other)
     )
-    self.assertEqual(found, expected)
+    self.assertEqual(actual, expected)
 
   @parameterized.parameters(plan_lib.CHECKPOINT, plan_lib.RLDS)
   @pytest.mark.long

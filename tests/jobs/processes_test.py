@@ -100,8 +100,8 @@ class InProcessEngineTest(job_testing.JobTestCase):
       with mock.patch.object(
           os, 'sched_getaffinity', lambda _, n=num_processors: set(range(n))
       ):
-        found = processes.choose_num_workers(num_mib << 20, 4)
-        self.assertEqual(found, count)
+        actual = processes.choose_num_workers(num_mib << 20, 4)
+        self.assertEqual(actual, count)
     for count in 0, 2.5:
       message = f'num_workers must be a positive integer, but is {count}'
       with self.assertRaisesRegex(ValueError, message):
@@ -133,11 +133,11 @@ class ProcessesTest(job_testing.JobTestCase):
     self.convert(plan)
     undisturbed = self.plan()
     self.convert(undisturbed)
-    found, expected = (
+    actual, expected = (
         job_testing.contents_of(each.output.place)
         for each in (plan, undisturbed)
     )
-    self.assertEqual(found, expected)
+    self.assertEqual(actual, expected)
     self.assertEqual(
         job_testing.rewards_of(job_testing.items_of(plan.output.place)),
         job_testing.ALL_PAIRS,

@@ -77,11 +77,11 @@ class RldsOutputTest(job_testing.JobTestCase):
         info.features['steps'].feature['gripper'].names, ['open', 'shut']
     )
     self.assertIsInstance(info.features['agent_id'], tfds.features.Text)
-    found, expected = (
+    actual, expected = (
         list(loading.load_episodes(path).as_numpy_iterator())
         for path in (plan.output.place, one)
     )
-    for episode, other in zip(found, expected, strict=True):
+    for episode, other in zip(actual, expected, strict=True):
       tree.map_structure(np.testing.assert_array_equal, episode, other)
 
     # Two data sets: the common metadata, and the version in the folder name.

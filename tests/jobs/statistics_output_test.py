@@ -26,15 +26,15 @@ class StatisticsOutputTest(job_testing.JobTestCase):
     plan = self.plan(plan_lib.STATISTICS, self.new(), directory=directory)
     summary = self.convert(plan)
     self.assertEqual((summary['episodes'], summary['skipped']), (7, 1))
-    found = statistics.load_statistics(
+    actual = statistics.load_statistics(
         os.path.join(plan.output.place, 'statistics.json')
     )
     del episodes[3]
     valid = data_sets.write(self.new('valid'), episodes)
     expected = statistics.compute_statistics(loading.load_episodes(valid))
-    self.assertEqual((found.num_episodes, found.num_terminal), (7, 7))
+    self.assertEqual((actual.num_episodes, actual.num_terminal), (7, 7))
     for name, one in expected.fields.items():
-      other = found.fields[name]
+      other = actual.fields[name]
       for key in 'count', 'mean', 'std', 'min', 'max':
         np.testing.assert_allclose(
             getattr(other, key), getattr(one, key), 1e-12

@@ -33,27 +33,27 @@ class ValidateEpisodesTest(tf.test.TestCase):
         }
         for episode in episodes
     ]
-    found = validating.validate(golden.nested(episodes, spec), limit=10_000)
+    actual = validating.validate(golden.nested(episodes, spec), limit=10_000)
     expected = {
         index: golden.find_fault(episode)
         for index, episode in enumerate(episodes)
         if golden.find_fault(episode) is not None
     }
     first = {}
-    for problem in found.problems:
+    for problem in actual.problems:
       first.setdefault(problem.episode, (problem.rule, problem.step))
     self.assertEqual(first, expected)
-    self.assertEqual(found.num_episodes, len(episodes))
-    self.assertEqual(found.num_invalid, len(expected))
-    self.assertLen(found.problems, found.num_problems)
-    self.assertFalse(found.is_valid)
+    self.assertEqual(actual.num_episodes, len(episodes))
+    self.assertEqual(actual.num_invalid, len(expected))
+    self.assertLen(actual.problems, actual.num_problems)
+    self.assertFalse(actual.is_valid)
 
   def test_all_problems_of_an_episode_are_listed(self):
     episode = golden.make_episode([1, 2, 1, -0.5, 1], terminal=False)
     episode['is_first'][2] = True
-    found = validating.validate(golden.stacked([golden.COMPLETE, episode]))
+    actual = validating.validate(golden.stacked([golden.COMPLETE, episode]))
     self.assertEqual(
-        list(map(str, found.problems)),
+        list(map(str, actual.problems)),
         [
             'episode 1, step 1: Mid step should not be followed by a first'
             ' step. is_first=0, is_last=0, is_terminal=0, discount=2',
@@ -68,8 +68,8 @@ class ValidateEpisodesTest(tf.test.TestCase):
     # TF-Agents takes any discount.
     episode['is_first'][2] = False
     rules = options_lib.ConversionRules(validation='tf_agents')
-    found = validating.validate(golden.stacked([episode]), rules=rules)
-    self.assertTrue(found.is_valid)
+    actual = validating.validate(golden.stacked([episode]), rules=rules)
+    self.assertTrue(actual.is_valid)
     with self.assertRaisesRegex(ValueError, 'limit must be a positive'):
       validating.validate(golden.stacked([golden.COMPLETE]), limit=0)
 
@@ -93,13 +93,13 @@ class ValidateEpisodesTest(tf.test.TestCase):
       ):
         return tf.nest.map_structure(tf.identity, episode)
 
-    found = validating.validate(data.map(fail))
-    one, other = found.problems
+    actual = validating.validate(data.map(fail))
+    one, other = actual.problems
     self.assertEqual((one.episode, one.rule), (1, validation.UNEQUAL_LENGTHS))
     self.assertIn('action: 2', one.values)
     self.assertEqual((other.episode, other.rule), (2, validating.UNREADABLE))
     self.assertIn('It broke.', other.values)
-    self.assertEqual((found.num_episodes, found.num_invalid), (4, 2))
+    self.assertEqual((actual.num_episodes, actual.num_invalid), (4, 2))
 
   def test_validation_continues_after_unreadable_episodes(self):
     episodes = [data_sets.episode(index, 4) for index in range(9)]
@@ -109,12 +109,12 @@ class ValidateEpisodesTest(tf.test.TestCase):
         f'{self.create_tempdir().full_path}/data', episodes, per_file=3
     )
     parts = sources.make_source(directory, 'train[4:]+train[:2]')
-    found = validating.validate(parts)
-    (problem,) = found.problems
+    actual = validating.validate(parts)
+    (problem,) = actual.problems
     self.assertEqual(
         (problem.split, problem.episode, problem.step), ('train', 5, 1)
     )
-    self.assertEqual(found.num_episodes, 7)
+    self.assertEqual(actual.num_episodes, 7)
     # The config defines the rules.
     bindings = ['ConversionRules.nan = "invalid"']
     source = sources.make_source(directory, 'train[:2]', bindings=bindings)
@@ -125,13 +125,13 @@ class ValidateEpisodesTest(tf.test.TestCase):
     # The first file loses the end of its second episode.
     files = data_sets.files_of(directory)
     os.truncate(files[0], os.path.getsize(files[0]) // 2)
-    found = validating.validate(sources.make_source(directory))
-    self.assertLen(found.problems, 1)
-    self.assertEqual(found.problems[0].episode, 5)
-    (message,) = found.not_read
+    actual = validating.validate(sources.make_source(directory))
+    self.assertLen(actual.problems, 1)
+    self.assertEqual(actual.problems[0].episode, 5)
+    (message,) = actual.not_read
     self.assertStartsWith(message, f'{files[0]}, episodes 1 to 2: ')
-    self.assertFalse(found.is_valid)
-    self.assertEqual(found.num_episodes, 7)
+    self.assertFalse(actual.is_valid)
+    self.assertEqual(actual.num_episodes, 7)
 
     # A file is missing, and one after it has lost an episode.
     os.remove(files[0])
@@ -139,8 +139,8 @@ class ValidateEpisodesTest(tf.test.TestCase):
     with tf.io.TFRecordWriter(files[1]) as writer:
       for record in records[:2]:
         writer.write(record)
-    found = validating.validate(sources.make_source(directory))
-    missing, short = found.not_read
+    actual = validating.validate(sources.make_source(directory))
+    missing, short = actual.not_read
     self.assertStartsWith(missing, f'{files[0]}, episodes 0 to 2: ')
     self.assertEndsWith(
         missing,
@@ -152,7 +152,7 @@ class ValidateEpisodesTest(tf.test.TestCase):
         f'{files[1]} has 2 episodes, but dataset_info.json says 3. Copy it from'
         ' where it is whole, and start the same command again.',
     )
-    self.assertEqual(found.num_episodes, 5)
+    self.assertEqual(actual.num_episodes, 5)
 
     with open(files[0], 'wb') as f:
       f.write(b'version https://git-lfs.github.com/spec/v1\noid sha256:a\n')
@@ -161,8 +161,8 @@ class ValidateEpisodesTest(tf.test.TestCase):
         f'{files[0]} is a Git LFS pointer, not the file itself. Run `git lfs'
         ' pull` in its repository.'
     )
-    found = validating.validate(source)
-    self.assertEndsWith(found.not_read[0], f'episodes 0 to 2: {pointer}')
+    actual = validating.validate(source)
+    self.assertEndsWith(actual.not_read[0], f'episodes 0 to 2: {pointer}')
     with self.assertRaisesRegex(tf.errors.DataLossError, pointer):
       describing.describe(source)
 

@@ -95,10 +95,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     ]
     orders = []
     for number in range(2 * whole.batches_per_epoch):
-      found = sum([self.ids(part[number]) for part in parts], [])
+      actual = sum([self.ids(part[number]) for part in parts], [])
       # Any number of processes could resume with the same batches.
-      self.assertCountEqual(found, self.ids(whole[number]))
-      orders += found
+      self.assertCountEqual(actual, self.ids(whole[number]))
+      orders += actual
     if drop_last is not None:
       size = self.count - self.count % 6 * drop_last
       epochs = orders[:size], orders[size:]
@@ -155,11 +155,11 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     orders = []
     with batches.iterate(num_threads=num_threads) as iterator:
       for _ in range(3):
-        found = sum([self.ids(next(iterator)) for _ in range(count)], [])
-        self.assertLen(set(found), len(found))
-        self.assertContainsSubset(found, kept.tolist())
-        self.assertLen(found, 5 * count if drop_last else len(kept))
-        orders.append(tuple(found))
+        actual = sum([self.ids(next(iterator)) for _ in range(count)], [])
+        self.assertLen(set(actual), len(actual))
+        self.assertContainsSubset(actual, kept.tolist())
+        self.assertLen(actual, 5 * count if drop_last else len(kept))
+        orders.append(tuple(actual))
       state = iterator.state_dict()
     self.assertLen(set(orders), 3)
     with self.assertRaisesRegex(ValueError, 'The state is of other batches'):
@@ -268,9 +268,9 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(
         dataset.element_spec['id'], tf.TensorSpec([4, 1], tf.int64)
     )
-    found = list(dataset.as_numpy_iterator())
-    self.assertLen(found, 10)
-    for number, batch in enumerate(found, 2):
+    actual = list(dataset.as_numpy_iterator())
+    self.assertLen(actual, 10)
+    for number, batch in enumerate(actual, 2):
       tree.map_structure(self.assertAllEqual, batch, batches[number])
 
   def test_a_deleted_data_set_closes_the_index(self):
@@ -306,25 +306,25 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         raise OSError('a file system was away')
       return batch
 
-    batches, found = self.noting(fail_twice), []
+    batches, actual = self.noting(fail_twice), []
     with batches.iterate(num_threads=num_threads) as iterator:
-      while len(found) < 8:
-        self.assertEqual(iterator.state_dict()['position'], len(found))
+      while len(actual) < 8:
+        self.assertEqual(iterator.state_dict()['position'], len(actual))
         try:
-          found.append(self.ids(next(iterator)))
+          actual.append(self.ids(next(iterator)))
         except OSError:
-          self.assertLen(found, failing)
-    self.assertEqual(found, wanted)
+          self.assertLen(actual, failing)
+    self.assertEqual(actual, wanted)
     self.assertLen(errors, 2)
     errors.clear()
-    found, dataset = [], batches.as_dataset(num_threads=num_threads)
+    actual, dataset = [], batches.as_dataset(num_threads=num_threads)
     iterator = dataset.as_numpy_iterator()
-    while len(found) < 8:
+    while len(actual) < 8:
       try:
-        found.append(self.ids(next(iterator)))
+        actual.append(self.ids(next(iterator)))
       except tf.errors.UnknownError:
-        self.assertLen(found, failing)
-    self.assertAllEqual(found, wanted)
+        self.assertLen(actual, failing)
+    self.assertAllEqual(actual, wanted)
     self.assertLen(errors, 2)
 
   def test_specs_describe_transformed_items(self):
@@ -361,10 +361,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
               'is_first': ('uint8', (6, 1)),
           },
       )
-      [found] = batches.as_dataset(1).take(1).as_numpy_iterator()
-      tree.map_structure(self.assertAllEqual, found, batch)
+      [actual] = batches.as_dataset(1).take(1).as_numpy_iterator()
+      tree.map_structure(self.assertAllEqual, actual, batch)
       for name, leaf in batch.items():
-        self.assertEqual(found[name].dtype, leaf.dtype)
+        self.assertEqual(actual[name].dtype, leaf.dtype)
 
   def test_transforms_that_differ_between_items(self):
     casts = lambda batch: {
@@ -397,7 +397,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
       tree.map_structure(self.assertAllEqual, items[index], wanted)
     for index in 3, np.int32(3), np.array(3), tf.constant(3):
       tree.map_structure(
-          lambda found, batch: self.assertAllEqual(found, batch[0]),
+          lambda actual, batch: self.assertAllEqual(actual, batch[0]),
           items[index],
           wanted,
       )

@@ -95,11 +95,11 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
     if not rows:
       return
     rows = np.array(rows)
-    found = items.batch(np.arange(len(items)))
-    is_real = found.pop('mask')
+    actual = items.batch(np.arange(len(items)))
+    is_real = actual.pop('mask')
     if window.end != 'repeat_last':
       self.assertAllEqual(is_real, rows >= 0)
-    for leaf, column in zip(tree.flatten(found), tree.flatten(columns)):
+    for leaf, column in zip(tree.flatten(actual), tree.flatten(columns)):
       np.testing.assert_array_equal(leaf[rows >= 0], column[rows[rows >= 0]])
       filled = leaf[rows < 0]
       self.assertTrue(
@@ -137,9 +137,9 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
         self.directory, self.new_folder(), prepare=prepare, num_processes=2
     )
     items = random_access.Items(index, windows_lib.Windows(1))
-    found = items.batch(np.arange(len(items)))
-    found = tree.map_structure(lambda leaf: leaf[:, 0], found)
-    data.assert_equal(self, expected, found)
+    actual = items.batch(np.arange(len(items)))
+    actual = tree.map_structure(lambda leaf: leaf[:, 0], actual)
+    data.assert_equal(self, expected, actual)
     # The index does not duplicate the content of the files.
     size = os.path.getsize(os.path.join(index.folder, 'strings.bin'))
     self.assertLess(size, 100)
@@ -307,11 +307,11 @@ class BuildIndexTest(parameterized.TestCase, tf.test.TestCase):
       )
     self.assertIn('is copied into the index: prepare looks', str(logs))
     items = random_access.Items(index, windows_lib.Windows(1))
-    found = items.batch(np.arange(len(items)))['observation']
+    actual = items.batch(np.arange(len(items)))['observation']
     expected = [e['steps'] for e in data.as_list(prepare(self.load()))]
     for name in 'image', 'depth':
       self.assertAllEqual(
-          found[name][:, 0],
+          actual[name][:, 0],
           np.concatenate([steps['observation'][name] for steps in expected]),
       )
 

@@ -146,11 +146,11 @@ def leaves(nest: Any) -> dict[str, Any]:
   }
 
 
-def assert_equal(test: Any, expected: Any, found: Any) -> None:
+def assert_equal(test: Any, expected: Any, actual: Any) -> None:
   """Asserts that nests are equal in structure, dtypes, shapes and values."""
-  tree.assert_same_structure(expected, found)
+  tree.assert_same_structure(expected, actual)
   for (path, one), other in zip(
-      tree.flatten_with_path(expected), tree.flatten(found)
+      tree.flatten_with_path(expected), tree.flatten(actual)
   ):
     one, other = np.asarray(one), np.asarray(other)
     test.assertEqual((one.dtype, one.shape), (other.dtype, other.shape), path)

@@ -27,9 +27,9 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
   def test_resizing_equals_tensorflow(self, method, before, after, channels):
     image = self.rng.integers(0, 256, (*before, channels)).astype(np.uint8)
     expected = _resized(image, after, method)
-    found = resizing.resize(image, after, method)
-    self.assertEqual(found.dtype, np.uint8)
-    difference = np.abs(found.astype(int) - expected)
+    actual = resizing.resize(image, after, method)
+    self.assertEqual(actual.dtype, np.uint8)
+    difference = np.abs(actual.astype(int) - expected)
     self.assertLessEqual(difference.max(), 1)
     # Only where it lies in the middle between two.
     self.assertLess((difference > 0).mean(), 0.02)
@@ -42,22 +42,22 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
       expected = tf.io.decode_jpeg(
           encoded, channels, dct_method='INTEGER_ACCURATE'
       )
-      found = images.decode(encoded, images.ImageFormat((31, 45), channels))
-      self.assertAllEqual(found, expected)
+      actual = images.decode(encoded, images.ImageFormat((31, 45), channels))
+      self.assertAllEqual(actual, expected)
     # By default TensorFlow decodes them faster and less exactly.
-    self.assertAllClose(found, tf.io.decode_image(encoded, 3), atol=12, rtol=0)
+    self.assertAllClose(actual, tf.io.decode_image(encoded, 3), atol=12, rtol=0)
 
   @parameterized.parameters(1, 4)
   def test_pngs_equal_tensorflow(self, channels):
     image = self.rng.integers(0, 256, (9, 8, channels)).astype(np.uint8)
     encoded = tf.io.encode_png(image).numpy()
     for size in (9, 8), (4, 4):
-      found = images.decode(encoded, images.ImageFormat(size, channels))
+      actual = images.decode(encoded, images.ImageFormat(size, channels))
       expected = image if size == (9, 8) else _resized(image, size, 'lanczos3')
-      self.assertAllClose(found, expected, atol=size != (9, 8), rtol=0)
+      self.assertAllClose(actual, expected, atol=size != (9, 8), rtol=0)
     if channels != 1:
-      found = images.decode(encoded, images.ImageFormat((9, 8), 3))
-      self.assertAllEqual(found, tf.io.decode_image(encoded, 3))
+      actual = images.decode(encoded, images.ImageFormat((9, 8), 3))
+      self.assertAllEqual(actual, tf.io.decode_image(encoded, 3))
 
   def test_depth(self):
     image = self.rng.integers(0, 1 << 16, (9, 8, 1)).astype(np.uint16)

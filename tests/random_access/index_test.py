@@ -86,8 +86,8 @@ class IndexTest(parameterized.TestCase):
           2, multiprocessing.get_context(way)
       )
     with executor:
-      found = executor.map(items.batch, numbers)
-      for batch, each in zip(found, numbers, strict=True):
+      actual = executor.map(items.batch, numbers)
+      for batch, each in zip(actual, numbers, strict=True):
         data.assert_equal(self, items.batch(each), batch)
 
   def test_files_other_than_the_indexed_ones_raise(self):
@@ -186,17 +186,17 @@ class IndexTest(parameterized.TestCase):
         index, chunks, images={'observation/image': (8, 8)}
     )
     arm, state = items.column('action/arm'), items.column('observation/state')
-    found = items.batch([1, 2, 3, 4])
-    self.assertEqual(found['observation']['image'].shape, (4, 8, 8, 3))
-    np.testing.assert_array_equal(found['observation']['state'], state[1:5])
+    actual = items.batch([1, 2, 3, 4])
+    self.assertEqual(actual['observation']['image'].shape, (4, 8, 8, 3))
+    np.testing.assert_array_equal(actual['observation']['state'], state[1:5])
     # The last step of an episode has no action.
     taken = [[1, 2, 2], [2, 2, 2], [2, 2, 2], [4, 4, 4]]
-    np.testing.assert_array_equal(found['action']['arm'], arm[taken])
+    np.testing.assert_array_equal(actual['action']['arm'], arm[taken])
     np.testing.assert_array_equal(
-        found['action_mask'],
+        actual['action_mask'],
         [[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0]],
     )
-    self.assertNotIn('observation_mask', found)
+    self.assertNotIn('observation_mask', actual)
     self.assertEqual(items[2]['action']['arm'].shape, (3, 2))
     # A chunk of one action keeps its axis.
     items = random_access.Items(index, random_access.ActionChunks())
@@ -222,22 +222,22 @@ class IndexTest(parameterized.TestCase):
 
     single = make().batch(range(17))
     items = make(num_frames=num_frames, frame_axis=axis)
-    found = items.batch(range(17))
+    actual = items.batch(range(17))
     episodes, starts = items.episode_and_start(range(17))
     for name, frames in single['observation'].items():
       for item, (episode, step) in enumerate(zip(episodes, starts)):
         first = np.flatnonzero(episodes == episode)[0]
         past = range(step - num_frames + 1, step + 1)
         np.testing.assert_array_equal(
-            found['observation'][name][item],
+            actual['observation'][name][item],
             np.concatenate([frames[first + max(s, 0)] for s in past], axis),
         )
       self.assertEqual(
           items.spec['observation'][name].shape,
-          found['observation'][name].shape[1:],
+          actual['observation'][name].shape[1:],
       )
     axes = [17, num_frames, 1] if num_frames > 1 else [17, 1]
-    self.assertEqual(list(found['action_mask'].shape), axes)
+    self.assertEqual(list(actual['action_mask'].shape), axes)
     with self.assertRaisesRegex(ValueError, 'depth has 0 axes.*decode'):
       make({}, num_frames=3, frame_axis=-1)
     with self.assertRaisesRegex(ValueError, 'is 1, but observation/.* 1 axes'):

@@ -136,11 +136,11 @@ class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
       batch, drawn = batches[number], batches.draw(number)
       self.assertLess(drawn.min(), len(one))
       self.assertGreaterEqual(drawn.max(), len(one))
-      found = data.leaves(batch)
+      actual = data.leaves(batch)
       for row, item in enumerate(drawn):
         expected = data.leaves((one + other)[item])
         for path in ('observation/state', 'action', 'action_mask', 'reward'):
-          np.testing.assert_array_equal(found[path][row], expected[path], path)
+          np.testing.assert_array_equal(actual[path][row], expected[path], path)
     # Predictions are denormalized with the statistics of the data set.
     [raw, *_] = prepare(rlds2reverb.load_episodes(self.directories['one']))
     items = batches.items.sources['one']
@@ -255,14 +255,14 @@ print(batches.identity(), batches[0]['action'].shape)"""
     ):
       self.open_one(f'{folder}/data', f'{folder}/indexes')
     for at in f'{folder}/moved', f'{folder}/moved/1.0.0':
-      found = self.open_one(at, f'{folder}/indexes')
-      self.assertEqual(found.identity(), expected.identity())
+      actual = self.open_one(at, f'{folder}/indexes')
+      self.assertEqual(actual.identity(), expected.identity())
     os.mkdir(f'{folder}/both')
     for name in 'moved', 'indexes':
       os.rename(f'{folder}/{name}', f'{folder}/both/{name}')
     with self.assertNoLogs(level='WARNING'):
-      found = self.open_one(f'{folder}/both/moved', f'{folder}/both/indexes')
-    self.assertAllEqual(found[3]['action'], actions)
+      actual = self.open_one(f'{folder}/both/moved', f'{folder}/both/indexes')
+    self.assertAllEqual(actual[3]['action'], actions)
     # Other data at the new place is refused.
     with self.assertRaisesRegex(ValueError, 'made with another directory'):
       self.open_one(self.directories['other'], f'{folder}/both/indexes')
@@ -342,9 +342,9 @@ print(batches.identity(), batches[0]['action'].shape)"""
     episodes = formats.load(directory, **options)
     expected = [episode['steps']['is_terminal'] for episode in episodes]
     for _ in range(2):  # The second time nothing is built.
-      found = is_terminal(directory, **options)
-      self.assertAllEqual(found, np.concatenate(expected))
-      self.assertTrue(found.any())
+      actual = is_terminal(directory, **options)
+      self.assertAllEqual(actual, np.concatenate(expected))
+      self.assertTrue(actual.any())
     with self.assertRaisesRegex(ValueError, 'made with another options'):
       is_terminal(directory, **{**options, 'exclude': ()})
 
@@ -376,8 +376,8 @@ print(batches.identity(), batches[0]['action'].shape)"""
     expected = np.concatenate(
         [by_episode(one) / 3 * 0.25, by_episode(other) / 2 * 0.75]
     )
-    found = np.bincount(drawn, minlength=len(expected)) / len(drawn)
-    self.assertAllClose(found, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
+    actual = np.bincount(drawn, minlength=len(expected)) / len(drawn)
+    self.assertAllClose(actual, expected, atol=5 * (0.25 / len(drawn)) ** 0.5)
 
   def test_masks_of_steps(self):
     folder = self.copied()
@@ -403,8 +403,8 @@ print(batches.identity(), batches[0]['action'].shape)"""
         replacement=False,
     )
     self.assertEqual(batches.batches_per_epoch, 3)
-    found = np.concatenate([batches.draw(number) for number in range(3)])
-    self.assertCountEqual(found, [1, 2, 5, 6, 9, 10])
+    actual = np.concatenate([batches.draw(number) for number in range(3)])
+    self.assertCountEqual(actual, [1, 2, 5, 6, 9, 10])
 
   def test_without_tensorflow_something_is_missing(self):
     needed = (
@@ -470,10 +470,10 @@ random_access.open_batches({{'arm': data}}, 'indexes', 1,
     self.assertEqual(repr(normalizer), repr(normalization.Normalizer(*args)))
     numbers = np.array([[4.0, 5.0, 6.0]])
     for make in (tf.constant, np.ndarray.tolist, np.array):
-      found = normalizer({'action': make(numbers), 'other': numbers})
-      self.assertAllEqual(found['action'], [[1.5, 5.0, 3.0]])
-      self.assertIs(found['other'], numbers)
-      back = normalizer.invert({'action': make(found['action'])})
+      actual = normalizer({'action': make(numbers), 'other': numbers})
+      self.assertAllEqual(actual['action'], [[1.5, 5.0, 3.0]])
+      self.assertIs(actual['other'], numbers)
+      back = normalizer.invert({'action': make(actual['action'])})
       self.assertIsInstance(back['action'], np.ndarray)
       self.assertAllClose(back['action'], numbers)
 

@@ -32,8 +32,8 @@ class FramesTest(parameterized.TestCase):
           encoded.blocks(episodes, 1, 999),
       ):
         segments = list(encoded.source(blocks, [_PAIRS]).segments())
-        found = np.concatenate([each.length for each in segments])
-        self.assertEqual(found.tolist(), lengths)
+        actual = np.concatenate([each.length for each in segments])
+        self.assertEqual(actual.tolist(), lengths)
         for segment in segments:
           is_one = len(segment.length) == 1
           self.assertTrue(is_one or segment.row_splits[-1] <= 4096)

@@ -112,9 +112,9 @@ def _lay_out(blocks, tables, chunk_length, identity, chunks=None, **kwargs):
 
 class LayoutTest(parameterized.TestCase):
 
-  def check_items(self, found, expected):
-    self.assertEqual([item[1:] for item in found], expected)
-    self.assertLen({item[0] for item in found}, len(found))
+  def check_items(self, actual, expected):
+    self.assertEqual([item[1:] for item in actual], expected)
+    self.assertLen({item[0] for item in actual}, len(actual))
 
   @parameterized.parameters(
       # Numbers above 127 have several bytes.
@@ -133,14 +133,14 @@ class LayoutTest(parameterized.TestCase):
         encoded.blocks(episodes, 1, 64, ids), *settings, 'data', chunks
     )
     for size, one_episode_chunks in ((5, False), (16, True)):
-      found = _lay_out(
+      actual = _lay_out(
           encoded.blocks(episodes, size, None, ids),
           *settings,
           'data',
           chunks,
           one_episode_chunks=one_episode_chunks,
       )
-      self.assertEqual(found, one_by_one)
+      self.assertEqual(actual, one_by_one)
     random_keys = _lay_out(encoded.blocks(episodes, 5), *settings, None)
     for table in tables:
       expected = _expected(episodes, table)
@@ -195,19 +195,19 @@ class LayoutTest(parameterized.TestCase):
             [key(0, 'episode', each) for each in 'aab'],
         ),
     )
-    found = keys_of([4], 3, 1, 'tile')
+    actual = keys_of([4], 3, 1, 'tile')
     self.assertEqual(
-        found[0], [key(i, 'item', 'table', 3, 'a') for i in range(4)]
+        actual[0], [key(i, 'item', 'table', 3, 'a') for i in range(4)]
     )
     self.assertEqual(
-        found[1], [key(i, 'chunk', [['a', [0, 4, 2]]], 4) for i in (0, 4)]
+        actual[1], [key(i, 'chunk', [['a', [0, 4, 2]]], 4) for i in (0, 4)]
     )
-    found = keys_of([4, 2], 3, 2, 'cross')
-    self.assertEqual(found[0], [key(i, 'item', 'table', 3) for i in (0, 2)])
-    self.assertEqual(found[2], [key(0, 'episode', 'a')] * 2)
+    actual = keys_of([4, 2], 3, 2, 'cross')
+    self.assertEqual(actual[0], [key(i, 'item', 'table', 3) for i in (0, 2)])
+    self.assertEqual(actual[2], [key(0, 'episode', 'a')] * 2)
     # Without an identity they are random.
-    found = [keys_of([9], 2, identity=None) for _ in range(2)]
-    self.assertLen(set(sum((a + b for a, b, _ in found), [])), 2 * (8 + 3))
+    actual = [keys_of([9], 2, identity=None) for _ in range(2)]
+    self.assertLen(set(sum((a + b for a, b, _ in actual), [])), 2 * (8 + 3))
     with self.assertRaisesRegex(ValueError, 'no identity that can be hashed'):
       keys_of([9], 2, identity={'map': lambda: 3})
 

@@ -60,8 +60,8 @@ class OpeningTest(parameterized.TestCase, tf.test.TestCase):
     return path
 
   def check(self, buffer, expected):
-    found = _first_values(buffer, 100)
-    self.assertEqual(sorted(found), sorted(expected))
+    actual = _first_values(buffer, 100)
+    self.assertEqual(sorted(actual), sorted(expected))
 
   def test_a_directory_and_prepared_frames(self):
     path, frames = self.path('data'), self.path('frames')

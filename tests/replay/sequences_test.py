@@ -29,11 +29,11 @@ class SequencesTest(tf.test.TestCase):
     lengths = [4, 1, 2, 1500]
     count = sum(lengths)
     data = golden.stacked(golden.make_episodes(lengths, apart=10000))
-    found = sequences.convert_rlds_to_sequences(
+    actual = sequences.convert_rlds_to_sequences(
         data, windows_lib.Windows(4, end='tile')
     )
     expected = [
-        (1.0, _columns(sequence)) for sequence in found.as_numpy_iterator()
+        (1.0, _columns(sequence)) for sequence in actual.as_numpy_iterator()
     ]
     self.assertLen(set(expected), count)
     names = (reverb_testing.TABLE, 'other_table')
@@ -41,7 +41,7 @@ class SequencesTest(tf.test.TestCase):
     directory = os.path.join(self.create_tempdir().full_path, 'checkpoint')
     options = options_lib.ConversionOptions(identity='sequences')
     write.write_reverb_checkpoint(
-        found,
+        actual,
         directory,
         tables,
         options=options,
@@ -55,7 +55,9 @@ class SequencesTest(tf.test.TestCase):
     ) as client:
       for counts in ((count, 0), (0, count)):
         self.assertEqual(
-            insert.write_rlds_to_reverb(found, client, tables, options=options),
+            insert.write_rlds_to_reverb(
+                actual, client, tables, options=options
+            ),
             dict.fromkeys(names, counts),
         )
       written = [reverb_testing.contents(client, name) for name in names]

@@ -101,8 +101,8 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
     with open(os.path.join(job, 'summary.json'), encoding='utf-8') as f:
       self.assertEqual(json.load(f)['steps'], sum(_LENGTHS))
-    found = job_testing.items_in(server.localhost_client())
-    self.assertEqual(job_testing.rewards_of(found), _PAIRS)
+    actual = job_testing.items_in(server.localhost_client())
+    self.assertEqual(job_testing.rewards_of(actual), _PAIRS)
 
   def test_a_job_from_the_plan_to_the_summary(self):
     for name, text in (

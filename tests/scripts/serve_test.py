@@ -199,8 +199,8 @@ with mock.patch.object(serve, '_start', start):
     )
     port = portpicker.pick_unused_port()
     args = ('--checkpoint_dir=checkpoint', f'--port={port}')
-    server, found = self._start(*args)
-    self.assertEqual(found, port)
+    server, actual = self._start(*args)
+    self.assertEqual(actual, port)
     printed = self._stop(server, signal.SIGTERM)
     self.assertStartsWith(printed, '  table pairs: 6 items\n')
 

@@ -47,9 +47,9 @@ class ValidateTest(absltest.TestCase):
     self.assertEndsWith(lines[4], '2 episodes, 0 invalid, 0 problems')
 
     self.assertEqual(as_json.code, 1)
-    found = json.loads(as_json.stdout)
+    actual = json.loads(as_json.stdout)
     self.assertEqual(
-        [(one['episode'], one['step']) for one in found['problems']],
+        [(one['episode'], one['step']) for one in actual['problems']],
         [(1, 2), (2, 3), (2, 3)],
     )
 

@@ -43,9 +43,9 @@ class AccumulationTest(tf.test.TestCase):
     state = accumulation.accumulate(data)
     path = self.create_tempfile().full_path
     accumulation_lib.save(path, state)
-    found = accumulation_lib.load(path, accumulation.empty())
-    tf.nest.assert_same_structure(found, state)
-    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(state)):
+    actual = accumulation_lib.load(path, accumulation.empty())
+    tf.nest.assert_same_structure(actual, state)
+    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(state)):
       self.assertEqual(one.dtype, other.dtype)
       self.assertAllEqual(one, other)
 

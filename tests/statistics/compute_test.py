@@ -54,36 +54,36 @@ def _random(seed, count, offset=0.0, **kwargs):
 
 class ComputeTest(tf.test.TestCase, parameterized.TestCase):
 
-  def _assert_field(self, found, rows, levels=()):
+  def _assert_field(self, actual, rows, levels=()):
     finite = np.isfinite(rows)
-    self.assertAllEqual(found.count, finite.sum(0))
-    self.assertAllEqual(found.not_finite, (~finite).sum(0))
+    self.assertAllEqual(actual.count, finite.sum(0))
+    self.assertAllEqual(actual.not_finite, (~finite).sum(0))
     rows = np.where(finite, rows, np.nan)
-    self.assertAllClose(found.mean, np.nanmean(rows, 0), 1e-12, 1e-12)
-    self.assertAllClose(found.std, np.nanstd(rows, 0), 1e-12, 1e-12)
-    self.assertAllEqual(found.min, np.nanmin(rows, 0))
-    self.assertAllEqual(found.max, np.nanmax(rows, 0))
+    self.assertAllClose(actual.mean, np.nanmean(rows, 0), 1e-12, 1e-12)
+    self.assertAllClose(actual.std, np.nanstd(rows, 0), 1e-12, 1e-12)
+    self.assertAllEqual(actual.min, np.nanmin(rows, 0))
+    self.assertAllEqual(actual.max, np.nanmax(rows, 0))
     for level in levels:
-      quantile = found.quantile(level)
+      quantile = actual.quantile(level)
       self.assertEqual(quantile.shape, rows.shape[1:])
       self.assertAllClose(quantile, np.nanquantile(rows, level, 0), 1e-12)
 
-  def _assert_all(self, found, episodes, levels=(), acting_only=False):
+  def _assert_all(self, actual, episodes, levels=(), acting_only=False):
     expected = _numbers(episodes, acting_only)
-    self.assertCountEqual(found.fields, expected)
+    self.assertCountEqual(actual.fields, expected)
     for name, rows in expected.items():
       with self.subTest(name):
-        self._assert_field(found.fields[name], rows, levels)
+        self._assert_field(actual.fields[name], rows, levels)
     lengths = np.array([golden.length_of(steps) for steps in episodes])
-    self.assertEqual(found.num_episodes, len(episodes))
-    self.assertEqual(found.num_steps, lengths.sum())
-    self.assertEqual(found.num_transitions, (lengths - 1).sum())
+    self.assertEqual(actual.num_episodes, len(episodes))
+    self.assertEqual(actual.num_steps, lengths.sum())
+    self.assertEqual(actual.num_transitions, (lengths - 1).sum())
     num_terminal = sum(steps['is_terminal'][-1] for steps in episodes)
-    self.assertEqual(found.num_terminal, num_terminal)
-    self.assertEqual(found.num_truncated, len(episodes) - num_terminal)
-    self._assert_field(found.lengths, lengths - 1.0, levels)
+    self.assertEqual(actual.num_terminal, num_terminal)
+    self.assertEqual(actual.num_truncated, len(episodes) - num_terminal)
+    self._assert_field(actual.lengths, lengths - 1.0, levels)
     returns = [steps['reward'][:-1].astype('f8').sum() for steps in episodes]
-    self._assert_field(found.returns, np.array(returns), levels)
+    self._assert_field(actual.returns, np.array(returns), levels)
 
   @parameterized.parameters(
       (golden.stacked, True), (golden.nested, False), (golden.batched, True)
@@ -92,13 +92,13 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
   def test_random_episodes(self, form, acting_only):
     episodes = _random(0, 12, nested_fields=True)
     episodes[0]['reward'][:] = np.nan
-    found = compute.compute_statistics(
+    actual = compute.compute_statistics(
         form(episodes), quantiles=_LEVELS, acting_only=acting_only
     )
-    self._assert_all(found, episodes, _LEVELS, acting_only)
-    again = results.from_json(results.to_json(found))
-    self.assertEqual(again, found)
-    self.assertNotEqual(again, dataclasses.replace(found, num_steps=0))
+    self._assert_all(actual, episodes, _LEVELS, acting_only)
+    again = results.from_json(results.to_json(actual))
+    self.assertEqual(again, actual)
+    self.assertNotEqual(again, dataclasses.replace(actual, num_steps=0))
 
   def test_more_steps_than_the_sample_holds(self):
     # The mean is far greater than the deviation: in float32, or by the sum of
@@ -109,18 +109,18 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         call_modes.make(one, one[1:], terminal=False)
         for one in np.split(rows, range(1000, len(rows), 1000))
     ]
-    found = compute.compute_statistics(
+    actual = compute.compute_statistics(
         {'a': golden.stacked(pieces[:5]), 'b': golden.stacked(pieces[5:])},
         ['observation'],
         sample_size=1000,
     )
     self._assert_field(
-        found.combined.fields['observation'], rows.astype(np.float64)
+        actual.combined.fields['observation'], rows.astype(np.float64)
     )
     for one, data in (
-        (found.combined, rows),
-        (found.by_dataset['a'], rows[:5000]),
-        (found.by_dataset['b'], rows[5000:]),
+        (actual.combined, rows),
+        (actual.by_dataset['a'], rows[:5000]),
+        (actual.by_dataset['b'], rows[5000:]),
     ):
       for level, number in one.fields['observation'].quantiles.items():
         # Four of the standard errors that `compute_statistics` states.
@@ -135,14 +135,14 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         )
     }
     datasets = {name: golden.batched(part) for name, part in parts.items()}
-    found = compute.compute_statistics(datasets, quantiles=_LEVELS)
+    actual = compute.compute_statistics(datasets, quantiles=_LEVELS)
     everything = sum(parts.values(), [])
-    self._assert_all(found.combined, everything, _LEVELS)
-    self.assertEqual(list(found.by_dataset), list(parts))
+    self._assert_all(actual.combined, everything, _LEVELS)
+    self.assertEqual(list(actual.by_dataset), list(parts))
     for name, part in parts.items():
-      self._assert_all(found.by_dataset[name], part, _LEVELS)
+      self._assert_all(actual.by_dataset[name], part, _LEVELS)
     # As `combine_dataset_statistics` of Octo, which has the same sums.
-    merged = results.merge_statistics(found.by_dataset)
+    merged = results.merge_statistics(actual.by_dataset)
     self._assert_all(merged, everything)
     with self.assertRaisesRegex(ValueError, 'quantile 0.2 was not computed'):
       merged.fields['action'].quantile(0.2)
@@ -157,10 +157,10 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         },
     )
     data = golden.nested([steps])
-    found = compute.compute_statistics(data).fields
-    self.assertIn('observation/state', found)
-    self.assertNotIn('observation/image', found)
-    self.assertNotIn('observation/png', found)
+    actual = compute.compute_statistics(data).fields
+    self.assertIn('observation/state', actual)
+    self.assertNotIn('observation/image', actual)
+    self.assertNotIn('observation/png', actual)
     named = compute.compute_statistics(data, ['observation/image']).fields
     self.assertEqual(named['observation/image'].mean.shape, (19, 18, 3))
     with self.assertRaisesRegex(ValueError, 'observation/png must have'):
@@ -173,12 +173,12 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     episodes = [none, none, *_random(0, 20, max_length=50), none]
     data = golden.batched(episodes, batch_size=4)
     # The sample holds neither all steps nor all episodes.
-    expected, found = (
+    expected, actual = (
         compute.compute_statistics(one, sample_size=15)
         for one in (data.map(lambda episode: episode), data)
     )
-    self.assertEqual(found, expected)
-    self._assert_all(found, episodes[2:-1])
+    self.assertEqual(actual, expected)
+    self._assert_all(actual, episodes[2:-1])
 
   def test_no_numbers(self):
     nothing = {name: leaf[:0] for name, leaf in call_modes.FIVE.items()}
@@ -262,9 +262,9 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
         steps = episode['steps']
         return {'steps': {**steps, 'action': steps['action'] * scale}}
 
-      found = read(data.map(change), identity=['train'])
+      actual = read(data.map(change), identity=['train'])
       self.assertAllClose(
-          found.fields['action'].std,
+          actual.fields['action'].std,
           scale * call_modes.FIVE['action'][:-1].std(0),
       )
     read(identity=[normalization.ScaleReward(2.0)])
@@ -281,8 +281,8 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
     for episode, expected in ((call_modes.FIVE, 15), (call_modes.THREE, 60)):
       episodes[0] = episode
       with self.assertLogs('absl', 'WARNING') as logs:
-        found = compute.cached_statistics(rlds_data, directory)
-      self.assertEqual(found.returns.mean, expected)
+        actual = compute.cached_statistics(rlds_data, directory)
+      self.assertEqual(actual.returns.mean, expected)
       self.assertIn('may differ the next time', logs.output[0])
       self.assertIn('PyFunc', logs.output[0])
     self.assertEmpty(self._files(directory))
@@ -312,10 +312,10 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
       (('fields', 'reward', 'count'), 2**70, 'count of'),
   )
   def test_statistics_that_cannot_be(self, keys, value, error):
-    found = compute.compute_statistics(golden.stacked([call_modes.FIVE]))
-    path = self.create_tempfile(content=results.to_json(found)).full_path
-    self.assertEqual(compute.load_statistics(path), found)
-    content = json.loads(results.to_json(found))
+    actual = compute.compute_statistics(golden.stacked([call_modes.FIVE]))
+    path = self.create_tempfile(content=results.to_json(actual)).full_path
+    self.assertEqual(compute.load_statistics(path), actual)
+    content = json.loads(results.to_json(actual))
     functools.reduce(operator.getitem, keys[:-1], content)[keys[-1]] = value
     with open(path, 'w', encoding='utf-8') as f:
       json.dump(content, f)

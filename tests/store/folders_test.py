@@ -169,14 +169,14 @@ class FoldersTest(parameterized.TestCase):
       for way in ways:
         with self.subTest(what):
           try:
-            found = read(way(folder))
+            actual = read(way(folder))
           except OSError as e:
             self.assertRegex(
                 str(e), f'{folder}.* (damaged|prepared|not empty|version)'
             )
             errors += 1
             continue
-          for one, other in zip(found, expected):
+          for one, other in zip(actual, expected):
             np.testing.assert_array_equal(one, other)
       shutil.rmtree(folder)
     self.assertGreater(errors, 1.5 * count)

@@ -60,18 +60,18 @@ class ItemIndexTest(parameterized.TestCase):
   def test_items_of_entire_episodes(self):
     lengths = np.array([3, 1, 2])
     index = items.ItemIndex(items.find_episodes(lengths, None), None)
-    found = [index.read(_store(6), np.array([k]))[0] for k in range(3)]
+    actual = [index.read(_store(6), np.array([k]))[0] for k in range(3)]
     self.assertEqual(
-        [each.tolist() for each in found], [[[1, 2, 3]], [[4]], [[5, 6]]]
+        [each.tolist() for each in actual], [[[1, 2, 3]], [[4]], [[5, 6]]]
     )
 
   def test_data_that_ends_before_its_last_episode(self):
     for end, counts in (('tile', [3, 2]), ('drop', [2, 2])):
       windows = windows_lib.Windows(2, end=end)
-      found = items.find_episodes(np.array([3, 3]), windows, is_open=True)
-      self.assertEqual(found.num_items.tolist(), counts)
-    found = items.find_episodes(np.array([3, 3]), None, is_open=True)
-    self.assertEqual(found.num_items.tolist(), [1, 0])
+      actual = items.find_episodes(np.array([3, 3]), windows, is_open=True)
+      self.assertEqual(actual.num_items.tolist(), counts)
+    actual = items.find_episodes(np.array([3, 3]), None, is_open=True)
+    self.assertEqual(actual.num_items.tolist(), [1, 0])
 
 
 if __name__ == '__main__':

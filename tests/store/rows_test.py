@@ -64,14 +64,14 @@ class RowLayoutTest(parameterized.TestCase, tf.test.TestCase):
         (np.array([4, 0, 4, 3]) % length, 1),
         (np.array([0, 0]), length),
     ):
-      found = store.with_strings(store.gather(starts, count))
+      actual = store.with_strings(store.gather(starts, count))
       numbers = starts[:, np.newaxis] + np.arange(count)
       golden.assert_frames_equal(
           self,
-          [tf.nest.pack_sequence_as(frames, found)],
+          [tf.nest.pack_sequence_as(frames, actual)],
           [tf.nest.map_structure(lambda leaf: leaf[numbers], expected)],  # pylint: disable=cell-var-from-loop
       )
-      for leaf in found:
+      for leaf in actual:
         if leaf.size and leaf.dtype != object:
           self.assertEqual(leaf.ctypes.data % 64, 0)
           self.assertTrue(leaf.flags.c_contiguous)

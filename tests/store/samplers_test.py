@@ -61,18 +61,18 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_frequencies(self, sampler, probabilities, settings):
     items = _items([4, 0, 1, 2], **settings)
     drawn = sampler.bind(items, samplers.Shard(0, (1, 0)))(3, 20000)
-    found = drawn.items
+    actual = drawn.items
     probabilities = np.array(probabilities)
     chi_square.assert_frequencies(
-        self, np.bincount(found, minlength=7), probabilities
+        self, np.bincount(actual, minlength=7), probabilities
     )
     self.assertAllClose(
         drawn.probability,
-        probabilities[found],
+        probabilities[actual],
         rtol=1e-12,
     )
     # One draw does not depend on the one before.
-    half = np.cumsum(probabilities)[found] > 0.5
+    half = np.cumsum(probabilities)[actual] > 0.5
     p = half.mean()
     same = (half[1:] == half[:-1]).mean()
     expected = p * p + (1 - p) * (1 - p)
@@ -83,15 +83,15 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
         [2, 2, 1], [1, 3, 100, 100, 4], returns=[2, 1, 2]
     )
     items = store.top_episodes(2).make_items()
-    [found] = _draw(samplers.Weighted(), items, 20000, [0])
+    [actual] = _draw(samplers.Weighted(), items, 20000, [0])
     chi_square.assert_frequencies(
-        self, np.bincount(found), [1 / 8, 3 / 8, 1 / 2]
+        self, np.bincount(actual), [1 / 8, 3 / 8, 1 / 2]
     )
     # Of weights that are all in one item, nothing else is drawn.
     weights = np.eye(1, 1000, 500)[0] * 1e-300
     items = _items([1000], priorities=weights)
-    [found] = _draw(samplers.Weighted(), items, 5000, [0])
-    self.assertEqual(set(found), {500})
+    [actual] = _draw(samplers.Weighted(), items, 5000, [0])
+    self.assertEqual(set(actual), {500})
 
   @parameterized.product(
       scale=[1e-323, 1e-310, 1e-200, 1e200, 4e307], by=['item', 'episode']
@@ -121,7 +121,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
   def test_consecutive_batches(self, sampler):
     draw = sampler.bind(_items([5, 0, 6]), samplers.Shard(1, (0, 0), 1, 2))
     for first, count in (0, 1), (0, 2), (1, 1), (1, 3), (2, 2), (7, 3):
-      found = draw(first, 2, count)
+      actual = draw(first, 2, count)
       # A smaller batch, and in random orders an epoch of 5 items, ends them.
       batches = []
       for index in range(first, first + count):
@@ -129,7 +129,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
           if index % sampler.batches_per_epoch(5, 2) == 0:
             break
         batches.append(draw(index, 2))
-      for values, parts in zip(found, zip(*batches)):
+      for values, parts in zip(actual, zip(*batches)):
         if values is not None:
           self.assertEqual(values.tolist(), np.concatenate(parts).tolist())
 
@@ -189,11 +189,11 @@ class WithoutReplacementTest(parameterized.TestCase, tf.test.TestCase):
 
     def check(numbers, first=0):
       """Checks that numbers from `first` to `count - 1` are as frequent."""
-      found, possible = (
+      actual, possible = (
           np.bincount(np.ravel(each) % count * bins // count, minlength=bins)
           for each in (numbers, np.arange(first, count))
       )
-      chi_square.assert_frequencies(self, found, possible / (count - first))
+      chi_square.assert_frequencies(self, actual, possible / (count - first))
 
     for position in {0, 1, count // 2, count - 1}:
       check(orders[:, position])
@@ -221,7 +221,7 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
       return tuple(_draw(sampler, items, 20, [number], shard)[0])
 
     self.assertEqual(draw(0, 0, 0, 1), draw(0, 0, 0, 1))
-    found = [
+    actual = [
         draw(*each)
         for each in (
             *((0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 0, 1), (2**31, 0, 0, 1)),
@@ -230,8 +230,8 @@ class SeedsTest(parameterized.TestCase, tf.test.TestCase):
         )
     ]
     # With replacement, the first of two workers may draw what one would.
-    self.assertGreaterEqual(len(set(found)), len(found) - 1)
-    self.assertNotEqual(found[-2], found[-1])
+    self.assertGreaterEqual(len(set(actual)), len(actual) - 1)
+    self.assertNotEqual(actual[-2], actual[-1])
 
   @parameterized.parameters(1, 2, 3)
   def test_in_order(self, num_workers):

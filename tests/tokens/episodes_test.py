@@ -181,9 +181,9 @@ class KlCoefficientTest(tf.test.TestCase):
     for penalties, expected in _UPDATES:
       kl = tf.constant([-penalty / coefficient for penalty in penalties])
       for adapt in _adapt, tf.function(_adapt):
-        found = adapt(kl, coefficient, 6.0, 100.0)
-        self.assertAllClose(found, expected, rtol=1e-6)
-      coefficient = float(found)
+        actual = adapt(kl, coefficient, 6.0, 100.0)
+        self.assertAllClose(actual, expected, rtol=1e-6)
+      coefficient = float(actual)
 
   def test_bad_arguments(self):
     for call, message in (

@@ -28,16 +28,16 @@ class TokenizerTest(parameterized.TestCase, tf.test.TestCase):
     tokenizer = tokens.make_python_tokenizer(tokenize, tf.int64)
     expected = tf.ragged.constant([[1, 2], [], [1]], tf.int64)
     self.assertAllEqual(texts_lib.tokenize(tokenizer, _STRINGS), expected)
-    (found,) = tf.data.Dataset.from_tensors(_STRINGS).map(
+    (actual,) = tf.data.Dataset.from_tensors(_STRINGS).map(
         lambda texts: texts_lib.tokenize(tokenizer, texts)
     )
-    self.assertAllEqual(found, expected)
+    self.assertAllEqual(actual, expected)
 
   def test_words_of_pieces(self):
-    found = texts_lib.tokenize(
+    actual = texts_lib.tokenize(
         lambda texts: tf.ragged.constant([[[1, 2], [3]], [], [[4]]]), _STRINGS
     )
-    self.assertAllEqual(found, tf.ragged.constant([[1, 2, 3], [], [4]]))
+    self.assertAllEqual(actual, tf.ragged.constant([[1, 2, 3], [], [4]]))
 
   def test_bad_tokenizers(self):
     for tokenizer, message in (
@@ -101,12 +101,12 @@ class BatchesTest(tf.test.TestCase):
     )
 
   def test_batches_equal_torchrl(self):
-    (found,) = self._convert(4, only_valid=False)
-    for one, other in zip(found, _TORCHRL):
+    (actual,) = self._convert(4, only_valid=False)
+    for one, other in zip(actual, _TORCHRL):
       self.assertAllEqual(one, other)
-    self.assertEqual(found.attention_mask.dtype, tf.int64)
-    (found,) = self._convert(3)
-    self.assertAllEqual(found.input_ids[:, 0], [1, 16])
+    self.assertEqual(actual.attention_mask.dtype, tf.int64)
+    (actual,) = self._convert(3)
+    self.assertAllEqual(actual.input_ids[:, 0], [1, 16])
     spec = self._convert(3).element_spec.input_ids
     self.assertEqual(spec, tf.TensorSpec([None, 6], tf.int32))
     self.assertEmpty(list(self._convert(3, drop_remainder=True)))
@@ -117,12 +117,12 @@ class BatchesTest(tf.test.TestCase):
     responses = responses.with_row_splits_dtype(tf.int32)
     pad = lambda *ids: tokens.pad_tokens(*ids, 4, pad_id=-1)
     data = tf.data.Dataset.from_tensors((prompts, responses))
-    for found in pad(prompts, responses), *data.map(pad):
+    for actual in pad(prompts, responses), *data.map(pad):
       self.assertAllEqual(
-          found.input_ids, [[1, 2, 3, -1], [1, 2, 3, 4], [9, -1, -1, -1]]
+          actual.input_ids, [[1, 2, 3, -1], [1, 2, 3, 4], [9, -1, -1, -1]]
       )
-      self.assertAllEqual(found.prompt_rindex, [1, 3, -1])
-      self.assertAllEqual(found.valid_sample, [True, False, True])
+      self.assertAllEqual(actual.prompt_rindex, [1, 3, -1])
+      self.assertAllEqual(actual.valid_sample, [True, False, True])
 
   def test_pairs_equal_torchrl(self):
     texts = tf.data.Dataset.from_tensor_slices(_PAIRS)

@@ -116,18 +116,18 @@ class ClonesLossTest(tf.test.TestCase):
     chosen = [0, 2, 1, 0]
     expected = np.log(np.exp(logits[:, 0]).sum(1))
     expected -= logits[np.arange(4), 0, chosen]
-    found = behavioral_cloning.compute_losses(
+    actual = behavioral_cloning.compute_losses(
         frames._replace(action=tf.constant(chosen)[:, None]), logits, False
     )
-    self.assertAllClose(found[:, 0], [*expected[:3], 0])
+    self.assertAllClose(actual[:, 0], [*expected[:3], 0])
     for shape in (), (2,), (2, 3):
       action = generator.normal(size=(4, 1, *shape)).astype(np.float32)
       output = generator.normal(size=(4, *shape)).astype(np.float32)
       squares = (output - action[:, 0]).reshape(4, -1) ** 2
-      found = behavioral_cloning.compute_losses(
+      actual = behavioral_cloning.compute_losses(
           frames._replace(action=tf.constant(action)), output, True
       )
-      self.assertAllClose(found[:, 0], [*squares.mean(1)[:3], 0])
+      self.assertAllClose(actual[:, 0], [*squares.mean(1)[:3], 0])
 
 
 @pytest.mark.long

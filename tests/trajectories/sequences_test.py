@@ -95,11 +95,11 @@ class SequencesTest(parameterized.TestCase, tf.test.TestCase):
         max_batch_size=max_batch_size,
     )
     self.assertEqual(dataset.element_spec.reward.shape.as_list(), [None, 5])
-    found = [batch.observation for batch in dataset.as_numpy_iterator()]
+    actual = [batch.observation for batch in dataset.as_numpy_iterator()]
     view = np.lib.stride_tricks.sliding_window_view(np.arange(count), 5)
-    self.assertAllEqual(np.concatenate(found), view[::stride])
+    self.assertAllEqual(np.concatenate(actual), view[::stride])
     if max_batch_size:
-      self.assertEqual(max(map(len, found)), max_batch_size)
+      self.assertEqual(max(map(len, actual)), max_batch_size)
 
   def test_images_of_unknown_size_and_no_episodes(self):
     steps = contract.make_steps(range(3), [1, 2], terminal=True)

@@ -24,14 +24,14 @@ class CreateTrajectoryDataSpecTest(tf.test.TestCase, parameterized.TestCase):
   )
   def test_spec_equals_tf_agents(self, form, episode):
     expected = original.create_trajectory_data_spec(golden.nested([episode]))
-    found = specs.create_trajectory_data_spec(
+    actual = specs.create_trajectory_data_spec(
         golden.with_unused_fields(golden.FORMS[form]([episode]))
     )
-    self.assertEqual(found, expected)
-    self.assertEqual(found.step_type.name, 'step_type')
-    self.assertIsInstance(found.discount, tensor_spec.BoundedTensorSpec)
+    self.assertEqual(actual, expected)
+    self.assertEqual(actual.step_type.name, 'step_type')
+    self.assertIsInstance(actual.discount, tensor_spec.BoundedTensorSpec)
     self.assertAllEqual(
-        (found.discount.minimum, found.discount.maximum), (0, 1)
+        (actual.discount.minimum, actual.discount.maximum), (0, 1)
     )
     # Whatever the discount is in the data.
     for discount in np.ones([4], np.float64), np.ones([4, 1], np.int32):
@@ -191,9 +191,9 @@ class CheckSignatureTest(tf.test.TestCase, parameterized.TestCase):
         str(caught.exception),
         'Replay buffer table signature spec should match RLDS data spec.',
     )
-    found = caught.exception.differences
-    self.assertLen(found, len(expected))
-    for one, start in zip(found, expected):
+    actual = caught.exception.differences
+    self.assertLen(actual, len(expected))
+    for one, start in zip(actual, expected):
       self.assertStartsWith(one, start)
       self.assertTrue(':' in start or one[len(start)] == ':')
 

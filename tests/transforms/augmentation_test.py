@@ -46,11 +46,11 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
   @parameterized.parameters(*_DLIMP)
   def test_augmentation_equals_dlimp(self, name, seed, smooth, noisy, pixel):
     settings = _SETTINGS[name]
-    found = _augment(_smooth(), settings, seed)
-    self.assertAllEqual(found[5, 7], pixel)
-    self.assertEqual(zlib.crc32(found.tobytes()), smooth)
-    found = _augment(_noisy(), settings, seed)
-    self.assertEqual(zlib.crc32(found.tobytes()), noisy)
+    actual = _augment(_smooth(), settings, seed)
+    self.assertAllEqual(actual[5, 7], pixel)
+    self.assertEqual(zlib.crc32(actual.tobytes()), smooth)
+    actual = _augment(_noisy(), settings, seed)
+    self.assertEqual(zlib.crc32(actual.tobytes()), noisy)
 
   def test_each_change_equals_numpy(self):
     window = np.stack([_smooth(), _noisy()])[None] / np.float32(255)
@@ -66,8 +66,8 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
       for seed in (5, 6), (-1, 2**40):
         expected = _augment(window, settings, seed)
         self.assertEqual(expected.dtype, np.float32)
-        found = arrays.augment(window, settings, seed)
-        self.assertAllClose(found, expected, rtol=0, atol=2e-5)
+        actual = arrays.augment(window, settings, seed)
+        self.assertAllClose(actual, expected, rtol=0, atol=2e-5)
         self.assertEqual(bool((expected != window).any()), bool(changes))
 
   def test_windows_fields_and_frames(self):
@@ -78,8 +78,8 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
     def augment(index, frame):
       return images.augment_images(frame, ['a', 'b'], settings, seed=(7, index))
 
-    found = list(frames.enumerate().map(augment).as_numpy_iterator())
-    for index, frame in enumerate(found):
+    actual = list(frames.enumerate().map(augment).as_numpy_iterator())
+    for index, frame in enumerate(actual):
       for field, seed in (('a', (7, index)), ('b', (8, index + 1))):
         first, black, last = frame[field]
         self.assertAllEqual(first, _augment(_smooth(), settings, seed))
@@ -87,7 +87,7 @@ class AugmentImagesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(black, window[1])  # They stay so.
         in_numpy = arrays.augment(window, settings, seed)
         self.assertAllClose(frame[field], in_numpy, rtol=0, atol=1)
-    self.assertNotAllEqual(found[0]['a'], found[1]['a'])
+    self.assertNotAllEqual(actual[0]['a'], actual[1]['a'])
 
   @parameterized.parameters(
       (lambda s: images.Augmentation(contrast=(1.2, 0.8)), 'contrast mu'),
@@ -133,8 +133,8 @@ class DropImagesTest(tf.test.TestCase):
   def test_probabilities_0_and_1_and_invalid_arguments(self):
     frame = {'a': tf.ones([2]), 'b': tf.ones([2])}
     for probability, total in (0.0, 2), (1.0, 1):
-      found = images.drop_images(frame, ['a', 'b'], probability, seed=3)
-      self.assertAllEqual(found['a'] + found['b'], [total] * 2)
+      actual = images.drop_images(frame, ['a', 'b'], probability, seed=3)
+      self.assertAllEqual(actual['a'] + actual['b'], [total] * 2)
     with self.assertRaisesRegex(ValueError, 'keep must be one of'):
       images.drop_images(frame, ['a'], 0.5, seed=3, keep='b')
     with self.assertRaisesRegex(ValueError, 'probability must be'):

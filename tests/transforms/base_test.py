@@ -160,9 +160,9 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
             golden.stacked,
         )
     )
-    found = golden.assert_batches_hold(self, made)
-    self.assertLen(found, count)
-    for one, other in zip(found, expected.as_numpy_iterator()):
+    actual = golden.assert_batches_hold(self, made)
+    self.assertLen(actual, count)
+    for one, other in zip(actual, expected.as_numpy_iterator()):
       golden.assert_frames_equal(self, [one['steps']], [other['steps']])
 
   def test_episodes_without_steps(self):
@@ -196,17 +196,17 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
     data = golden.batched(episodes).repeat(2)
     compose = _COMPOSE([_SCALE(2.0), _Draw()])
     made = applying.transform_episodes(data, [_KEEP(min_length=1), compose])
-    found = [e['steps'] for e in golden.assert_batches_hold(self, made)]
+    actual = [e['steps'] for e in golden.assert_batches_hold(self, made)]
     kept = [e for e in episodes if len(e['reward']) > 1] * 2
-    for index, (steps, given) in enumerate(zip(found, kept, strict=True)):
+    for index, (steps, given) in enumerate(zip(actual, kept, strict=True)):
       reward = 2 * given['reward']
       self.assertAllEqual(steps['index'], [index] * len(reward))
       self.assertAllEqual(steps['next'], [*reward[1:], reward[-1]])
     # The index counts the episodes that reach the transform, and the draws are
     # equal to those of a call with one episode. Repeated episodes draw again.
     alone = _COMPOSE([_Draw()])({'steps': kept[2]}, 2)['steps']
-    self.assertAllEqual(alone['one'], found[2]['one'])
-    numbers = np.concatenate([[*s['one'], *s['other']] for s in found])
+    self.assertAllEqual(alone['one'], actual[2]['one'])
+    numbers = np.concatenate([[*s['one'], *s['other']] for s in actual])
     self.assertLen(set(numbers), len(numbers))
     for call in (_Draw(), _Draw().transform, _COMPOSE([_Draw()])):
       with self.assertRaisesRegex(ValueError, 'Use.*transform_episodes'):
@@ -251,9 +251,9 @@ class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
     made = applying.transform_episodes(
         data, [_AddReward(1.0), _KeepFirst(0.0), lambda episode: episode]
     )
-    found = [*made, *made.take(1), *mapping_lib.map_fields(data)]
-    self.assertLen(found, 5)
-    for episode in found:
+    actual = [*made, *made.take(1), *mapping_lib.map_fields(data)]
+    self.assertLen(actual, 5)
+    for episode in actual:
       self.assertAllEqual(list(episode['data']), range(5))
       for nest in episode, episode['steps']:
         if 'ragged' in nest:  # Not in steps that were mapped.

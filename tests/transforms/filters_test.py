@@ -76,13 +76,13 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     }
     data = golden.stacked(_EPISODES).enumerate().map(_with_facts)
     each = data.map(lambda e: {name: keep(e) for name, keep in keeps.items()})
-    found = list(each.as_numpy_iterator())
+    actual = list(each.as_numpy_iterator())
     # One batch has only episodes without steps.
     data = golden.in_batches(data, batch_size=2)
     batches = list(episode_dataset.batches_of(data))
     for name, (_, expected) in _CASES.items():
       with self.subTest(name):
-        self.assertAllEqual([one[name] for one in found], expected)
+        self.assertAllEqual([one[name] for one in actual], expected)
         kept = [keeps[name].keep_each(batch) for batch in batches]
         self.assertAllEqual(np.concatenate(kept), expected)
     kept = applying.transform_episodes(data, [keeps['several']])

@@ -62,14 +62,14 @@ class RelabelGoalsTest(tf.test.TestCase):
         data,
         [filters.KeepEpisodes(min_length=1), _COMPOSE([*relabel.values()])],
     )
-    found = [episode['steps'] for episode in data.as_numpy_iterator()]
-    self.assertLen(found, np.sum(lengths > 1))
+    actual = [episode['steps'] for episode in data.as_numpy_iterator()]
+    self.assertLen(actual, np.sum(lengths > 1))
     for name, (_, expected) in _FREQUENCIES.items():
       self.assertEqual(relabel[name].draws, name not in ('last', 'near'))
-      for steps in found:
+      for steps in actual:
         own = steps['observation'][steps[name]]
         self.assertTrue((steps[f'of_{name}'] == own).all())
-      drawn = [steps[name] for steps in found if len(steps[name]) == _LENGTH]
+      drawn = [steps[name] for steps in actual if len(steps[name]) == _LENGTH]
       for step, column in enumerate(np.transpose(drawn)):
         probabilities = expected(step)
         values = sorted(probabilities)
@@ -100,9 +100,9 @@ class GoalsFromOtherEpisodesTest(tf.test.TestCase):
   def test_fraction_and_source_of_goals_match_arguments(self):
     data = _episodes()
     own = _read(data)
-    found = _read(goals.draw_goals_from_other_episodes(data, 0.3, seed=2))
+    actual = _read(goals.draw_goals_from_other_episodes(data, 0.3, seed=2))
     replaced, places, drawn = [], set(), []
-    for number, (steps, before) in enumerate(zip(found, own)):
+    for number, (steps, before) in enumerate(zip(actual, own)):
       length = golden.length_of(steps)
       self.assertAllEqual(steps['observation'], before['observation'])
       new = steps['goal_step'] == length
@@ -299,23 +299,23 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
     self.assertLess(
         abs(np.mean(relabeled) - 0.8), 4 * np.sqrt(0.16 / len(relabeled))
     )
-    for (index, t), found in drawn.items():
+    for (index, t), actual in drawn.items():
       possible = oracle.possible_goals(strategy, index, t)[:, 0]
       if strategy == 'random':  # an episode of one step has only its own
-        self.assertContainsSubset(found, [*possible, 10])
+        self.assertContainsSubset(actual, [*possible, 10])
         continue
-      self.assertCountEqual(set(found), possible)
+      self.assertCountEqual(set(actual), possible)
       if len(possible) > 1:
-        counts = [found.count(int(goal)) for goal in possible]
+        counts = [actual.count(int(goal)) for goal in possible]
         statistic = chi_square.compute_statistic(
             counts, [1 / len(possible)] * len(possible)
         )
         self.assertLess(statistic, chi_square.LIMITS[len(counts) - 1])
     if strategy == 'random':  # an episode, then one of its transitions
-      found = np.concatenate(list(drawn.values()))
-      self.assertCountEqual(set(found), [*possible, 10])
+      actual = np.concatenate(list(drawn.values()))
+      self.assertCountEqual(set(actual), [*possible, 10])
       for index in range(len(_SIZES)):
-        share = np.mean(found // 10 == index)
+        share = np.mean(actual // 10 == index)
         self.assertAllClose(share, 1 / 6, rtol=0, atol=0.06)
 
   @parameterized.parameters('future', 'final', 'episode', 'geometric')
@@ -391,11 +391,11 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
         }
     )
     data = golden.stacked(_EPISODES)
-    found, expected = (
+    actual, expected = (
         _read(applying.transform_episodes(data, [one]))
         for one in (other, relabel)
     )
-    golden.assert_frames_equal(self, found, expected)
+    golden.assert_frames_equal(self, actual, expected)
 
   @parameterized.parameters(
       (dict(probability=1.5), 'probability must be in'),

@@ -66,9 +66,9 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
     )
     frame = {'observation': {'image': encoded, 'text': encoded}}
     data = tf.data.Dataset.from_tensors(frame).map(decode)
-    found = data.get_single_element()['observation']
-    self.assertAllEqual(found['image'], decoded)
-    self.assertAllEqual(found['text'], encoded)
+    actual = data.get_single_element()['observation']
+    self.assertAllEqual(actual['image'], decoded)
+    self.assertAllEqual(actual['text'], encoded)
     spec = data.element_spec['observation']['image']
     self.assertEqual(spec, tf.TensorSpec([*leading, 5, 4, 3], tf.uint8))
 
@@ -77,26 +77,28 @@ class DecodeImagesTest(tf.test.TestCase, parameterized.TestCase):
     jpeg = tf.io.encode_jpeg(np.full([8, 8, 3], 100, np.uint8))
     encoded = [_encode(small)[()], b'', _encode(large)[()], jpeg]
     nest = {'x': tf.stack(encoded)}
-    found = images.decode_images(nest, ['x'], size=(4, 5))['x']
-    self.assertEqual(found.shape, [4, 4, 5, 3])
-    self.assertAllClose(found[3], np.full([4, 5, 3], 100), atol=2)
+    actual = images.decode_images(nest, ['x'], size=(4, 5))['x']
+    self.assertEqual(actual.shape, [4, 4, 5, 3])
+    self.assertAllClose(actual[3], np.full([4, 5, 3], 100), atol=2)
     # A black image for the empty string of a padded window.
-    self.assertAllEqual(found[1], np.zeros([4, 5, 3]))
+    self.assertAllEqual(actual[1], np.zeros([4, 5, 3]))
     for index, image in ((0, small), (2, large)):
-      self.assertAllClose(found[index], _resize(image, 4, 5), rtol=0, atol=0.51)
+      self.assertAllClose(
+          actual[index], _resize(image, 4, 5), rtol=0, atol=0.51
+      )
 
   def test_images_decoded_already_and_depth_of_16_bits(self):
     decoded = _random_images(2, 3, 8, 8, 1)
     depth = _random_images(3, 6, 5, 1, dtype=np.uint16)
     decode = functools.partial(images.decode_images, fields=['x'], channels=1)
-    found = decode({'x': decoded}, size=(4, 4), to_float=True)['x']
-    self.assertEqual(found.shape, [2, 3, 4, 4, 1])
+    actual = decode({'x': decoded}, size=(4, 4), to_float=True)['x']
+    self.assertEqual(actual.shape, [2, 3, 4, 4, 1])
     expected = _resize(decoded[1, 2], 4, 4) / 255
-    self.assertAllClose(found[1, 2], expected, atol=0.51 / 255)
+    self.assertAllClose(actual[1, 2], expected, atol=0.51 / 255)
     decode = functools.partial(decode, size=(6, 5), dtype=tf.uint16)
     self.assertAllEqual(decode({'x': _encode(depth)})['x'], depth)
-    found = decode({'x': _encode(depth)}, to_float=True)['x']
-    self.assertAllClose(found, depth / 65535)
+    actual = decode({'x': _encode(depth)}, to_float=True)['x']
+    self.assertAllClose(actual, depth / 65535)
     kept = decode({'x': depth / 4}, to_float=True)['x']
     self.assertAllEqual(kept, np.float32(depth / 4))
 
@@ -128,18 +130,18 @@ class ResizeImagesTest(tf.test.TestCase):
         images.decode_images, channels=0, dtype=tf.float32
     )
     for decode in decode_depth, tf.function(decode_depth):
-      found = decode(nest, ['float', 'png'], size=(16, 24))
-      self.assertEqual(found['float'].shape, [2, 16, 24])
-      for one in found['float'].numpy():
+      actual = decode(nest, ['float', 'png'], size=(16, 24))
+      self.assertEqual(actual['float'].shape, [2, 16, 24])
+      for one in actual['float'].numpy():
         self.assertEqual(zlib.crc32(one.tobytes()), 3197795067)
         self.assertAllClose(one[5, 7], 0.8258003)
-      self.assertEqual(found['png'].shape, [3, 16, 24])
-      for one in found['png'].numpy()[::2]:
+      self.assertEqual(actual['png'].shape, [3, 16, 24])
+      for one in actual['png'].numpy()[::2]:
         self.assertEqual(zlib.crc32(one.tobytes()), 1220698227)
         self.assertAllClose(one[5, 7], 0.012591163)
-      self.assertAllEqual(found['png'][1], np.zeros([16, 24]))
+      self.assertAllEqual(actual['png'][1], np.zeros([16, 24]))
     last = decode_depth({'d': depth[..., None]}, ['d'], size=(16, 24))
-    self.assertAllEqual(last['d'][..., 0], found['float'][0])
+    self.assertAllEqual(last['d'][..., 0], actual['float'][0])
     with self.assertRaisesRegex(
         ValueError, 'd must be encoded images or float'
     ):
@@ -153,15 +155,15 @@ class VideosTest(tf.test.TestCase, parameterized.TestCase):
     one, other = video_frames.to_references(_TOP, [0.0, 0.3])
     decode = functools.partial(images.decode_video_frames, fields=['a'])
     nest = {'a': tf.constant([[one, b''], [b'', other]])}
-    found = decode(nest, size=(32, 32))['a']
+    actual = decode(nest, size=(32, 32))['a']
     for place, frame in enumerate(frames):
       expected = images.resize_images(tf.constant(frame), (32, 32))
-      self.assertAllEqual(found[place, place], expected)
-    self.assertAllEqual(found[0, 1], np.zeros((32, 32, 3)))
+      self.assertAllEqual(actual[place, place], expected)
+    self.assertAllEqual(actual[0, 1], np.zeros((32, 32, 3)))
     # In a graph, many and in any order.
     many = tf.data.Dataset.from_tensors({'a': [other, b'', one, other]})
     (mapped,) = many.map(functools.partial(decode, size=(32, 32)))
-    order = [found[1, 1], found[0, 1], found[0, 0], found[1, 1]]
+    order = [actual[1, 1], actual[0, 1], actual[0, 0], actual[1, 1]]
     self.assertAllEqual(mapped['a'], order)
     self.assertEqual(mapped['a'].shape, [4, 32, 32, 3])
 

@@ -42,10 +42,10 @@ class NormalizeFieldTest(tf.test.TestCase, parameterized.TestCase):
         expected = np.where(mask, clipped, x)
         steps = {'a': {'arm': x, 'open': 1}, 'b': 2}
         for change in normalize.transform, tf.function(normalize.transform):
-          found = change(steps)
-          self.assertAllClose(found['a']['arm'], expected, 1e-2, 1e-2)
-          self.assertEqual(found['a']['arm'].dtype, dtype)
-        back = normalize.invert(found)
+          actual = change(steps)
+          self.assertAllClose(actual['a']['arm'], expected, 1e-2, 1e-2)
+          self.assertEqual(actual['a']['arm'].dtype, dtype)
+        back = normalize.invert(actual)
         back_in = np.where(clipped == plain, back['a']['arm'], x)
         self.assertAllClose(back_in, x, 1e-2, 1e-2)
         self.assertEqual([back['a']['open'], back['b']], [1, 2])
@@ -99,7 +99,7 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
     for episode in _episodes():
       action = episode['action']
-      found = normalize.transform(episode)['action'].numpy()
+      actual = normalize.transform(episode)['action'].numpy()
       expected = (action - low) / (span + 1e-8) - shift
       if shift:
         expected = expected.clip(-1, 1)
@@ -107,10 +107,10 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
       expected[:, 1] = 0
       if mask is not None:
         expected[:, 3] = action[:, 3]
-      self.assertEqual(found.dtype, np.float32)
-      self.assertAllClose(found, expected, 1e-5, 1e-5)
-      back = normalize.invert({'action': found})['action']
-      inside = (np.abs(found) < 1) | (shift == 0)
+      self.assertEqual(actual.dtype, np.float32)
+      self.assertAllClose(actual, expected, 1e-5, 1e-5)
+      back = normalize.invert({'action': actual})['action']
+      inside = (np.abs(actual) < 1) | (shift == 0)
       back, action = (np.where(inside, one, 0) for one in (back, action))
       self.assertAllClose(back, action)
 
@@ -120,9 +120,9 @@ class FromStatisticsTest(tf.test.TestCase, parameterized.TestCase):
     )
     rows = np.concatenate([e['action'][:-1] for e in _episodes()])
     low, high = np.quantile(rows[:, 0], [0.1, 0.9])
-    found = normalize.transform({'action': rows})['action'][:, 0]
+    actual = normalize.transform({'action': rows})['action'][:, 0]
     expected = (rows[:, 0] - low) / (high - low) * 2 - 1
-    self.assertAllClose(found, expected, 1e-5, 1e-5)
+    self.assertAllClose(actual, expected, 1e-5, 1e-5)
 
   def test_nested_floats_only(self):
     episodes = golden.random_episodes(

@@ -80,41 +80,41 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
   )
   @pytest.mark.few(6)
   def test_gripper(self, config, gripper):
-    mapped, found = self._treat(config)
+    mapped, actual = self._treat(config)
     expected = mapped['action'].numpy()
     # All commands decide, and the last one is not looked at.
     expected[:, -1] = gripper(expected[:, -1])
-    self.assertAllClose(found[:-1], expected[:-1], rtol=0, atol=1e-6)
+    self.assertAllClose(actual[:-1], expected[:-1], rtol=0, atol=1e-6)
 
   @parameterized.parameters('bridge', 'bridge_open_x')
   def test_actions_of_states(self, config):
-    mapped, found = self._treat(config)
+    mapped, actual = self._treat(config)
     moved = np.diff(mapped['observation']['state'].numpy()[:, :6], axis=0)
     # All commands decide; the last one has no state that it leads to.
     gripper = _OTHERS[config](mapped['action'].numpy()[:, -1])
     expected = np.concatenate([moved, gripper[:-1, None]], 1)
-    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
+    self.assertAllClose(actual[:-1], expected, rtol=0, atol=1e-6)
 
   @parameterized.parameters('aloha_mobile', 'aloha_static_dataset')
   def test_every_fifth_step(self, config):
-    mapped, found = self._treat(config)
+    mapped, actual = self._treat(config)
     # Of 12 steps; the last one stays, where Octo drops it.
-    self.assertAllEqual(found, mapped['action'].numpy()[[0, 5, 10, 11]])
+    self.assertAllEqual(actual, mapped['action'].numpy()[[0, 5, 10, 11]])
 
   def test_every_third_step(self):
-    mapped, found = self._treat(f'berkeley_rpt{_RLDS}')
+    mapped, actual = self._treat(f'berkeley_rpt{_RLDS}')
     kept = [0, 3, 6, 9, 11]
     joints = mapped['observation']['state'].numpy()[kept, :7]
     gripper = 1 - mapped['action'].numpy()[kept, 7:]
     expected = np.concatenate([np.diff(joints, axis=0), gripper[:-1]], axis=1)
-    self.assertAllClose(found[:-1], expected, rtol=0, atol=1e-6)
+    self.assertAllClose(actual[:-1], expected, rtol=0, atol=1e-6)
 
   def test_waypoints(self):
-    mapped, found = self._treat('gnm_dataset')
+    mapped, actual = self._treat('gnm_dataset')
     steps = tf.nest.map_structure(np.asarray, mapped)
     steps['x'] = steps['reward']
     expected = octo.waypoints(steps)['action']
-    self.assertAllClose(found, expected, rtol=1e-5, atol=1e-6)
+    self.assertAllClose(actual, expected, rtol=1e-5, atol=1e-6)
 
   @parameterized.parameters(
       'cmu_playing_with_food',
@@ -122,7 +122,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
       f'iamlab_cmu_pickup_insert{_RLDS}',
   )
   def test_rotations(self, config):
-    mapped, found = self._treat(config)
+    mapped, actual = self._treat(config)
     action = mapped['action'].numpy().astype(np.float64)
     expected = np.concatenate(
         [
@@ -132,7 +132,7 @@ class OpenXActionsTest(tf.test.TestCase, parameterized.TestCase):
         ],
         axis=1,
     )
-    self.assertAllClose(found, expected, rtol=0, atol=1e-5)
+    self.assertAllClose(actual, expected, rtol=0, atol=1e-5)
 
   def test_no_other_config_has_transforms(self):
     for config in configs.config_names():

@@ -62,10 +62,10 @@ def _episodes(has_action):
   return made
 
 
-def _assert_near(test, found, expected):
+def _assert_near(test, actual, expected):
   """Asserts equal fields and dtypes, and numbers that differ by rounding."""
-  tf.nest.assert_same_structure(found, expected)
-  for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected)):
+  tf.nest.assert_same_structure(actual, expected)
+  for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
     one = np.asarray(one)
     test.assertEqual(one.dtype, other.dtype)
     if other.dtype.kind == 'f':
@@ -367,8 +367,8 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
       made = map(transform.transform_batch, self.batches[has_action])
-      found = [steps for batch in made for steps in _steps_of(batch)]
-      for steps, given in zip(found, _episodes(has_action), strict=True):
+      actual = [steps for batch in made for steps in _steps_of(batch)]
+      for steps, given in zip(actual, _episodes(has_action), strict=True):
         _assert_near(self, steps, oracle(given))
         if undoes:
           _assert_near(self, transform.invert(steps), given)
@@ -591,9 +591,9 @@ class SpecialCasesTest(tf.test.TestCase):
     reward = tf.constant([0, 1, 127], tf.int8)
     for wrap in (lambda fn: fn, tf.function):
       clip = wrap(_SCALE(2, minimum=0, maximum=127).transform)
-      found = clip({'reward': reward})['reward']
-      self.assertAllEqual(found, [0, 2, 127])
-      self.assertEqual(found.dtype, tf.int8)
+      actual = clip({'reward': reward})['reward']
+      self.assertAllEqual(actual, [0, 2, 127])
+      self.assertEqual(actual.dtype, tf.int8)
       scale = wrap(_SCALE(2).transform)
       for steps in {'reward': reward}, {'reward': reward[2], 'is_last': False}:
         with self.assertRaisesRegex(
@@ -602,8 +602,8 @@ class SpecialCasesTest(tf.test.TestCase):
           scale(steps)
       # The reward of a last step has no meaning, whatever it is.
       for is_last in ([False, False, True], [[False], [False], [True]]):
-        found = scale({'reward': reward, 'is_last': is_last})['reward']
-        self.assertAllEqual(found[:2], [0, 2])
+        actual = scale({'reward': reward, 'is_last': is_last})['reward']
+        self.assertAllEqual(actual[:2], [0, 2])
     with self.assertRaisesRegex(ValueError, 'reward is int8.*Cast'):
       _SCALE(0.5).transform({'reward': reward})
 

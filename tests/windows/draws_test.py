@@ -82,16 +82,16 @@ class SlicesTest(parameterized.TestCase, tf.test.TestCase):
     mapped = tf.data.Dataset.range(20).map(draw)
     for spec in tf.nest.flatten(mapped.element_spec):
       self.assertTrue(spec.shape.is_fully_defined())
-    found = list(mapped)
-    for trajectories, starts in found:
+    actual = list(mapped)
+    for trajectories, starts in actual:
       self.assertCountEqual(trajectories.trajectory.numpy(), [0, 1])
       self.assertCountEqual(_drawn(starts), [(0, 0), (0, 1), (0, 2), (1, 0)])
-    firsts = [_drawn(trajectories)[0] for trajectories, _ in found]
+    firsts = [_drawn(trajectories)[0] for trajectories, _ in actual]
     self.assertEqual(set(firsts), {(0, 0), (0, 1), (0, 2), (1, 0)})
     self.assertBetween(firsts.count((1, 0)), 3, 17)
-    tf.nest.map_structure(self.assertAllEqual, found[9], draw(9))
+    tf.nest.map_structure(self.assertAllEqual, actual[9], draw(9))
     other = windows.sample_slices(flat, (2, 3), (9, 8), replacement=False)
-    self.assertNotEqual(_drawn(other), _drawn(found[9][0]))
+    self.assertNotEqual(_drawn(other), _drawn(actual[9][0]))
 
 
 class DrawStepsTest(tf.test.TestCase):

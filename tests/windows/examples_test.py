@@ -302,12 +302,12 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
       (name, *example) for name, example in _EXAMPLES.items()
   )
   def test_worked_arrays(self, call, expected):
-    found = call()
+    actual = call()
     for path, values in expected.items():
       if isinstance(values, str):
         values = np.array([row.split() for row in values.split(';')], float)
         values = values[0] if len(values) == 1 else values
-      self.assertAllEqual(paths.get(found, path), values, path)
+      self.assertAllEqual(paths.get(actual, path), values, path)
 
   def test_r2d2_in_a_data_set(self):
     view = windows.ViewRequirement('observation', '-1:0')

@@ -259,7 +259,7 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
     cut = windows.apply_horizon(
         data, 3, soft=soft, no_done_at_end=no_done_at_end
     )
-    found = list(cut.as_numpy_iterator())
+    actual = list(cut.as_numpy_iterator())
     expected = []
     for steps in _EPISODES:
       last = golden.length_of(steps) - 1
@@ -275,8 +275,8 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
               row['discount'] = np.float32(1)
             row['is_terminal'] = np.bool_(False)
         expected.append(rows)
-    self.assertLen(found, len(expected))
-    for episode, rows in zip(found, expected):
+    self.assertLen(actual, len(expected))
+    for episode, rows in zip(actual, expected):
       self.assertEqual(episode['name'], b'x')
       contract.assert_rows(self, episode['steps'], rows)
 
@@ -320,10 +320,10 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
         agent_steps='agents/count' if by_agents else None,
         drop_remainder=drop_remainder,
     )
-    found = list(dataset.as_numpy_iterator())
-    self.assertGreater(len(found), 2)
-    self.assertLen(found, len(batches))
-    for one, rows in zip(found, batches):
+    actual = list(dataset.as_numpy_iterator())
+    self.assertGreater(len(actual), 2)
+    self.assertLen(actual, len(batches))
+    for one, rows in zip(actual, batches):
       contract.assert_rows(self, one, rows)
 
   @parameterized.parameters(4, None)
@@ -386,9 +386,9 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(drawn.mask[s], mask)
       if fill == 'ragged':
         places = [at for at, is_real in zip(places, mask) if is_real]
-      found = tf.nest.map_structure(lambda leaf: leaf[s].numpy(), drawn.rows)  # pylint: disable=cell-var-from-loop
+      actual = tf.nest.map_structure(lambda leaf: leaf[s].numpy(), drawn.rows)  # pylint: disable=cell-var-from-loop
       contract.assert_equal(
-          self, found, contract.window(rows, places, fill, fill)
+          self, actual, contract.window(rows, places, fill, fill)
       )
     self.assertLen(seen, 6)
 

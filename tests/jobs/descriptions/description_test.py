@@ -38,18 +38,18 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     episodes += [odd_data.make(7, 1000), odd_data.make(1, 0)]
     episodes[4]['observation']['position'][3, 1] = np.nan
     # A NaN would be an error here, because JSON has none.
-    found = json.loads(_describe(episodes, form).to_json())
+    actual = json.loads(_describe(episodes, form).to_json())
     expected = compute.compute_statistics(golden.stacked(episodes))
     lengths = list(map(golden.length_of, episodes))
     self.assertEqual(
-        list(found['counts'].values()),
+        list(actual['counts'].values()),
         [42, 1, sum(lengths), sum(lengths) - 41, 0, 41],
     )
-    self.assertAllClose(found['returns']['mean'], expected.returns.mean, 1e-12)
+    self.assertAllClose(actual['returns']['mean'], expected.returns.mean, 1e-12)
     self.assertEqual(
-        found['lengths']['quantiles']['0.5'], expected.lengths.quantiles[0.5]
+        actual['lengths']['quantiles']['0.5'], expected.lengths.quantiles[0.5]
     )
-    fields = {field['path']: field for field in found['fields']}
+    fields = {field['path']: field for field in actual['fields']}
     self.assertEqual(fields['steps/is_last']['kind'], 'flag')
     for name, field in expected.fields.items():
       one = fields[f'steps/{name}']
@@ -65,12 +65,12 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
           self.assertEqual(number[step, index], column[end])
     returns = [episode['reward'][:-1].sum() for episode in episodes]
     self.assertAllClose(
-        [bin['mean'] for bin in found['order']], returns[:-1], 1e-12
+        [bin['mean'] for bin in actual['order']], returns[:-1], 1e-12
     )
-    self.assertEqual([bin['first'] for bin in found['order']], [*range(41)])
+    self.assertEqual([bin['first'] for bin in actual['order']], [*range(41)])
     # The best, the worst, the longest and the odd episodes are shown.
     best = np.argsort(returns[:-1])
-    shown = {one['episode']: one for one in found['episodes']}
+    shown = {one['episode']: one for one in actual['episodes']}
     for reason, some in (
         ('highest return', best[-3:]),
         ('lowest return', best[:3]),
@@ -94,9 +94,9 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(curve[len(inside) :], [None] * bool(length))
 
   def test_each_oddity_with_its_number_and_its_first_episode(self):
-    found = _describe(odd_data.EPISODES)
-    oddities = _oddities(found)
-    self.assertLen(oddities, len(found.oddities))
+    actual = _describe(odd_data.EPISODES)
+    oddities = _oddities(actual)
+    self.assertLen(oddities, len(actual.oddities))
     position = 'observation/position'
     self.assertEqual(
         {
@@ -134,19 +134,19 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     ):
       self.assertIn(message, oddities[key]['message'])
     # They are in the text as well.
-    text = views.to_text(found)
+    text = views.to_text(actual)
     self.assertStartsWith(text, 'episodes\n\n11 episodes\n')
     for line in (
         r'observation/position +float32 +\(3\)',
-        rf'\n  returns +{views.number(found.returns["mean"])} ',
-        *(one['message'][:30] for one in found.oddities),
+        rf'\n  returns +{views.number(actual.returns["mean"])} ',
+        *(one['message'][:30] for one in actual.oddities),
     ):
       self.assertRegex(text, line)
-    rows = dict(views.statistics_rows(found, 1))[position]
+    rows = dict(views.statistics_rows(actual, 1))[position]
     self.assertEqual(
         [row[0] for row in rows], [f'{position}[0]', f'{position}: 2 more']
     )
-    rows = dict(views.statistics_rows(found, 1))['reward']
+    rows = dict(views.statistics_rows(actual, 1))['reward']
     self.assertEqual([row[0] for row in rows], ['reward'])
 
   @parameterized.parameters(
@@ -172,9 +172,9 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     if name == 'episode_starts':
       fine[name] = np.array([1, 0, 0, 0, 0, 1])
     fine[name] = fine[name].astype(joined[name].dtype)
-    found = _oddities(_describe([fine, joined, fine]))
-    one = found.get(('joined', None))
-    self.assertIsNotNone(one, found)
+    actual = _oddities(_describe([fine, joined, fine]))
+    one = actual.get(('joined', None))
+    self.assertIsNotNone(one, actual)
     self.assertEqual((one['num_episodes'], one['episode']), (1, 1))
     self.assertEqual(one['step'], 2)
 
@@ -194,8 +194,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
             'gripper': [np.sign(free), free > 0],
         }.items()
     }
-    found = _oddities(_describe([episode]))
-    odd = found['saturated', 'action/unit']
+    actual = _oddities(_describe([episode]))
+    odd = actual['saturated', 'action/unit']
     shares = [f'{np.mean(clipped == end):.0%}' for end in (-1, 1)]
     self.assertEqual(
         odd['message'],
@@ -204,13 +204,13 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         f' and 1 in {shares[1]} of the steps.',
     )
     self.assertEqual(abs(clipped[odd['step']]), 1)
-    odd = found['saturated', 'action/five']
+    odd = actual['saturated', 'action/five']
     self.assertIn('action/five[0] is -5 in', odd['message'])
     self.assertContainsSubset(
         [(kind, 'action/beyond') for kind in ('outside_unit', 'saturated')],
-        found,
+        actual,
     )
-    self.assertNotIn(('saturated', 'action/gripper'), found)
+    self.assertNotIn(('saturated', 'action/gripper'), actual)
 
   def test_bounds(self):
     # Bounds are applied with a tolerance for rounding. Without bounds, values
@@ -224,10 +224,10 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         ('action', name): reading.Bounds(-10, np.array([10, high]), 'me')
         for name, high in (('near', highest - 1e-7), ('far', highest - 0.1))
     }
-    found = _oddities(_describe(episodes, bounds=bounds))
-    odd = found.pop(('outside_bounds', 'action/far'))
+    actual = _oddities(_describe(episodes, bounds=bounds))
+    odd = actual.pop(('outside_bounds', 'action/far'))
     self.assertIn('outside the bounds of me', odd['message'])
-    self.assertEqual([kind for kind, _ in found], ['constant'])
+    self.assertEqual([kind for kind, _ in actual], ['constant'])
     for name, low, message in (
         ('acton', 0, 'Did you mean action'),
         ('observation', 0, 'observation cannot have bounds'),
@@ -237,11 +237,11 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, message):
         _describe(episodes, bounds=bounds)
     for name, ends in ('CartPole-v1', (0, 1)), ('Pendulum-v1', (-2, 2)):
-      (found,) = describing.get_environment_bounds(name).items()
+      (actual,) = describing.get_environment_bounds(name).items()
       source = f'the environment {name}'
-      self.assertEqual(found[0], 'action')
+      self.assertEqual(actual[0], 'action')
       self.assertEqual(
-          (float(found[1].low), float(found[1].high), found[1].source),
+          (float(actual[1].low), float(actual[1].high), actual[1].source),
           (*ends, source),
       )
 
@@ -253,21 +253,21 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
       episode['action'][:2] = [2, 4]
     names = ['noop', 'fire', 'up', 'left', 'right']
     bounds = {'action': reading.Bounds(0, 4, 'me', names)}
-    found = _describe(episodes, bounds=bounds).histograms
-    self.assertEqual([*found], ['lengths', 'returns', 'action', 'reward'])
-    self.assertEqual(found['lengths']['edges'][0], min(lengths) - 0.5)
-    self.assertEqual(sum(found['lengths']['counts']), 9)
+    actual = _describe(episodes, bounds=bounds).histograms
+    self.assertEqual([*actual], ['lengths', 'returns', 'action', 'reward'])
+    self.assertEqual(actual['lengths']['edges'][0], min(lengths) - 0.5)
+    self.assertEqual(sum(actual['lengths']['counts']), 9)
     rewards = np.concatenate([one['reward'][:-1] for one in episodes])
     counts, edges = np.histogram(rewards, 32)
-    self.assertEqual(found['reward']['counts'], counts.tolist())
-    self.assertAllClose(found['reward']['edges'], edges)
-    self.assertTrue(found['reward']['is_whole'])
-    self.assertEqual(found['action']['values'], [0, 1, 2, 3, 4])
-    self.assertEqual(found['action']['labels'], names)
-    self.assertEqual(found['action']['counts'][1::2], [0, 0])
-    found = _describe([odd_data.make(0)], num_excerpts=0)
-    self.assertEmpty(found.episodes)
-    constant = found.histograms['returns']
+    self.assertEqual(actual['reward']['counts'], counts.tolist())
+    self.assertAllClose(actual['reward']['edges'], edges)
+    self.assertTrue(actual['reward']['is_whole'])
+    self.assertEqual(actual['action']['values'], [0, 1, 2, 3, 4])
+    self.assertEqual(actual['action']['labels'], names)
+    self.assertEqual(actual['action']['counts'][1::2], [0, 0])
+    actual = _describe([odd_data.make(0)], num_excerpts=0)
+    self.assertEmpty(actual.episodes)
+    constant = actual.histograms['returns']
     self.assertEqual((constant['counts'], len(constant['values'])), ([1], 1))
 
   def test_spread_covers_the_entire_range(self):
@@ -301,15 +301,15 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         nothing=np.zeros([6, 0], np.float32),
     )
     data = golden.stacked([episode])
-    found = describing.describe(data)
+    actual = describing.describe(data)
     self.assertAllEqual(images, before)
-    (one,) = json.loads(found.to_json(frames=True))['episodes']
+    (one,) = json.loads(actual.to_json(frames=True))['episodes']
     self.assertEqual(one['instruction'], 'open drawer')
     self.assertLen(one['frames']['observation/image'], len(one['frame_steps']))
     self.assertContainsSubset(one['frame_steps'], one['steps'])
-    self.assertNotIn('frames', json.loads(found.to_json())['episodes'][0])
-    self._check_summaries(found, one)
-    fields = {field['path']: field for field in found.fields}
+    self.assertNotIn('frames', json.loads(actual.to_json())['episodes'][0])
+    self._check_summaries(actual, one)
+    fields = {field['path']: field for field in actual.fields}
     image = fields['steps/observation/image']
     self.assertEqual((image['kind'], image['shape']), ('image', [4, 5, 3]))
     self.assertEmpty(image['columns'])
@@ -371,10 +371,10 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertNotIn('observation/live', left)
     self.assertNotIn('observation/text', left)
 
-  def _check_summaries(self, found, episode):
+  def _check_summaries(self, actual, episode):
     """Checks what TensorBoard is given, of one episode with frames."""
     folder = self.create_tempdir().full_path
-    views.write_summaries(found, folder)
+    views.write_summaries(actual, folder)
     (file,) = glob.glob(os.path.join(folder, 'events*'))
     values = {}
     for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
@@ -385,11 +385,11 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
         )
     ((step, mean),) = values['returns/mean']
     self.assertEqual(step, 0)
-    self.assertAllClose(mean, found.returns['mean'])
+    self.assertAllClose(mean, actual.returns['mean'])
     # Names of episodes are no numbers to plot.
     self.assertFalse([tag for tag in values if tag.endswith('_at')])
     ((_, bins),) = values['histograms/lengths']
-    histogram = found.histograms['lengths']
+    histogram = actual.histograms['lengths']
     self.assertEqual(bins[:, 2].tolist(), histogram['counts'])
     self.assertEqual(bins[:, 0].tolist(), histogram['edges'][:-1])
     self.assertLen(values['returns along the data set'], 1)
@@ -398,7 +398,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     # The width and the height, and a PNG.
     self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])
     self.assertIn(
-        found.oddities[0]['message'].encode(),
+        actual.oddities[0]['message'].encode(),
         values['what is odd'][0][1].item(),
     )
 

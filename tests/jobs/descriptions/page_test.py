@@ -155,8 +155,8 @@ class PageTest(absltest.TestCase):
         ('go', '#0/987/5', second, frame_step),
         ('go', f'#0/{odd_data.EMPTY}/0', odd_data.EMPTY, 0),
     ]
-    found = browser.run(self.html, _DO % (json.dumps(actions), _LOOKS))
-    for (kind, at, episode, step), state in zip(actions, found['states']):
+    actual = browser.run(self.html, _DO % (json.dumps(actions), _LOOKS))
+    for (kind, at, episode, step), state in zip(actions, actual['states']):
       with self.subTest(f'{kind} {at}'):
         excerpt = by_number[episode]
         has_steps = excerpt['num_steps'] > 0
@@ -171,12 +171,12 @@ class PageTest(absltest.TestCase):
         if kind == 'click' and 'data-step' not in at:
           self.assertEqual(state['place'], f'#0/{episode}/{step}')
     with self.subTest('tables'):
-      self._check_tables(found)
+      self._check_tables(actual)
     with self.subTest('player'):
-      self._check_player(found, found['states'])
-    self.assertIsNone(found['harm'])
+      self._check_player(actual, actual['states'])
+    self.assertIsNone(actual['harm'])
     with self.subTest('looks'):
-      self._check_looks(found['looks'], 1280, 'rgb(255, 255, 255)')
+      self._check_looks(actual['looks'], 1280, 'rgb(255, 255, 255)')
       narrow = browser.run(self.html, f'return {_LOOKS};', 500, is_dark=True)
       self._check_looks(narrow, 500, 'rgb(20, 23, 28)')
 
@@ -216,25 +216,25 @@ class PageTest(absltest.TestCase):
       actions.append(('click', path, *field['columns'][0][end]))
     return actions
 
-  def _check_tables(self, found):
-    self.assertEqual(found['heads'], [self.description.source])
+  def _check_tables(self, actual):
+    self.assertEqual(actual['heads'], [self.description.source])
     self.assertEqual(
-        found['counts'],
+        actual['counts'],
         [views.number(one) for one in self.description.counts.values()],
     )
     rows = views.field_rows(self.description)[1:]
     for _, part in views.statistics_rows(self.description, 64):
       rows += part
-    self.assertEqual(found['cells'], [cell for row in rows for cell in row])
+    self.assertEqual(actual['cells'], [cell for row in rows for cell in row])
 
-  def _check_player(self, found, states):
+  def _check_player(self, actual, states):
     excerpts = self.description.episodes
-    self.assertLen(found['options'], len(excerpts))
-    self.assertIn('highest return', found['options'][0])
-    self.assertIn(f', lift {excerpts[0]["episode"]}, ', found['options'][0])
+    self.assertLen(actual['options'], len(excerpts))
+    self.assertIn('highest return', actual['options'][0])
+    self.assertIn(f', lift {excerpts[0]["episode"]}, ', actual['options'][0])
     longest = [one for one in excerpts if 'longest' in one['reasons']]
     self.assertIn(
-        f' ({longest[0]["num_transitions"]} transitions)', found['ends'][-1]
+        f' ({longest[0]["num_transitions"]} transitions)', actual['ends'][-1]
     )
     before, slid, _, missing, empty = states[-5:]
     # Columns of one scale share an axis, and have a legend.
@@ -290,13 +290,13 @@ class PageTest(absltest.TestCase):
       pair.append(
           _describe(episodes, name, bounds={'action': bounds}, num_excerpts=4)
       )
-    found = browser.run(views.to_html(*pair), _TWO)
-    self.assertEqual(found['heads'], ['before', 'after'])
-    self.assertLess(*found['lefts'])
-    captions = [caption for caption, *_ in found['figures']]
+    actual = browser.run(views.to_html(*pair), _TWO)
+    self.assertEqual(actual['heads'], ['before', 'after'])
+    self.assertLess(*actual['lefts'])
+    captions = [caption for caption, *_ in actual['figures']]
     self.assertIn('observation/wide, the first 64 of 70 numbers', captions)
     figures = {
-        caption.partition(',')[0]: rest for caption, *rest in found['figures']
+        caption.partition(',')[0]: rest for caption, *rest in actual['figures']
     }
     for name, which in (('transitions', 1), ('reward', 0)):
       self._check_constant(figures[name][0], pair[which].source)
@@ -305,7 +305,7 @@ class PageTest(absltest.TestCase):
     shown = pair[1].episodes[0]
     row = shown['curves']['action'][0].index(0)
     place = f'#1/{shown["episode"]}/{shown["steps"][row]}'
-    self.assertEqual(found['place'], place)
+    self.assertEqual(actual['place'], place)
 
   def _check_constant(self, bars, source):
     """Checks that all of a source are in one bar, and all bars to be seen."""

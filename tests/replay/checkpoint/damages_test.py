@@ -145,12 +145,12 @@ class DamagesTest(checkpoints.CheckpointTestCase):
         tries += 1
         with self.subTest(seed=seed, opener=opener):
           try:
-            found = _OPENERS[opener](copy, self.new())
+            actual = _OPENERS[opener](copy, self.new())
           except _ERRORS as error:
             self.assertIn(copy, str(error))
             refused += 1
           else:
-            self.assertEqual(found, expected[opener])
+            self.assertEqual(actual, expected[opener])
     self.assertGreaterEqual(refused, tries / 2)
 
   def test_records_that_are_missing(self):

@@ -119,8 +119,8 @@ class MergeTest(checkpoints.CheckpointTestCase):
           [each[reverb_testing.TABLE] for each in counts], [26, 25]
       )
       self.assertEqual([each[checkpoints.OTHER] for each in counts], [2, 1])
-      found = [reverb_testing.take_rewards(self.serve(part)) for part in parts]
-      self.assertEqual(found, [pairs[:26], pairs[26:]])
+      actual = [reverb_testing.take_rewards(self.serve(part)) for part in parts]
+      self.assertEqual(actual, [pairs[:26], pairs[26:]])
       for path in parts:
         tables = serve.records_lib.read_tables(path)
         self.assertEqual(tables[reverb_testing.TABLE].max_size, 50_000)

@@ -263,10 +263,10 @@ class ValidationTest(checkpoints.CheckpointTestCase):
             for column in item.flat_trajectory.columns
             for part in column.chunk_slices
         ]
-        found = [
+        actual = [
             form.read_varints(rows, each)[0].tolist() for each in form.slices
         ]
-        self.assertEqual(found, expected)
+        self.assertEqual(actual, expected)
         self.assertEqual(form.read_priorities(rows), item.priority)
     self.assertGreater(count, 30)
 

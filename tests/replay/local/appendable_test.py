@@ -89,10 +89,10 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(ring.num_items, len(expected))
       self.assertEqual(ring.num_frames, min(end, capacity))
       self.assertEqual(_content(ring), expected)
-      found = ring.rows.gather(ring.all_rows(), 1)
-      found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), found)
+      actual = ring.rows.gather(ring.all_rows(), 1)
+      actual = tf.nest.pack_sequence_as(replay_testing.frame_spec(), actual)
       self.assertEqual(
-          found.observation[:, 0].tolist(),
+          actual.observation[:, 0].tolist(),
           [*range(max(end - capacity, 0), end)],
       )
       if rng.uniform() < 0.1:  # After restoring, an open episode is separate.
@@ -129,11 +129,11 @@ class FrameRingTest(parameterized.TestCase, tf.test.TestCase):
       expected = [rows for _, _, rows in sorted(items)]
       self.assertEqual(_content(ring), expected)
       self.assertEqual(ring.num_frames, num_environments * min(end, capacity))
-      found = ring.rows.gather(ring.all_rows(), 1)
-      found = tf.nest.pack_sequence_as(replay_testing.frame_spec(), found)
+      actual = ring.rows.gather(ring.all_rows(), 1)
+      actual = tf.nest.pack_sequence_as(replay_testing.frame_spec(), actual)
       oldest = max(end - capacity, 0)
       self.assertEqual(
-          found.observation[:, 0].tolist(),
+          actual.observation[:, 0].tolist(),
           [first + row for first in firsts for row in range(oldest, end)],
       )
       if rng.uniform() < 0.1:  # After restoring, open episodes are separate.
@@ -185,10 +185,10 @@ class PrioritizedRingTest(parameterized.TestCase, tf.test.TestCase):
   def check(self, draw, probabilities):
     """Checks the probability of each item, by its number."""
     drawn = draw(0, 4000)
-    found = dict(zip(drawn.items.tolist(), drawn.probability.tolist()))
-    self.assertEqual(set(found), set(probabilities))
+    actual = dict(zip(drawn.items.tolist(), drawn.probability.tolist()))
+    self.assertEqual(set(actual), set(probabilities))
     for item, probability in probabilities.items():
-      self.assertAlmostEqual(found[item], probability)
+      self.assertAlmostEqual(actual[item], probability)
 
   def update(self, sampler, items, priorities):
     sampler.update(np.array(items), np.array(priorities, np.float64))
@@ -356,8 +356,8 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
     tf.train.Checkpoint(buffer=restored).read(path)
     self.assertEqual(_shown(restored), _shown(buffer))
     expected = list(dataset.take(4).as_numpy_iterator())
-    found = list(restored.as_dataset(6).take(4).as_numpy_iterator())
-    golden.assert_frames_equal(self, found, expected)
+    actual = list(restored.as_dataset(6).take(4).as_numpy_iterator())
+    golden.assert_frames_equal(self, actual, expected)
     with self.assertRaisesRegex(
         ValueError, 'batch_size=1, .* has 2 environments'
     ):
@@ -492,14 +492,14 @@ class DriverTest(parameterized.TestCase, tf.test.TestCase):
           is_last = step_types[t : t + length - 1, e] == ts.StepType.LAST
           if end == 'cross' or not is_last.any():
             expected.append([rows[t + k, e] for k in range(length)])
-      found = [
+      actual = [
           [
               row_of([leaf[k] for leaf in tf.nest.flatten(item)])
               for k in range(length)
           ]
           for item in replay_testing.items_of_pass(buffer, 7)
       ]
-      self.assertCountEqual(found, expected)
+      self.assertCountEqual(actual, expected)
       self.assertEqual(int(buffer.num_frames()), int(uniform.num_frames()))
       for own, theirs in zip(
           tf.nest.flatten(buffer.gather_all()),
@@ -514,7 +514,7 @@ class DriverTest(parameterized.TestCase, tf.test.TestCase):
             [row_of([leaf[i, k] for leaf in leaves_of_pairs]) for k in (0, 1)]
             for i in range(3000)
         ]
-        self.assertEqual(set(map(tuple, found)), set(map(tuple, theirs)))
+        self.assertEqual(set(map(tuple, actual)), set(map(tuple, theirs)))
 
 
 if __name__ == '__main__':

@@ -46,21 +46,21 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       data = golden.stacked(
           [{**replay_testing.episodes_of([3])[0], 'reward': reward}]
       )
-      found = loading.load_frames(data, _items()).episodes
-      self.assertTrue(np.isnan(found.undiscounted_return).all())
+      actual = loading.load_frames(data, _items()).episodes
+      self.assertTrue(np.isnan(actual.undiscounted_return).all())
 
   def test_priorities(self):
     episodes = replay_testing.episodes_of([4, 3])
-    found = loading.load_frames(
+    actual = loading.load_frames(
         golden.stacked(episodes),
         _items(priority=lambda frames: frames.reward[1]),
     )
-    self.assertEqual(found.priorities.tolist(), [10, 20, 30, 1010, 1020])
+    self.assertEqual(actual.priorities.tolist(), [10, 20, 30, 1010, 1020])
     for priority, expected in ((3.0, [3.0] * 5), (1.0, None)):
-      found = loading.load_frames(
+      actual = loading.load_frames(
           golden.stacked(episodes), _items(priority=priority)
       ).priorities
-      self.assertEqual(expected, found if found is None else found.tolist())
+      self.assertEqual(expected, actual if actual is None else actual.tolist())
 
   @parameterized.parameters(np.inf, np.nan, -1.0)
   def test_priorities_that_cannot_be_drawn_by(self, wrong):

@@ -63,8 +63,8 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
     )
     expected = golden.expected_frames(episodes)
     self.assertEqual(int(buffer.num_frames()), len(expected))
-    found = tf.nest.map_structure(lambda x: x[0].numpy(), buffer.gather_all())
-    golden.assert_frames_equal(self, golden.rows_of(found), expected)
+    actual = tf.nest.map_structure(lambda x: x[0].numpy(), buffer.gather_all())
+    golden.assert_frames_equal(self, golden.rows_of(actual), expected)
 
   def test_sequences(self):
     episodes = golden.random_episodes(
@@ -134,14 +134,14 @@ class CallModesTest(parameterized.TestCase, tf.test.TestCase):
   def test_all_call_modes_give_the_same_batches(self, sampler, batch_size):
     expected = None
     for buffer, batches in self.batches(sampler, batch_size):
-      found = []
+      actual = []
       for frames, info in itertools.islice(batches, 20):
-        found.append(tf.nest.map_structure(np.asarray, (frames, info)))
+        actual.append(tf.nest.map_structure(np.asarray, (frames, info)))
         if sampler == 'prioritized':
-          errors = np.asarray(info.key)[:, 0] % 7 + len(found) % 3
+          errors = np.asarray(info.key)[:, 0] % 7 + len(actual) % 3
           buffer.update_priorities(info.key, errors)
-      expected = expected or found
-      golden.assert_frames_equal(self, found, expected)
+      expected = expected or actual
+      golden.assert_frames_equal(self, actual, expected)
 
   def test_get_next_continues_at_a_restored_position(self):
     buffer = _Buffer(self.store, seed=3)
@@ -185,13 +185,13 @@ class CallModesTest(parameterized.TestCase, tf.test.TestCase):
   def test_a_changed_batch_changes_no_other(self):
     dataset = _Buffer(self.store).as_dataset(4)
     expected = _keys(dataset, 9)
-    found = []
+    actual = []
     batches = _Buffer(self.store).batches(4)
     for frames, info in itertools.islice(batches, 9):
-      found.append(info.key[:, 0].tolist())
+      actual.append(info.key[:, 0].tolist())
       for leaf in tf.nest.flatten((frames, info)):
         leaf[...] = leaf.flat[0]
-    self.assertEqual(found, expected)
+    self.assertEqual(actual, expected)
 
   def test_a_position_of_other_batches_is_refused(self):
     path = os.path.join(self.create_tempdir().full_path, 'checkpoint')
@@ -329,8 +329,8 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     written = set()
     for rlds_data, directory in (data, folder), (data, folder), (folder, None):
       buffer = _Buffer(rlds_data, directory=directory, **kwargs)
-      found = list(buffer.as_dataset(4).take(9).as_numpy_iterator())
-      golden.assert_frames_equal(self, found, expected)
+      actual = list(buffer.as_dataset(4).take(9).as_numpy_iterator())
+      golden.assert_frames_equal(self, actual, expected)
       with os.scandir(folder) as entries:
         written |= {(one.name, one.stat().st_mtime_ns) for one in entries}
     # The frames were prepared once, and there are no other files.

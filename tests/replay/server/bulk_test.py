@@ -151,12 +151,12 @@ def _written(data, names, path, info, **options):
 
 class EqualityTest(parameterized.TestCase, tf.test.TestCase):
 
-  def check_same(self, found, expected):
-    self.assertEqual(found.keys(), expected.keys())
+  def check_same(self, actual, expected):
+    self.assertEqual(actual.keys(), expected.keys())
     for name, contents in expected.items():
       self.assertNotEmpty(contents.items)
       # In the same order, too.
-      self.assertEqual(found[name], contents, name)
+      self.assertEqual(actual[name], contents, name)
 
   @parameterized.parameters(
       ((1, 2, 5, 80, 1, 9, 150, 3), tuple(_SETTINGS), None),
@@ -172,11 +172,11 @@ class EqualityTest(parameterized.TestCase, tf.test.TestCase):
     for number, group in enumerate((set(names) - set(crossing), crossing)):
       for chunk_length in (None, 4) if group else ():
         path = os.path.join(self.create_tempdir().full_path, str(number))
-        for found in _written(
+        for actual in _written(
             data, group, path, info, chunk_length=chunk_length
         ):
           for name in group:
-            self.assertEqual(found[name].items, expected[name].items, name)
+            self.assertEqual(actual[name].items, expected[name].items, name)
 
   @parameterized.parameters('cross', 'tiled', 'episodes')
   @pytest.mark.few(1)

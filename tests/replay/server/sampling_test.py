@@ -119,11 +119,11 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
           data, client, items.TableItems(_TABLE, None)
       )
       write()
-      found = []
+      actual = []
       for trajectory, info in self.sample(client, _TABLE, None, timeout=1):
-        found.append(len(trajectory.reward))
+        actual.append(len(trajectory.reward))
         self.assertEqual(info.key.shape, trajectory.reward.shape)
-      self.assertEqual(found, lengths)
+      self.assertEqual(actual, lengths)
       write()
       self.check_raises(
           'items of other lengths', self.sample(client, _TABLE, 8, 3)
@@ -169,10 +169,10 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
     dataset = self.sample(
         addresses, _TABLE, 1, 8, drop_remainder=False, timeout=1
     )
-    found = sum(_rewards(dataset), [])
+    actual = sum(_rewards(dataset), [])
     for shard in shards:
-      self.assertEqual([r for r in found if r in shard], list(shard))
-    self.assertBetween(sum(reward < 20 for reward in found[:40]), 1, 19)
+      self.assertEqual([r for r in actual if r in shard], list(shard))
+    self.assertBetween(sum(reward < 20 for reward in actual[:40]), 1, 19)
 
   # What goes wrong.
 
@@ -242,14 +242,14 @@ class SamplingTest(parameterized.TestCase, tf.test.TestCase):
   @pytest.mark.long
   def test_iterators_that_are_freed_while_they_poll(self):
     address = self.serve('uniform', range(10))
-    found = subprocess.run(
+    actual = subprocess.run(
         [sys.executable, '-c', _FREEING, address],
         capture_output=True,
         check=True,
         text=True,
         timeout=180,  # Freeing an iterator must not block forever.
     )
-    self.assertIn('FREED', found.stdout)
+    self.assertIn('FREED', actual.stdout)
 
   def test_stopped_server(self):
     server, address = make_server('uniform', range(30))

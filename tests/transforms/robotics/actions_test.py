@@ -41,7 +41,7 @@ class PosesTest(tf.test.TestCase):
       motions = _motions(rotation, frame=frame)
       motion = motions.between(start, end)
       self.assertEqual(motion.dtype, tf.float32)
-      found = _matrices(motion.numpy(), 'axis_angle')
+      actual = _matrices(motion.numpy(), 'axis_angle')
       here, there = _matrices(start, rotation), _matrices(end, rotation)
       # Turned as the robot is, or as its base is.
       expected = np.linalg.inv(here) @ there
@@ -49,7 +49,7 @@ class PosesTest(tf.test.TestCase):
         turned = there[:, :3, :3] @ np.linalg.inv(here[:, :3, :3])
         expected[:, :3, :3] = turned
         expected[:, :3, 3] = there[:, :3, 3] - here[:, :3, 3]
-      self.assertAllClose(found, expected, 0, 1e-5)
+      self.assertAllClose(actual, expected, 0, 1e-5)
       self.assertAllClose(motions.apply(start, motion), end, 0, 1e-5)
 
   def test_poses_of_wrong_shape_raise(self):

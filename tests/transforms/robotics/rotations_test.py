@@ -44,22 +44,22 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
     # SciPy's angles in a gimbal lock are exact to the root of an epsilon.
     self.assertAllClose(matrices, self.matrices, 0, 1e-7)
     self.assertEqual(matrices.dtype, tf.float64)
-    found = rotations.from_matrix(self.matrices, form).numpy()
+    actual = rotations.from_matrix(self.matrices, form).numpy()
     if form == 'axis_angle' or form.startswith('quaternion'):
       # Half a turn is one about either direction of its axis.
       angle = np.linalg.norm(self.scipy['axis_angle'], axis=-1)
       is_half = angle > np.pi - 1e-9
       self.assertEqual(is_half.sum(), 19)
-      opposite = is_half & (np.sum(found * expected, axis=-1) < 0)
+      opposite = is_half & (np.sum(actual * expected, axis=-1) < 0)
       expected = np.where(opposite[:, None], -expected, expected)
     if form.startswith('euler'):
       # Which angles make up for the other in a gimbal lock is a convention.
       is_free = np.abs(expected[:, 1]) < np.pi / 2 - 1e-6
-      found, expected = found[is_free], expected[is_free]
-      self.assertGreater(len(found), 100)
+      actual, expected = actual[is_free], expected[is_free]
+      self.assertGreater(len(actual), 100)
       # Minus pi and pi are one angle.
-      found = expected + (found - expected + np.pi) % (2 * np.pi) - np.pi
-    self.assertAllClose(found, expected, 0, 1e-7)
+      actual = expected + (actual - expected + np.pi) % (2 * np.pi) - np.pi
+    self.assertAllClose(actual, expected, 0, 1e-7)
 
   @parameterized.parameters(*_FORMS[:5], *_SIX)
   def test_matrices_are_converted_back(self, form):
@@ -69,16 +69,16 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertAllClose(back, self.scipy['matrix'], 0, 1e-7)
     zeros = np.zeros(rotations.get_size(form))
     for target in ('quaternion_xyzw', 'axis_angle', 'euler_xyz'):
-      found = rotations.convert(zeros, form, target)
-      self.assertTrue(np.isfinite(found).all(), target)
+      actual = rotations.convert(zeros, form, target)
+      self.assertTrue(np.isfinite(actual).all(), target)
 
   def test_gimbal_lock_leaves_the_third_angle_0(self):
     for form in _EULER:
       for second in (np.pi / 2, -np.pi / 2):
         matrix = rotations.to_matrix([0.3, second, 0.4], form)
-        found = rotations.from_matrix(matrix, form)
-        self.assertAllClose(found[1:], [second, 0], 0, 1e-7)
-        self.assertAllClose(rotations.to_matrix(found, form), matrix)
+        actual = rotations.from_matrix(matrix, form)
+        self.assertAllClose(actual[1:], [second, 0], 0, 1e-7)
+        self.assertAllClose(rotations.to_matrix(actual, form), matrix)
 
   def test_six_numbers(self):
     matrix = _about('z', np.pi / 2)
@@ -104,10 +104,10 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
       quaternions = self.scipy['quaternion_xyzw'][:12].astype(dtype)
       for shape in ((12,), (2, 3, 2)):
         given = quaternions.reshape(*shape, 4)
-        found = convert(given, 'quaternion_xyzw', 'axis_angle')
-        self.assertEqual(found.dtype, dtype)
+        actual = convert(given, 'quaternion_xyzw', 'axis_angle')
+        self.assertEqual(actual.dtype, dtype)
         expected = self.scipy['axis_angle'][:12].reshape(*shape, 3)
-        self.assertAllClose(found, expected, 0, 1e-6)
+        self.assertAllClose(actual, expected, 0, 1e-6)
     for dtype, source, message in (
         (float, 'euler_xzx', "'euler_xzx'.*Did you mean"),
         (float, 'quaternion_xyzw', r'\[..., 4\] .*, but are .*\(3,\)'),
