@@ -230,7 +230,7 @@ def _on_data(function):
 
 
 _FUNCTIONS = {
-    **{name: _on_data(one) for name, one in _STEP_FUNCTIONS.items()},
+    **{name: _on_data(function) for name, function in _STEP_FUNCTIONS.items()},
     **_DATA_FUNCTIONS,
 }
 

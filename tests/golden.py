@@ -368,7 +368,7 @@ def _with_batches(rlds_data, get_episodes, batch_size) -> tf.data.Dataset:
 
 def _batch(episodes: list[dict[str, Any]]) -> batch_lib.EpisodeBatch:
   fields = [dict(episode) for episode in episodes]
-  steps = [one.pop('steps') for one in fields]
+  steps = [episode.pop('steps') for episode in fields]
   lengths = [max(map(len, tf.nest.flatten(one))) for one in steps]
   return batch_lib.EpisodeBatch(
       tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *steps),

@@ -85,7 +85,7 @@ def _all_of(*operations):
 
 
 def _rewards_of(data):
-  return [np.ravel(one['steps']['reward']) for one in data]
+  return [np.ravel(episode['steps']['reward']) for episode in data]
 
 
 _COMPOSED = transforms.Compose([_Double(), _DoubleRows()])
@@ -111,7 +111,7 @@ class UserCodeTest(parameterized.TestCase):
       ('filter', lambda data: data.filter(_KeepGood()), 1),
       (
           'method',
-          lambda data: data.map(lambda one: one['steps'])
+          lambda data: data.map(lambda episode: episode['steps'])
           .map(_COMPOSED.transform)
           .map(lambda steps: {'steps': steps}),
           4,
@@ -119,15 +119,17 @@ class UserCodeTest(parameterized.TestCase):
       (
           'on_steps',
           lambda data: data.map(
-              lambda one: {'steps': _COMPOSED.transform(one['steps'])}
+              lambda episode: {'steps': _COMPOSED.transform(episode['steps'])}
           ),
           4,
       ),
       (
           'inverse',
           lambda data: data.map(
-              lambda one: {
-                  'steps': transforms.Compose([_Double()]).invert(one['steps'])
+              lambda episode: {
+                  'steps': transforms.Compose([_Double()]).invert(
+                      episode['steps']
+                  )
               }
           ),
           2,

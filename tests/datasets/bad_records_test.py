@@ -157,11 +157,11 @@ class BadRecordsTest(tf.test.TestCase):
       for found in forms:
         numbers = []
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-          for one in found:
-            if isinstance(one, dict):
-              numbers.append(int(one['episode_id']))
+          for element in found:
+            if isinstance(element, dict):
+              numbers.append(int(element['episode_id']))
             else:
-              numbers += one.observation.numpy()[::_STEPS, 0].tolist()
+              numbers += element.observation.numpy()[::_STEPS, 0].tolist()
         self.assertEqual(numbers, expected)
       with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
         compute.compute_statistics(data)

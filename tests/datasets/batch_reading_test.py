@@ -140,11 +140,11 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
     actual = list(episodes.as_numpy_iterator())
     expected = list(expected.as_numpy_iterator())
     self.assertLen(actual, len(expected))
-    for one, other in zip(actual, expected):
+    for actual_value, expected_value in zip(actual, expected):
       tf.nest.map_structure(
           lambda a, b: np.testing.assert_array_equal(a, b, strict=True),
-          one,
-          other,
+          actual_value,
+          expected_value,
       )
     return list(episodes.batches.as_numpy_iterator())
 
@@ -192,7 +192,7 @@ class BatchReadingTest(parameterized.TestCase, tf.test.TestCase):
             self._vectors, shuffle_files=True, read_config=config
         )
       ids = np.concatenate([batch.fields['episode_id'] for batch in batches])
-      lengths = np.concatenate([np.diff(one.row_splits) for one in batches])
+      lengths = np.concatenate([np.diff(batch.row_splits) for batch in batches])
       self.assertAllEqual(lengths, np.array(self._lengths)[ids])
       orders.append(ids)
     self.assertNotAllEqual(*orders)

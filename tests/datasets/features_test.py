@@ -174,9 +174,11 @@ class SavedSpecsTest(parameterized.TestCase, tf.test.TestCase):
     saved = saving.save_episodes(data, os.path.join(folder, 'data'))
     [actual] = loading.load_episodes(saved).as_numpy_iterator()
     tf.nest.assert_same_structure(actual, episode)
-    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(episode)):
-      self.assertEqual(one.dtype, other.dtype)
-      np.testing.assert_array_equal(one, other)
+    for actual_leaf, expected_leaf in zip(
+        tf.nest.flatten(actual), tf.nest.flatten(episode)
+    ):
+      self.assertEqual(actual_leaf.dtype, expected_leaf.dtype)
+      np.testing.assert_array_equal(actual_leaf, expected_leaf)
     jobs.describe(loading.load_episodes(saved))
     batch = random_access.open_batches(
         {'x': saved}, os.path.join(folder, 'index'), 4, windows.Windows(1)
@@ -185,8 +187,8 @@ class SavedSpecsTest(parameterized.TestCase, tf.test.TestCase):
     leaves = tf.nest.flatten(batch.get('observation', {}))
     self.assertLen(leaves, len(tf.nest.flatten(observation)))
     rows = batch['action'][:, 0]
-    for one, other in zip(leaves, tf.nest.flatten(observation)):
-      self.assertAllEqual(one[:, 0], other[rows])
+    for actual_leaf, expected_leaf in zip(leaves, tf.nest.flatten(observation)):
+      self.assertAllEqual(actual_leaf[:, 0], expected_leaf[rows])
 
 
 if __name__ == '__main__':

@@ -127,18 +127,18 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
         folder = self._copies(*names)
         path = os.path.join(folder, names[0][0])
         parents = [folder, path, os.path.dirname(path)]
-        for one in parents:
-          self.assertEqual(readers.find_format(one), 'rllib', one)
+        for parent in parents:
+          self.assertEqual(readers.find_format(parent), 'rllib', parent)
         options = {'policy': 'one'} if 'agents' in names[0][1] else {}
         if options:
           continue
         actual = [
-            one['steps']
-            for one in formats.load(folder, **options).as_numpy_iterator()
+            episode['steps']
+            for episode in formats.load(folder, **options).as_numpy_iterator()
         ]
         wanted = formats.load(folder, 'rllib', **options).as_numpy_iterator()
         golden.assert_frames_equal(
-            self, actual, [one['steps'] for one in wanted]
+            self, actual, [episode['steps'] for episode in wanted]
         )
         self.assertNotEmpty(actual)
 
@@ -198,8 +198,8 @@ class FormatsTest(tf.test.TestCase, parameterized.TestCase):
     again = formats.load(path, 'parquet', **options).as_numpy_iterator()
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in actual],
-        [one['steps'] for one in again],
+        [episode['steps'] for episode in actual],
+        [episode['steps'] for episode in again],
     )
     # A table of steps has these columns, too.
     self.assertLen(list(formats.load(path, 'parquet')), 3)

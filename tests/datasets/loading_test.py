@@ -120,8 +120,8 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
     restored = iter(made)
     tf.train.Checkpoint(iterator=restored).read(path).assert_consumed()
     left = made.skip(1).as_numpy_iterator()
-    for one, other in itertools.zip_longest(restored, left):
-      tree.map_structure(self.assertAllEqual, one, other)
+    for actual_value, expected_value in itertools.zip_longest(restored, left):
+      tree.map_structure(self.assertAllEqual, actual_value, expected_value)
 
   def test_by_name(self):
     data_dir = self.create_tempdir().full_path

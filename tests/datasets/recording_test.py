@@ -311,15 +311,15 @@ class RecordEpisodesTest(parameterized.TestCase, tf.test.TestCase):
         observations.append(observation)
       wanted.append(np.array(observations, np.float32))
     actual = [steps['observation'] for (steps,) in single]
-    for one, other in zip(actual, wanted):
-      self.assertAllEqual(one, other)
+    for actual_value, expected_value in zip(actual, wanted):
+      self.assertAllEqual(actual_value, expected_value)
     # Each environment has the next seed.
     key = lambda observation: observation[0].tolist()
-    for one, other in zip(
+    for actual_value, expected_value in zip(
         sorted((steps['observation'] for steps in both), key=key),
         sorted(wanted, key=key),
     ):
-      self.assertAllEqual(one, other)
+      self.assertAllEqual(actual_value, expected_value)
 
   def test_policies_of_tf_agents(self):
     env = gym_wrapper.GymWrapper(gym.make('CartPole-v1'))

@@ -68,7 +68,7 @@ _METHODS = [
     (lambda data: data.with_options(tf.data.Options()).take(2), True),
     (lambda data: data.concatenate(_episodes([1, 2])), False),
     (lambda data: data.map(_doubled), False),
-    (lambda data: data.filter(lambda one: one['id'] % 2 > 0), False),
+    (lambda data: data.filter(lambda episode: episode['id'] % 2 > 0), False),
 ]
 
 
@@ -77,8 +77,8 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
   def _assert_same(self, actual, expected):
     actual, expected = (list(x.as_numpy_iterator()) for x in (actual, expected))
     self.assertLen(actual, len(expected))
-    for one, other in zip(actual, expected):
-      tf.nest.map_structure(self.assertAllEqual, one, other)
+    for actual_value, expected_value in zip(actual, expected):
+      tf.nest.map_structure(self.assertAllEqual, actual_value, expected_value)
 
   @parameterized.parameters(
       ([2, 0, 1, 1], (), 2, True, [[0, 1, 2, 3]]),

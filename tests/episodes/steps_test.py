@@ -175,9 +175,11 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
   def test_stacked_steps_equal_columns_of_episodes(self, form):
     episodes = [golden.COMPLETE, golden.INVALID_CASES['empty'].episode]
     data = golden.FORMS[form](episodes)
-    eagerly = [steps_lib.stack_steps(one['steps']) for one in data]
-    in_map = [one['steps'] for one in steps_lib.stack_episodes(data)]
-    some = [steps_lib.stack_fields(one['steps'], ['reward']) for one in data]
+    eagerly = [steps_lib.stack_steps(episode['steps']) for episode in data]
+    in_map = [episode['steps'] for episode in steps_lib.stack_episodes(data)]
+    some = [
+        steps_lib.stack_fields(episode['steps'], ['reward']) for episode in data
+    ]
     for actual in (eagerly, in_map):
       golden.assert_frames_equal(self, actual, episodes)
     for one, episode in zip(some, episodes):

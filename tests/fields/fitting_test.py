@@ -37,7 +37,7 @@ def _made(source, episode, cast):
   if isinstance(source, list):
     leaves = [leaf for one in source for leaf in tf.nest.flatten(make(one))]
     columns = [np.reshape(leaf, [_LENGTH, -1]) for leaf in leaves]
-    floats = [one.dtype for one in columns if one.dtype.kind == 'f']
+    floats = [column.dtype for column in columns if column.dtype.kind == 'f']
     dtype = np.result_type(*(floats or [np.float32]))
     return np.concatenate(columns, axis=1, dtype=dtype, casting='unsafe')
   if isinstance(source, sources_lib.TextFromCodes):

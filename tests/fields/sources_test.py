@@ -53,7 +53,7 @@ class DerivedSourcesTest(tf.test.TestCase):
       mapped = mapping_lib.map_fields(
           form(episodes), is_terminal=source, **_MAPPING
       )
-      actual = [one['steps'] for one in mapped.as_numpy_iterator()]
+      actual = [episode['steps'] for episode in mapped.as_numpy_iterator()]
       for steps, (success, terminal) in zip(actual, _SUCCESSES, strict=True):
         length = len(success)
         texts = [*_TEXTS.values()][:length]
@@ -68,8 +68,8 @@ class DerivedSourcesTest(tf.test.TestCase):
     for form in golden.stacked, golden.nested, golden.batched:
       data = form([_rwrl(one) for one in (limited, failed, early_zero, [0])])
       mapped = mapping_lib.map_fields(data, 'rlu_rwrl')
-      found = [one['steps'] for one in mapped.as_numpy_iterator()]
-      ends = [one['is_terminal'][-1] for one in found]
+      found = [episode['steps'] for episode in mapped.as_numpy_iterator()]
+      ends = [episode['is_terminal'][-1] for episode in found]
       self.assertEqual(ends, [False, True, False, False])
       for steps in found:
         self.assertFalse(steps['is_terminal'][:-1].any())

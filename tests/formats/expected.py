@@ -62,8 +62,10 @@ def assert_read(test: Any, dataset: Any, episodes: Any, ids: Any = None) -> Any:
   """Asserts the steps and ids of all episodes; returns the episodes."""
   actual = list(dataset.as_numpy_iterator())
   ids = range(len(episodes)) if ids is None else ids
-  test.assertEqual([one['episode_id'] for one in actual], list(ids))
-  golden.assert_frames_equal(test, [one['steps'] for one in actual], episodes)
+  test.assertEqual([episode['episode_id'] for episode in actual], list(ids))
+  golden.assert_frames_equal(
+      test, [episode['steps'] for episode in actual], episodes
+  )
   return actual
 
 

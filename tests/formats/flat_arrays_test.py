@@ -255,7 +255,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     }
     rlds_data = flat_arrays.from_flat_arrays(arrays)
     for _ in range(2):  # It is read twice.
-      actual = [one['steps'] for one in rlds_data.as_numpy_iterator()]
+      actual = [episode['steps'] for episode in rlds_data.as_numpy_iterator()]
       golden.assert_frames_equal(self, actual, _expected(arrays))
     batches = episode_dataset.batches_of(rlds_data).as_numpy_iterator()
     lengths = [len(batch.row_splits) - 1 for batch in batches]
@@ -304,8 +304,12 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertLen(logs.output, 1)
       self.assertRegex(logs.output[0], message)
       if source is nested:
-        steps = [{'observation': one['observation']['b']} for one in steps]
-      self.assertEqual([len(one['observation']) for one in steps], [6] * 3)
+        steps = [
+            {'observation': episode['observation']['b']} for episode in steps
+        ]
+      self.assertEqual(
+          [len(episode['observation']) for episode in steps], [6] * 3
+      )
       self.assertEqual(_pairs(steps), real)
 
   def test_ends_at_max_episode_steps_log_no_warning(self):
@@ -318,7 +322,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertLogs(level='WARNING') as logs:
       steps = _steps(arrays, max_episode_steps=3)
     self.assertRegex(logs.output[0], '2 of 6 episodes .* rows 4, 9')
-    lengths = [len(one['observation']) for one in steps]
+    lengths = [len(episode['observation']) for episode in steps]
     self.assertEqual(lengths, [4, 3] * 3)
 
   @parameterized.parameters(0, 1)
@@ -336,9 +340,9 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     np.savez(npz, **arrays)
     for source in arrays, npz, self._write(arrays):
       steps = _steps(source)
-      lengths = [len(one['observation']) for one in steps]
+      lengths = [len(episode['observation']) for episode in steps]
       self.assertEqual(lengths, [4, 4 + has_terminals, 4])
-      terminal = [one['is_terminal'].any() for one in steps]
+      terminal = [episode['is_terminal'].any() for episode in steps]
       self.assertEqual(terminal, [False, bool(has_terminals), False])
       self.assertNotIn('episode_starts', steps[0])
 
@@ -353,7 +357,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ):
         _steps(arrays, **options)
     steps = _steps(arrays, column_names=lacking, max_episode_steps=3)
-    self.assertEqual([len(one['action']) for one in steps], [3, 2])
+    self.assertEqual([len(episode['action']) for episode in steps], [3, 2])
     # All follow one another, so not even these say it.
     arrays['observations'] = np.arange(5)
     arrays['next_observations'] = np.arange(1, 6)
@@ -392,7 +396,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       ):
         _steps(source, episode_column='run')
       steps = _steps(source, episode_column='run', step_column='when')
-      first, second = (one['observation'].tolist() for one in steps)
+      first, second = (episode['observation'].tolist() for episode in steps)
       self.assertEqual(first, [70, 71, 72])
       self.assertEqual(second, [30, 31, 32, 33, 34, 0])
       self.assertEqual(steps[1]['action'].tolist(), [0, 1, 2, 3, 4, 0])
@@ -401,7 +405,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       self.assertNotIn('run', steps[0])
     # These names need not be given.
     arrays['traj_id'], arrays['t'] = arrays.pop('run'), arrays.pop('when')
-    actual = [one['observation'].tolist() for one in _steps(arrays)]
+    actual = [episode['observation'].tolist() for episode in _steps(arrays)]
     self.assertEqual(actual, [first, second])
     del arrays['t']
     with self.assertRaisesRegex(ValueError, 'traj_id is 7 in rows 0 to 0, and'):
@@ -412,7 +416,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     arrays['next_observations'] = arrays['observations'] + 1
     with self.assertNoLogs(level='WARNING'):
       steps = _steps(arrays, episode_column='run', step_column='when')
-    actual = [one['observation'].tolist() for one in steps]
+    actual = [episode['observation'].tolist() for episode in steps]
     self.assertEqual(actual, [[70, 71, 72, 73], [30, 31, 32, 33, 34, 35]])
 
   def test_episode_ids_that_return(self):
@@ -422,7 +426,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       _steps(arrays)
     # After the end of an episode, another episode may have the same id.
     arrays['timeouts'] = np.array([0, 1, 0, 1, 1])
-    lengths = [len(one['observation']) for one in _steps(arrays)]
+    lengths = [len(episode['observation']) for episode in _steps(arrays)]
     self.assertEqual(lengths, [2, 2, 1])
     # A column that was named is trusted.
     with self.assertRaisesRegex(ValueError, 'episode is 0 in rows 0 to 1, and'):
@@ -434,14 +438,17 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
     del arrays['terminals'], arrays['timeouts']
     arrays['t'] = np.array([0, 1, 0, 1, 2])
     lengths = [
-        len(one['action']) for one in _steps(arrays, episode_column='episode')
+        len(episode['action'])
+        for episode in _steps(arrays, episode_column='episode')
     ]
     self.assertEqual(lengths, [3, 2])
 
   def test_rows_in_reverse_order(self):
     arrays = {name: column[::-1] for name, column in _interleaved().items()}
     options = {'episode_column': 'run', 'step_column': 'when'}
-    actual = [one['observation'].tolist() for one in _steps(arrays, **options)]
+    actual = [
+        episode['observation'].tolist() for episode in _steps(arrays, **options)
+    ]
     self.assertEqual(actual, [[30, 31, 32, 33, 34, 0], [70, 71, 72]])
 
   def test_no_rewards(self):
@@ -520,7 +527,7 @@ class FlatArraysTest(tf.test.TestCase, parameterized.TestCase):
       for data in _ARRAYS, file:
         actual = formats.load(data, 'arrays').as_numpy_iterator()
         golden.assert_frames_equal(
-            self, [one['steps'] for one in actual], _expected(_ARRAYS)
+            self, [episode['steps'] for episode in actual], _expected(_ARRAYS)
         )
         with self.assertRaisesRegex(ValueError, "in memory .* but is 'hdf5'"):
           formats.load(data, 'hdf5')

@@ -126,9 +126,11 @@ class _IncompleteData(tf.test.TestCase, parameterized.TestCase):
       return
     if not may_differ:
       self.assertLen(actual, len(whole))
-      for one, other in zip(actual, whole):
-        tree.assert_same_structure(one, other)
-        tree.map_structure(np.testing.assert_array_equal, one, other)
+      for actual_value, expected_value in zip(actual, whole):
+        tree.assert_same_structure(actual_value, expected_value)
+        tree.map_structure(
+            np.testing.assert_array_equal, actual_value, expected_value
+        )
 
   def _check_files(self, form, path, options):
     path, files, whole = self._prepare(form, path, options)
@@ -159,7 +161,7 @@ class _IncompleteData(tf.test.TestCase, parameterized.TestCase):
 
 class IncompleteTest(_IncompleteData):
 
-  @parameterized.parameters(*(one for one in _CASES if one[1] in _EVERYDAY))
+  @parameterized.parameters(*(case for case in _CASES if case[1] in _EVERYDAY))
   def test_missing_empty_and_truncated_files(self, form, path, options):
     self._check_files(form, path, options)
 
@@ -167,7 +169,9 @@ class IncompleteTest(_IncompleteData):
 @pytest.mark.long
 class MoreIncompleteTest(_IncompleteData):
 
-  @parameterized.parameters(*(one for one in _CASES if one[1] not in _EVERYDAY))
+  @parameterized.parameters(
+      *(case for case in _CASES if case[1] not in _EVERYDAY)
+  )
   def test_missing_empty_and_truncated_files(self, form, path, options):
     self._check_files(form, path, options)
 
@@ -184,7 +188,9 @@ class MoreIncompleteTest(_IncompleteData):
       with open(file, 'wb') as f:
         f.write(content)
 
-  @parameterized.parameters(*(one for one in _CASES if '.' not in one[1][-8:]))
+  @parameterized.parameters(
+      *(case for case in _CASES if '.' not in case[1][-8:])
+  )
   def test_missing_keys_and_null_values(self, form, path, options):
     path, files, whole = self._prepare(form, path, options)
     for file in files:

@@ -46,16 +46,16 @@ class NumpyPicklesTest(parameterized.TestCase):
     if isinstance(expected, np.ndarray):
       self.assertEqual(value.dtype, expected.dtype)
       self.assertEqual(value.shape, expected.shape)
-      for one, other in zip(value.ravel(), expected.ravel()):
-        self._assert_equal(one, other)
+      for actual_value, expected_value in zip(value.ravel(), expected.ravel()):
+        self._assert_equal(actual_value, expected_value)
     elif isinstance(expected, dict):
       self.assertEqual(list(value), list(expected))
       for key, one in expected.items():
         self._assert_equal(value[key], one)
     elif isinstance(expected, (list, tuple)):
       self.assertLen(value, len(expected))
-      for one, other in zip(value, expected):
-        self._assert_equal(one, other)
+      for actual_value, expected_value in zip(value, expected):
+        self._assert_equal(actual_value, expected_value)
     else:
       self.assertEqual(value, expected)
 

@@ -174,7 +174,9 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
     del whole[bad]
     self.assertLen(rest, len(whole))
     golden.assert_frames_equal(
-        self, [one['steps'] for one in rest], [one['steps'] for one in whole]
+        self,
+        [episode['steps'] for episode in rest],
+        [episode['steps'] for episode in whole],
     )
 
     validation = validating.validate(data)
@@ -195,14 +197,14 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
         _h5('data/demo_10/extra', lambda _: np.zeros(5)),
     )
     actual = validating.validate(sources.make_source(path))
-    self.assertEqual([one.episode for one in actual.problems], [0, 2])
+    self.assertEqual([problem.episode for problem in actual.problems], [0, 2])
     self.assertFalse(actual.not_read)
 
   def test_unreadable_episode_is_described(self):
     path = self._robomimic(_h5('data/demo_2/extra', lambda _: np.zeros(3)))
     actual = describing.describe(sources.make_source(path))
     self.assertEqual(actual.counts['unreadable'], 1)
-    kinds = {one['kind']: one['episode'] for one in actual.oddities}
+    kinds = {oddity['kind']: oddity['episode'] for oddity in actual.oddities}
     self.assertEqual(kinds['unreadable'], 1)
 
   def test_data_without_readable_episode_raises(self):
@@ -240,10 +242,10 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
       f.write(bytes(200))
     data = formats.load(path, 'hdf5')
     rest = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in rest], [0, 1, 3])
+    self.assertEqual([episode['episode_id'] for episode in rest], [0, 1, 3])
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in rest],
+        [episode['steps'] for episode in rest],
         [whole[i]['steps'] for i in (0, 1, 3)],
     )
     with self.assertRaisesRegex(
@@ -390,8 +392,8 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
     form = name.split(' ')[0]
     whole = list(formats.load(folder, form).as_numpy_iterator())
     self.assertLen(whole, 6)
-    for number, one in enumerate(whole):
-      rows = one['steps']['observation']
+    for number, episode in enumerate(whole):
+      rows = episode['steps']['observation']
       rows = rows['state'] if isinstance(rows, dict) else rows
       wanted = _episode_of(number)[0]
       self.assertAllEqual(rows, wanted[: len(rows)])
@@ -413,12 +415,12 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
         rest = list(data.ignore_errors().as_numpy_iterator())
         golden.assert_frames_equal(
             self,
-            [one['steps'] for one in rest],
-            [one['steps'] for one in good],
+            [episode['steps'] for episode in rest],
+            [episode['steps'] for episode in good],
         )
         validation = validating.validate(data)
         self.assertEqual(validation.num_episodes, len(good) + len(faults))
-        actual = [one.episode for one in validation.problems]
+        actual = [problem.episode for problem in validation.problems]
         self.assertEqual(actual, faults)
         for problem in validation.problems:
           self.assertRegex(problem.values, sentence)
@@ -449,7 +451,7 @@ class ChangedEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     actual = validating.validate(data)
     self.assertEqual(actual.num_episodes, 6)
     self.assertFalse(actual.not_read)
-    problems = {one.episode: one.values for one in actual.problems}
+    problems = {problem.episode: problem.values for problem in actual.problems}
     self.assertEqual(problems.keys(), messages.keys())
     for episode, message in messages.items():
       self.assertRegex(problems[episode], message)
@@ -559,10 +561,10 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     for episodes in [2, 0], [1], [0, 1, 2]:
       actual = list(formats.load(path, episodes=episodes).as_numpy_iterator())
       indices = sorted(episodes)
-      self.assertEqual([one['episode_id'] for one in actual], indices)
+      self.assertEqual([episode['episode_id'] for episode in actual], indices)
       golden.assert_frames_equal(
           self,
-          [one['steps'] for one in actual],
+          [episode['steps'] for episode in actual],
           [whole[index]['steps'] for index in indices],
       )
     for wrong in ([3], [], [0, 0], 1, [True], 'all', [-1], [0.0]):
@@ -582,13 +584,13 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     actual = list(formats.load(path, episodes=[1, 2]).as_numpy_iterator())
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in actual],
-        [one['steps'] for one in whole[1:]],
+        [episode['steps'] for episode in actual],
+        [episode['steps'] for episode in whole[1:]],
     )
     # Without the option, the episodes that are not there are faults.
     data = formats.load(path)
     rest = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in rest], [1, 2])
+    self.assertEqual([episode['episode_id'] for episode in rest], [1, 2])
     [problem] = validating.validate(data).problems
     self.assertEqual(problem.episode, 0)
     self.assertRegex(problem.values, f'There is no file {path}/data/.*{number}')

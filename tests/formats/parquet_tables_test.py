@@ -171,8 +171,8 @@ class ParquetTablesTest(tf.test.TestCase, parameterized.TestCase):
         'rewards': [[1.0, 2.0], [3.0]],
     }
     _write(self._path, columns)
-    steps = [one['steps'] for one in formats.load(self._path)]
-    actual = [one['observation'].numpy().tolist() for one in steps]
+    steps = [episode['steps'] for episode in formats.load(self._path)]
+    actual = [episode['observation'].numpy().tolist() for episode in steps]
     self.assertEqual(actual, [[1, 2, 3], [7, 8]])
     self.assertEqual(steps[0]['reward'].numpy().tolist(), [1, 2, 0])
     self.assertNotIn('truncateds', steps[0])
@@ -268,7 +268,9 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
       self.assertIn(path, problem.values)
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, sentence):
       list(data)
-    return _first_numbers(whole), [one.episode for one in validation.problems]
+    return _first_numbers(whole), [
+        problem.episode for problem in validation.problems
+    ]
 
   @parameterized.parameters(0, 1, 2)
   def test_a_file_for_each_episode(self, index):
@@ -427,13 +429,13 @@ class DamagedFilesTest(tf.test.TestCase, parameterized.TestCase):
       f.write(bytes(100))
     data = formats.load(path, episode_column='run')
     found = list(data.ignore_errors().as_numpy_iterator())
-    ids = [one['episode_id'] for one in found]
+    ids = [episode['episode_id'] for episode in found]
     self.assertContainsSubset([0, 1, 2, 3, 8, 9, 10, 11], ids)
     self.assertLess(len(ids), count)
-    for one in found:
+    for episode in found:
       self.assertAllEqual(
-          one['steps']['observation'],
-          whole[one['episode_id']]['steps']['observation'],
+          episode['steps']['observation'],
+          whole[episode['episode_id']]['steps']['observation'],
       )
     validation = validating.validate(data)
     self.assertEqual(validation.num_episodes, count)

@@ -168,7 +168,8 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
       ):
         formats.load(data)
       first, second = (
-          one['steps'] for one in formats.load(data, last_observation='missing')
+          episode['steps']
+          for episode in formats.load(data, last_observation='missing')
       )
       self.assertEqual(first['observation'].numpy().ravel().tolist(), [0, 1, 2])
       self.assertEqual(first['action'].numpy().tolist(), [1, 2, 3])

@@ -191,7 +191,9 @@ class RllibTest(parameterized.TestCase, tf.test.TestCase):
     found = [int(e['steps']['observation'][0, 0]) for e in data.ignore_errors()]
     validation = validating.validate(data)
     self.assertFalse(validation.not_read)
-    return found, [(one.episode, one.values) for one in validation.problems]
+    return found, [
+        (problem.episode, problem.values) for problem in validation.problems
+    ]
 
   @parameterized.parameters(
       # An episode a line; its parts in two lines, and in one with another.

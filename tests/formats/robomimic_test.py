@@ -52,7 +52,7 @@ class RobomimicTest(tf.test.TestCase):
                   for k, v in steps['observation'].items()
               },
           }
-          for steps in (one['steps'] for one in episodes)
+          for steps in (episode['steps'] for episode in episodes)
           for row in range(len(steps['action']) - 1)
       ]
       for index, found in enumerate(rows):
@@ -111,7 +111,7 @@ class RobomimicTest(tf.test.TestCase):
       episodes = self._changed(change)
     self.assertIn('camera', logs.output[0])
     self.assertEqual(
-        [one['ep_meta'] for one in episodes],
+        [episode['ep_meta'] for episode in episodes],
         [
             b'{"lang": "open /data/demo_0"}',
             b'',
@@ -141,7 +141,7 @@ class RobomimicTest(tf.test.TestCase):
     ):
       list(data)
     actual = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in actual], [0, 2])
+    self.assertEqual([episode['episode_id'] for episode in actual], [0, 2])
 
   def test_an_empty_demonstration(self):
     def change(group):

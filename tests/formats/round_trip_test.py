@@ -205,14 +205,14 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
     count = tf.data.UNKNOWN_CARDINALITY if is_unknown else 3
     self.assertIn(dataset.cardinality(), (count, len(episodes)))
     found = list(dataset.as_numpy_iterator())
-    ids = [one['episode_id'] for one in found]
+    ids = [episode['episode_id'] for episode in found]
     self.assertEqual(ids, list(range(len(episodes))))
     for field in [field for fields in unread for field in fields]:
       *above, last = field.split('/')
-      for one in found:
-        steps = one['steps'][above[0]] if above else one['steps']
+      for episode in found:
+        steps = episode['steps'][above[0]] if above else episode['steps']
         steps.pop(last)
-    steps = [one['steps'] for one in found]
+    steps = [episode['steps'] for episode in found]
     golden.assert_frames_equal(self, steps, episodes)
 
   def test_images_and_texts_stay_encoded(self):
@@ -224,21 +224,21 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
     )['image'].numpy()
     names = {'episode_column': 'run', 'column_names': _RUN}
     runs = read('parquet/steps', format='parquet', **names)
-    encoded = [one['steps']['image'] for one in runs]
+    encoded = [episode['steps']['image'] for episode in runs]
     self.assertEqual(encoded[1][-1], b'')
     pixels = decode(encoded[2], size=(4, 4))[:, 0, 0, 0]
     self.assertAllEqual(pixels, [54, 63, 72])
     for name in 'rooms', 'rooms_arrow', 'rooms_parquet':
       columns = _arrays('minari', name, 'expected.npz')
-      for index, one in enumerate(read(f'minari/{name}')):
-        camera = one['steps']['observation']['camera']
+      for index, episode in enumerate(read(f'minari/{name}')):
+        camera = episode['steps']['observation']['camera']
         actual = decode(camera, size=(32, 32), channels=1)[..., 0]
         # TensorFlow and Pillow do not decode JPEGs to the last bit alike.
         wanted = columns[f'{index}/observations/camera']
         self.assertAllClose(actual, wanted, atol=2)
     columns = _arrays('imitation', 'expected.npz')
-    for index, one in enumerate(read('imitation/folder')):
-      *infos, last = one['steps']['infos']
+    for index, episode in enumerate(read('imitation/folder')):
+      *infos, last = episode['steps']['infos']
       steps = [json.loads(info)['step'] for info in infos]
       self.assertAllEqual(steps, columns[f'folder/{index}/step'])
       self.assertEqual(last, b'')
@@ -255,7 +255,7 @@ class RoundTripTest(tf.test.TestCase, parameterized.TestCase):
         'terminals': [True, False],
     }
     parquet.write_table(pa.table(table), path)
-    first, second = (one['steps'] for one in formats.load(path))
+    first, second = (episode['steps'] for episode in formats.load(path))
     self.assertAllEqual(first['observation'], [0, 1, 2])
     self.assertAllEqual(first['action'], [5, 6, 0])
     self.assertAllEqual(first['is_terminal'], [0, 0, 1])

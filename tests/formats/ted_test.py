@@ -62,7 +62,9 @@ class ToTedTest(parameterized.TestCase, tf.test.TestCase):
     episodes = [contract.A, contract.B, nan, _UNFINISHED]
     data = ted.to_ted(golden.stacked(episodes), flat=flat)
     actual = list(ted.from_ted(data).as_numpy_iterator())
-    self.assertEqual([one['episode_id'] for one in actual], [0, 1, 2, 3])
+    self.assertEqual(
+        [episode['episode_id'] for episode in actual], [0, 1, 2, 3]
+    )
     for steps, episode in zip(episodes, actual):
       wanted = {**steps}
       for key in 'action', 'reward':

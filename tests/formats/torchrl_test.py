@@ -110,7 +110,7 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       # An episode that was not finished has no last step.
       wanted_steps[-1]['is_last'][-1] = rows['next/done'][-1, 0]
     # The fields of transitions are zero in the last step.
-    actual = [{**one['steps']} for one in episodes]
+    actual = [{**episode['steps']} for episode in episodes]
     for steps, other in zip(actual, wanted_steps):
       self.assertAllEqual(
           steps['info']['speed'][:-1], other['info']['speed'][:-1]
@@ -144,7 +144,9 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertLogs('absl', 'WARNING') as logs:
         data = torchrl.load_torchrl(self._copy(name, 'storage'))
       self.assertIn(message, logs.output[0])
-      actual = [one['steps']['is_last'] for one in data.as_numpy_iterator()]
+      actual = [
+          episode['steps']['is_last'] for episode in data.as_numpy_iterator()
+      ]
       self.assertEqual([(len(one), one[-1]) for one in actual], wanted)
 
   def test_trajectories_that_are_not_done(self):
@@ -168,8 +170,8 @@ class LoadTest(parameterized.TestCase, tf.test.TestCase):
         os.path.join(folder, 'meta.json'), lambda meta: meta.update(content)
     )
     actual = [
-        one['steps']['observation'][:, 0].tolist()
-        for one in torchrl.load_torchrl(path).as_numpy_iterator()
+        episode['steps']['observation'][:, 0].tolist()
+        for episode in torchrl.load_torchrl(path).as_numpy_iterator()
     ]
     self.assertEqual(
         actual, [[0, 1, 2], [2, 3, 4, 5], [10, 11, 12, 13], [20, 21, 22]]
@@ -185,10 +187,10 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     # More than ten, so that the names of groups are not in their order.
     self.assertEqual(count, 3 + 1 + 7 + 55 + 3)
     actual = list(torchrl.load_torchrl(folder).as_numpy_iterator())
-    for one, other in zip(
+    for actual_value, expected_value in zip(
         actual, _random_data().as_numpy_iterator(), strict=True
     ):
-      contract.assert_equal(self, one, other)
+      contract.assert_equal(self, actual_value, expected_value)
 
   def test_a_reward_of_one_dimension_or_none(self):
     for steps in (
@@ -309,15 +311,19 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(actual.cardinality(), 4)
         validation = validating.validate(actual)
         self.assertEqual(validation.num_episodes, 4)
-        [fault] = [one for one in validation.problems if 'traj' in one.values]
+        [fault] = [
+            problem
+            for problem in validation.problems
+            if 'traj' in problem.values
+        ]
         self.assertEqual(fault.episode, 2)
         message = f'traj_1 of {re.escape(path)}.*{problem}'
         self.assertRegex(fault.values, message)
         rest = list(actual.ignore_errors().as_numpy_iterator())
-        self.assertEqual([one['episode_id'] for one in rest], [0, 1, 3])
+        self.assertEqual([episode['episode_id'] for episode in rest], [0, 1, 3])
         golden.assert_frames_equal(
             self,
-            [one['steps'] for one in rest],
+            [episode['steps'] for episode in rest],
             [whole[index]['steps'] for index in (0, 1, 3)],
         )
 
@@ -341,10 +347,10 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
     found = torchrl.load_torchrl(folder)
     rest = list(found.ignore_errors().as_numpy_iterator())
     good = [index for index in range(3) if index != bad]
-    self.assertEqual([one['episode_id'] for one in rest], good)
+    self.assertEqual([episode['episode_id'] for episode in rest], good)
     golden.assert_frames_equal(
         self,
-        [one['steps'] for one in rest],
+        [episode['steps'] for episode in rest],
         [whole[index]['steps'] for index in good],
     )
     [fault] = validating.validate(found).problems

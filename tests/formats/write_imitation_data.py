@@ -36,12 +36,12 @@ def _make_trajectories():
 def _write_npz(path, trajectories) -> None:
   np.savez_compressed(
       path,
-      obs=np.concatenate([one.obs for one in trajectories]),
-      acts=np.concatenate([one.acts for one in trajectories]),
-      infos=np.concatenate([one.infos for one in trajectories]),
-      rews=np.concatenate([one.rews for one in trajectories]),
-      terminal=np.array([one.terminal for one in trajectories]),
-      indices=np.cumsum([len(one) for one in trajectories[:-1]]),
+      obs=np.concatenate([trajectory.obs for trajectory in trajectories]),
+      acts=np.concatenate([trajectory.acts for trajectory in trajectories]),
+      infos=np.concatenate([trajectory.infos for trajectory in trajectories]),
+      rews=np.concatenate([trajectory.rews for trajectory in trajectories]),
+      terminal=np.array([trajectory.terminal for trajectory in trajectories]),
+      indices=np.cumsum([len(trajectory) for trajectory in trajectories[:-1]]),
   )
 
 
@@ -54,8 +54,10 @@ def main(argv):
   path = os.path.join(directory, 'trajectories.npz')
   serialize.save(folder, trajectories)
   without_rewards = [
-      types.Trajectory(one.obs, one.acts, None, one.terminal)
-      for one in trajectories
+      types.Trajectory(
+          trajectory.obs, trajectory.acts, None, trajectory.terminal
+      )
+      for trajectory in trajectories
   ]
   serialize.save(os.path.join(directory, 'without_rewards'), without_rewards)
   _write_npz(path, trajectories)

@@ -112,7 +112,7 @@ def _write_episodes(folder, episodes):
 def main(argv):
   _, directory = argv
   shutil.rmtree(directory, ignore_errors=True)
-  episodes = [_columns(i, *one) for i, one in enumerate(_EPISODES)]
+  episodes = [_columns(i, *episode) for i, episode in enumerate(_EPISODES)]
   for name, packed in (
       ('packed', ('obs', 'new_obs')),
       ('plain', ()),

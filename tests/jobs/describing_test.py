@@ -90,7 +90,9 @@ class DescribeSourceTest(tf.test.TestCase):
     directory = data_sets.write(f'{folder}/data', episodes, per_file=7)
     for split, episode in ('train[22:]', 30), ('train[30:]+train[:2]', 0):
       actual = describing.describe(sources.make_source(directory, split))
-      (odd,) = [one for one in actual.oddities if one['kind'] == 'bootstraps']
+      (odd,) = [
+          oddity for oddity in actual.oddities if oddity['kind'] == 'bootstraps'
+      ]
       self.assertEqual((odd['episode'], odd['step']), (episode, 4))
       self.assertFalse(actual.is_sample)
     self.assertEqual(
@@ -155,7 +157,11 @@ class DescribeSourceTest(tf.test.TestCase):
     _write(f'{folder}/data', data_sets.episode(0, 4), action=bounded)
     # The actions are 0, -1, -2, and one that does not count.
     found = describing.describe(sources.make_source(f'{folder}/data'))
-    (odd,) = [one for one in found.oddities if one['kind'] == 'outside_bounds']
+    (odd,) = [
+        oddity
+        for oddity in found.oddities
+        if oddity['kind'] == 'outside_bounds'
+    ]
     self.assertEqual(odd['step'], 2)
     self.assertIn(
         "1 of 3 values outside the bounds of the data set's features",
@@ -165,7 +171,9 @@ class DescribeSourceTest(tf.test.TestCase):
     found = describing.describe(
         sources.make_source(f'{folder}/data', bindings=bindings)
     )
-    (action,) = [one for one in found.fields if one['path'] == 'steps/action']
+    (action,) = [
+        field for field in found.fields if field['path'] == 'steps/action'
+    ]
     self.assertEqual((action['shape'], action['columns'][1]['max']), ([2], 2))
 
 

@@ -33,13 +33,13 @@ class StatisticsOutputTest(job_testing.JobTestCase):
     valid = data_sets.write(self.new('valid'), episodes)
     expected = statistics.compute_statistics(loading.load_episodes(valid))
     self.assertEqual((actual.num_episodes, actual.num_terminal), (7, 7))
-    for name, one in expected.fields.items():
+    for name, field in expected.fields.items():
       other = actual.fields[name]
       for key in 'count', 'mean', 'std', 'min', 'max':
         np.testing.assert_allclose(
-            getattr(other, key), getattr(one, key), 1e-12
+            getattr(other, key), getattr(field, key), 1e-12
         )
-      for level, value in one.quantiles.items():
+      for level, value in field.quantiles.items():
         np.testing.assert_allclose(other.quantiles[level], value, 1e-12)
 
 

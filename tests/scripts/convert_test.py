@@ -148,7 +148,7 @@ class ConvertTest(job_testing.JobTestCase):
     self.assertIn('tables/0/windows/length: 3 before, 2 now', other.stderr)
     self.assertNotIn('Traceback', other.stderr)
     tables = records.read_tables(os.path.join(self.folder, 'two'))
-    counts = {name: records.num_items(one) for name, one in tables.items()}
+    counts = {name: records.num_items(table) for name, table in tables.items()}
     self.assertEqual(counts, {'pairs': len(_PAIRS), 'episodes': len(_LENGTHS)})
 
   def test_a_disk_that_becomes_full(self):

@@ -49,7 +49,10 @@ class ValidateTest(absltest.TestCase):
     self.assertEqual(as_json.code, 1)
     actual = json.loads(as_json.stdout)
     self.assertEqual(
-        [(one['episode'], one['step']) for one in actual['problems']],
+        [
+            (problem['episode'], problem['step'])
+            for problem in actual['problems']
+        ],
         [(1, 2), (2, 3), (2, 3)],
     )
 

@@ -45,9 +45,11 @@ class AccumulationTest(tf.test.TestCase):
     accumulation_lib.save(path, state)
     actual = accumulation_lib.load(path, accumulation.empty())
     tf.nest.assert_same_structure(actual, state)
-    for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(state)):
-      self.assertEqual(one.dtype, other.dtype)
-      self.assertAllEqual(one, other)
+    for actual_leaf, expected_leaf in zip(
+        tf.nest.flatten(actual), tf.nest.flatten(state)
+    ):
+      self.assertEqual(actual_leaf.dtype, expected_leaf.dtype)
+      self.assertAllEqual(actual_leaf, expected_leaf)
 
   def test_files_of_other_states_are_refused(self):
     data = golden.stacked([golden.COMPLETE, golden.TRUNCATED])

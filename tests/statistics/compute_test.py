@@ -219,7 +219,8 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       compute.compute_statistics(datasets, ['action'])
     parts = {
-        name: compute.compute_statistics(one) for name, one in datasets.items()
+        name: compute.compute_statistics(dataset)
+        for name, dataset in datasets.items()
     }
     with self.assertRaisesRegex(ValueError, message):
       results.merge_statistics(parts)

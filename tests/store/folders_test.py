@@ -176,8 +176,8 @@ class FoldersTest(parameterized.TestCase):
             )
             errors += 1
             continue
-          for one, other in zip(actual, expected):
-            np.testing.assert_array_equal(one, other)
+          for actual_value, expected_value in zip(actual, expected):
+            np.testing.assert_array_equal(actual_value, expected_value)
       shutil.rmtree(folder)
     self.assertGreater(errors, 1.5 * count)
 

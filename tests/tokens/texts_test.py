@@ -102,8 +102,8 @@ class BatchesTest(tf.test.TestCase):
 
   def test_batches_equal_torchrl(self):
     (actual,) = self._convert(4, only_valid=False)
-    for one, other in zip(actual, _TORCHRL):
-      self.assertAllEqual(one, other)
+    for actual_value, expected_value in zip(actual, _TORCHRL):
+      self.assertAllEqual(actual_value, expected_value)
     self.assertEqual(actual.attention_mask.dtype, tf.int64)
     (actual,) = self._convert(3)
     self.assertAllEqual(actual.input_ids[:, 0], [1, 16])

@@ -266,8 +266,8 @@ class InvalidEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           for _ in range(6)
       ]
       yield [
-          golden.corrupted(rng, one) if rng.random() < 0.3 else one
-          for one in episodes
+          golden.corrupted(rng, episode) if rng.random() < 0.3 else episode
+          for episode in episodes
       ]
 
   @parameterized.parameters(

@@ -207,8 +207,13 @@ class ReportTest(tf.test.TestCase, parameterized.TestCase):
     )
     self.assertEqual(
         [
-            (one.episode, one.fault.rule, one.fault.step, one.fault.field)
-            for one in report.skipped_episodes
+            (
+                skipped.episode,
+                skipped.fault.rule,
+                skipped.fault.step,
+                skipped.fault.field,
+            )
+            for skipped in report.skipped_episodes
         ],
         expected,
     )

@@ -15,7 +15,9 @@ _FORMS = golden.FORMS_AND_BATCHES
 def _expected(episodes, length, stride, end, groups=None, **kwargs):
   """Returns the sequences of valid episodes, and their masks."""
   if groups is None:
-    groups = [golden.expected_frames([one], **kwargs) for one in episodes]
+    groups = [
+        golden.expected_frames([episode], **kwargs) for episode in episodes
+    ]
   if end == 'cross':
     groups = [sum(groups, [])]
   found = []

@@ -122,9 +122,9 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     array[:] = number[...] = 7
     self.assertEqual([hash(transform) for transform in transforms], hashes)
     transforms.append(_KEEP(min_length=99))
-    for one in made:
+    for episode in made:
       reward = np.minimum(call_modes.FIVE['reward'] + 3, 1)
-      self.assertAllEqual(one['steps']['reward'], reward)
+      self.assertAllEqual(episode['steps']['reward'], reward)
     self.assertLen(list(applying.transform_episodes(made, iter([]))), 1)
 
 
@@ -162,8 +162,12 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
     )
     actual = golden.assert_batches_hold(self, made)
     self.assertLen(actual, count)
-    for one, other in zip(actual, expected.as_numpy_iterator()):
-      golden.assert_frames_equal(self, [one['steps']], [other['steps']])
+    for actual_value, expected_value in zip(
+        actual, expected.as_numpy_iterator()
+    ):
+      golden.assert_frames_equal(
+          self, [actual_value['steps']], [expected_value['steps']]
+      )
 
   def test_episodes_without_steps(self):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], call_modes.FIVE)
@@ -233,7 +237,7 @@ class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
     golden.assert_frames_equal(
         self,
         [result['steps'] for result in run(add, episodes)],
-        [{**one, 'reward': one['reward'] + 3} for one in episodes],
+        [{**episode, 'reward': episode['reward'] + 3} for episode in episodes],
     )
     self.assertIs(add.invert(call_modes.FIVE), call_modes.FIVE)
     self.assertEqual(run(_KeepFirst(10.0), episodes), [False, True])

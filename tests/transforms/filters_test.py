@@ -72,7 +72,7 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_kept_episodes_equal_numpy(self):
     keeps = {
-        name: filters.KeepEpisodes(**one[0]) for name, one in _CASES.items()
+        name: filters.KeepEpisodes(**case[0]) for name, case in _CASES.items()
     }
     data = golden.stacked(_EPISODES).enumerate().map(_with_facts)
     each = data.map(lambda e: {name: keep(e) for name, keep in keeps.items()})
@@ -98,8 +98,8 @@ class KeepEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     rewards = rng.normal(size=[2, 1000])
     data = golden.batched(
         [
-            call_modes.make(np.zeros(1001), one, terminal=False)
-            for one in rewards
+            call_modes.make(np.zeros(1001), reward, terminal=False)
+            for reward in rewards
         ]
     )
     steps = next(iter(data))['steps']

@@ -65,13 +65,15 @@ def _episodes(has_action):
 def _assert_near(test, actual, expected):
   """Asserts equal fields and dtypes, and numbers that differ by rounding."""
   tf.nest.assert_same_structure(actual, expected)
-  for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
-    one = np.asarray(one)
-    test.assertEqual(one.dtype, other.dtype)
-    if other.dtype.kind == 'f':
-      test.assertAllClose(one, other, 1e-5, 1e-5)
+  for actual_leaf, expected_leaf in zip(
+      tf.nest.flatten(actual), tf.nest.flatten(expected)
+  ):
+    actual_leaf = np.asarray(actual_leaf)
+    test.assertEqual(actual_leaf.dtype, expected_leaf.dtype)
+    if expected_leaf.dtype.kind == 'f':
+      test.assertAllClose(actual_leaf, expected_leaf, 1e-5, 1e-5)
     else:
-      test.assertAllEqual(one, other)
+      test.assertAllEqual(actual_leaf, expected_leaf)
 
 
 def _acting(steps):
@@ -379,7 +381,7 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
 
   @pytest.mark.long
   def test_results_dtypes_and_shapes_in_a_graph(self):
-    transform = lambda e: {name: one[0](e) for name, one in _TABLE.items()}
+    transform = lambda e: {name: row[0](e) for name, row in _TABLE.items()}
     episodes = _episodes(False)[:4]
     data = golden.nested(episodes).map(transform)
     for found, given in zip(data, episodes, strict=True):

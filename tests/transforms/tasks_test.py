@@ -45,7 +45,9 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
   def _apply(self, transform, episodes):
     """Returns the steps that come out."""
     made = transforms.transform_episodes(golden.batched(episodes), [transform])
-    return [one['steps'] for one in golden.assert_batches_hold(self, made)]
+    return [
+        episode['steps'] for episode in golden.assert_batches_hold(self, made)
+    ]
 
   def test_exactly_one_of_goal_and_instruction_is_kept(self):
     drop = transforms.DropConditioning(instruction='words', seed=3)

@@ -25,7 +25,9 @@ def _describe(episodes, form=golden.stacked, **kwargs):
 
 
 def _oddities(found):
-  return {(one['kind'], one['field']): one for one in found.oddities}
+  return {
+      (oddity['kind'], oddity['field']): oddity for oddity in found.oddities
+  }
 
 
 class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
@@ -70,7 +72,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual([bin['first'] for bin in actual['order']], [*range(41)])
     # The best, the worst, the longest and the odd episodes are shown.
     best = np.argsort(returns[:-1])
-    shown = {one['episode']: one for one in actual['episodes']}
+    shown = {episode['episode']: episode for episode in actual['episodes']}
     for reason, some in (
         ('highest return', best[-3:]),
         ('lowest return', best[:3]),
@@ -100,8 +102,8 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     position = 'observation/position'
     self.assertEqual(
         {
-            key: (one['num_episodes'], one['episode'], one['step'])
-            for key, one in oddities.items()
+            key: (oddity['num_episodes'], oddity['episode'], oddity['step'])
+            for key, oddity in oddities.items()
         },
         {
             ('empty', None): (1, odd_data.EMPTY, None),
@@ -139,7 +141,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     for line in (
         r'observation/position +float32 +\(3\)',
         rf'\n  returns +{views.number(actual.returns["mean"])} ',
-        *(one['message'][:30] for one in actual.oddities),
+        *(oddity['message'][:30] for oddity in actual.oddities),
     ):
       self.assertRegex(text, line)
     rows = dict(views.statistics_rows(actual, 1))[position]
@@ -184,7 +186,9 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     clipped = np.clip(rng.normal(size=300), -1, 1)
     episode = odd_data.make(0, 301)
     episode['action'] = {
-        name: np.stack([np.append(one, 0) for one in columns], 1).astype('f4')
+        name: np.stack([np.append(column, 0) for column in columns], 1).astype(
+            'f4'
+        )
         for name, columns in {
             'unit': [free, clipped],
             # Whatever the range is, and though a few are outside of it.
@@ -219,7 +223,9 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     for episode in episodes:
       action = 10 * episode['action']
       episode['action'] = dict.fromkeys(('near', 'far', 'free'), action)
-    highest = max(one['action']['far'][:-1, 1].max() for one in episodes)
+    highest = max(
+        episode['action']['far'][:-1, 1].max() for episode in episodes
+    )
     bounds = {
         ('action', name): reading.Bounds(-10, np.array([10, high]), 'me')
         for name, high in (('near', highest - 1e-7), ('far', highest - 0.1))
@@ -257,7 +263,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual([*actual], ['lengths', 'returns', 'action', 'reward'])
     self.assertEqual(actual['lengths']['edges'][0], min(lengths) - 0.5)
     self.assertEqual(sum(actual['lengths']['counts']), 9)
-    rewards = np.concatenate([one['reward'][:-1] for one in episodes])
+    rewards = np.concatenate([episode['reward'][:-1] for episode in episodes])
     counts, edges = np.histogram(rewards, 32)
     self.assertEqual(actual['reward']['counts'], counts.tolist())
     self.assertAllClose(actual['reward']['edges'], edges)

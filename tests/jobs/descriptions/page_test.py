@@ -140,8 +140,8 @@ class PageTest(absltest.TestCase):
   @pytest.mark.long
   def test_in_a_browser(self):
     excerpts = self.description.episodes
-    by_number = {one['episode']: one for one in excerpts}
-    first, second, third, *_ = (one['episode'] for one in excerpts)
+    by_number = {excerpt['episode']: excerpt for excerpt in excerpts}
+    first, second, third, *_ = (excerpt['episode'] for excerpt in excerpts)
     frame_step = excerpts[1]['frame_steps'][1]
     # An action, and the episode and the step that the page shows after it.
     actions = [
@@ -183,7 +183,9 @@ class PageTest(absltest.TestCase):
   def _links(self):
     """Returns what may be clicked on, as in `actions`."""
     (odd,) = [
-        one for one in self.description.oddities if one['kind'] == 'not_finite'
+        oddity
+        for oddity in self.description.oddities
+        if oddity['kind'] == 'not_finite'
     ]
     link = f'ul.odd a[href="#0/{odd["episode"]}/{odd["step"]}"]'
     actions = [('click', link, odd['episode'], odd['step'])]
@@ -193,21 +195,23 @@ class PageTest(absltest.TestCase):
       if count:
         low, high = histogram['edges'][bar : bar + 2]
         episode, *_ = [
-            one['episode']
-            for one in self.description.episodes
-            if low - 1e-6 <= one['return'] <= high + 1e-6
+            episode['episode']
+            for episode in self.description.episodes
+            if low - 1e-6 <= episode['return'] <= high + 1e-6
         ]
         figure = '#distributions figure:nth-child(2) .mark-rect'
         path = f'{figure} path:nth-of-type({bar + 1})'
         actions.append(('click', path, episode, 0))
     # The ends of the range of the action, whose greatest number is first.
     (field,) = [
-        one for one in self.description.fields if one['path'] == 'steps/action'
+        field
+        for field in self.description.fields
+        if field['path'] == 'steps/action'
     ]
     paths = [
-        one['path']
-        for one in self.description.fields
-        if len(one['columns']) > 1
+        field['path']
+        for field in self.description.fields
+        if len(field['columns']) > 1
     ]
     figure = len(self.description.histograms) + 2 + paths.index('steps/action')
     for mark, end in ((1, 'min_at'), (2, 'max_at')):
@@ -232,7 +236,9 @@ class PageTest(absltest.TestCase):
     self.assertLen(actual['options'], len(excerpts))
     self.assertIn('highest return', actual['options'][0])
     self.assertIn(f', lift {excerpts[0]["episode"]}, ', actual['options'][0])
-    longest = [one for one in excerpts if 'longest' in one['reasons']]
+    longest = [
+        excerpt for excerpt in excerpts if 'longest' in excerpt['reasons']
+    ]
     self.assertIn(
         f' ({longest[0]["num_transitions"]} transitions)', actual['ends'][-1]
     )

@@ -332,7 +332,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
       actual = list(buffer.as_dataset(4).take(9).as_numpy_iterator())
       golden.assert_frames_equal(self, actual, expected)
       with os.scandir(folder) as entries:
-        written |= {(one.name, one.stat().st_mtime_ns) for one in entries}
+        written |= {(entry.name, entry.stat().st_mtime_ns) for entry in entries}
     # The frames were prepared once, and there are no other files.
     self.assertLen(written, len(os.listdir(folder)))
     self.assertEqual(os.listdir(os.path.dirname(folder)), ['frames'])
