@@ -82,11 +82,15 @@ ALL = tuple(
 
 def _in_batches(transform, episodes):
   """Transforms a batch of episodes; returns the episodes as NumPy arrays."""
-  made = transforms.transform_episodes(golden.batched(episodes), [transform])
-  assert golden.has_batches(made), f'{transform} does not support batches.'
+  transformed = transforms.transform_episodes(
+      golden.batched(episodes), [transform]
+  )
+  assert golden.has_batches(
+      transformed
+  ), f'{transform} does not support batches.'
   return list(
       episode_dataset.unbatch(
-          episode_dataset.batches_of(made)
+          episode_dataset.batches_of(transformed)
       ).as_numpy_iterator()
   )
 

@@ -249,11 +249,11 @@ class ArraysAreUnchangedTest(parameterized.TestCase, tf.test.TestCase):
         _episode(rng, length, bool(index % 2))
         for index, length in enumerate(_LENGTHS)
     ]
-    before = tf.nest.map_structure(np.copy, episodes)
+    copies = tf.nest.map_structure(np.copy, episodes)
     dataset = function(golden.stacked(episodes)).map(_double)
     for _ in range(2):
       list(dataset)
-    for episode, copy in zip(episodes, before):
+    for episode, copy in zip(episodes, copies):
       for field, leaf in episode.items():
         self.assertAllEqual(leaf, copy[field], f'{field}, {len(leaf)} steps')
 
@@ -268,7 +268,7 @@ class ArraysAreUnchangedTest(parameterized.TestCase, tf.test.TestCase):
             'terminals': np.arange(128) % 16 == 15,
         },
     )
-    before = {name: np.copy(array) for name, array in arrays.items()}
+    copies = {name: np.copy(array) for name, array in arrays.items()}
     dataset = rlds2reverb.formats.load(arrays).map(_double)
     for _ in range(2):
       list(
@@ -277,7 +277,7 @@ class ArraysAreUnchangedTest(parameterized.TestCase, tf.test.TestCase):
           )
       )
     for name, array in arrays.items():
-      self.assertAllEqual(array, before[name], name)
+      self.assertAllEqual(array, copies[name], name)
 
 
 def _with(episode, **leaves):
@@ -348,9 +348,9 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
       self.assertIn(actual, error.message)
 
   def test_conversion_skips_unequal_lengths_before_other_rules(self):
-    wrong = golden.INVALID_CASES['terminal_before_last'].episode
-    wrong = _with(wrong, action=np.zeros([2], np.int64))
-    data = [golden.TRUNCATED, wrong, *_BAD, golden.COMPLETE]
+    invalid = golden.INVALID_CASES['terminal_before_last'].episode
+    invalid = _with(invalid, action=np.zeros([2], np.int64))
+    data = [golden.TRUNCATED, invalid, *_BAD, golden.COMPLETE]
     report = rlds2reverb.ConversionReport()
     rules = rlds2reverb.ConversionRules(invalid_episodes='skip')
     frames = rlds2reverb.convert_rlds_to_trajectories(

@@ -149,9 +149,9 @@ def change_bytes(rng: random.Random, content: bytes) -> bytes:
   end = min(size, begin + rng.choice((1, 4, 8, 100, size)))
   kind = rng.randrange(8)
   if kind < 2 and size:  # Flip a bit.
-    at = rng.randrange(size)
-    bit = content[at] ^ 1 << rng.randrange(8)
-    return content[:at] + bytes([bit]) + content[at + 1 :]
+    position = rng.randrange(size)
+    bit = content[position] ^ 1 << rng.randrange(8)
+    return content[:position] + bytes([bit]) + content[position + 1 :]
   if kind == 2:  # Write an unusual number of 4 or 8 bytes.
     number = rng.choice(_ODD_NUMBERS) % 2**64
     new = struct.pack('<Q', number)[: rng.choice((4, 8))]
@@ -224,8 +224,10 @@ def _craft_json(rng: random.Random, path: pathlib.Path) -> None:
   text = path.read_text(encoding='utf-8')
   lines = text.splitlines()
   if lines and all(re.fullmatch(r'{.*}', line) for line in lines):
-    at = rng.randrange(len(lines))
-    lines[at] = json.dumps(change_json(rng, json.loads(lines[at])))
+    line_number = rng.randrange(len(lines))
+    lines[line_number] = json.dumps(
+        change_json(rng, json.loads(lines[line_number]))
+    )
     path.write_text('\n'.join(lines), encoding='utf-8')
   else:
     changed = json.dumps(change_json(rng, json.loads(text)))
@@ -360,26 +362,28 @@ def _craft_hdf5(rng: random.Random, path: pathlib.Path) -> None:
 
 def _change_table(rng: random.Random, table: pa.Table) -> pa.Table:
   """Returns a table with a changed column or changed rows."""
-  at = rng.randrange(table.num_columns)
-  name, column = table.column_names[at], table.column(at)
+  column_index = rng.randrange(table.num_columns)
+  name, column = table.column_names[column_index], table.column(column_index)
   kind = rng.randrange(8)
   if kind == 0:
     table = table.drop_columns([name])
   elif kind == 1:
-    table = table.set_column(at, name, pa.nulls(len(table), column.type))
+    table = table.set_column(
+        column_index, name, pa.nulls(len(table), column.type)
+    )
   elif kind == 2:
-    table = table.set_column(at, name, pa.array(range(len(table))))
+    table = table.set_column(column_index, name, pa.array(range(len(table))))
   elif kind == 3:
     table = table.append_column(name, column)
   elif kind == 4:
     table = table.slice(rng.randrange(len(table) + 1))
   elif kind == 5:
-    table = table.set_column(at, name, pa.array([[]] * len(table)))
+    table = table.set_column(column_index, name, pa.array([[]] * len(table)))
   elif kind == 6:
     mask = pa.array([rng.randrange(3) > 0 for _ in range(len(table))])
     table = table.filter(mask)
   else:
-    table = table.set_column(at, name, pa.array(['é'] * len(table)))
+    table = table.set_column(column_index, name, pa.array(['é'] * len(table)))
   return table
 
 
@@ -429,19 +433,21 @@ _GIN_LINES = (
 def _craft_gin(rng: random.Random, path: pathlib.Path) -> None:
   """Adds, removes or changes a line of a gin file."""
   lines = path.read_text(encoding='utf-8').splitlines()
-  at = rng.randrange(len(lines))
+  line_number = rng.randrange(len(lines))
   kind = rng.randrange(5)
   if kind == 0:
-    del lines[at]
+    del lines[line_number]
   elif kind == 1:
-    lines[at] = re.sub(
-        r'\w+', lambda _: rng.choice(('x', '7')), lines[at], count=1
+    lines[line_number] = re.sub(
+        r'\w+', lambda _: rng.choice(('x', '7')), lines[line_number], count=1
     )
   elif kind == 2:
     odd = repr(rng.choice(_ODD_VALUES))
-    lines[at] = re.sub(r'= .*', lambda _: f'= {odd}', lines[at])
+    lines[line_number] = re.sub(
+        r'= .*', lambda _: f'= {odd}', lines[line_number]
+    )
   else:
-    lines.insert(at, rng.choice(_GIN_LINES))
+    lines.insert(line_number, rng.choice(_GIN_LINES))
   content = '\n'.join(lines).encode('utf-8', 'surrogatepass')
   path.write_bytes(content)
 
@@ -452,16 +458,16 @@ def _craft_records(compression: str):
   def craft(rng: random.Random, path: pathlib.Path) -> None:
     found = tf.data.TFRecordDataset(os.fspath(path), compression)
     contents = list(found.as_numpy_iterator())
-    at = rng.randrange(len(contents))
+    record_index = rng.randrange(len(contents))
     kind = rng.randrange(8)
     if kind == 0:
-      del contents[at]
+      del contents[record_index]
     elif kind == 1:
-      contents.insert(at, rng.choice(contents))
+      contents.insert(record_index, rng.choice(contents))
     elif kind == 2:
-      contents[at] = rng.choice(contents)
+      contents[record_index] = rng.choice(contents)
     else:
-      contents[at] = change_bytes(rng, contents[at])
+      contents[record_index] = change_bytes(rng, contents[record_index])
     options = tf.io.TFRecordOptions(compression)
     with tf.io.TFRecordWriter(os.fspath(path), options) as writer:
       for record in contents:
@@ -476,11 +482,11 @@ def _craft_array_record(rng: random.Random, path: pathlib.Path) -> None:
   reader = array_record_module.ArrayRecordReader(os.fspath(path))
   contents = reader.read_all()
   reader.close()
-  at = rng.randrange(len(contents))
+  record_index = rng.randrange(len(contents))
   if rng.randrange(4):
-    contents[at] = change_bytes(rng, contents[at])
+    contents[record_index] = change_bytes(rng, contents[record_index])
   else:
-    del contents[at]
+    del contents[record_index]
   writer = array_record_module.ArrayRecordWriter(
       os.fspath(path), 'group_size:1'
   )

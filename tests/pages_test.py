@@ -150,7 +150,7 @@ class PagesTest(absltest.TestCase):
     self.assertGreater(found, 50)
 
   def test_calls_have_the_parameters_of_the_library(self):
-    public, wrong, num_calls = _public(), [], 0
+    public, invalid, num_calls = _public(), [], 0
     places = [
         (f'{page}:{number}', line, call)
         for page in pages.paths()
@@ -172,9 +172,9 @@ class PagesTest(absltest.TestCase):
         given = [a.id for a in call.args if isinstance(a, ast.Name)]
         named += given * (given != parameters[: len(given)])
       if parameters and set(named) - set(parameters):
-        wrong.append(f'{place}: {ast.unparse(call)}: it has {parameters}')
+        invalid.append(f'{place}: {ast.unparse(call)}: it has {parameters}')
     self.assertGreater(num_calls, 80)
-    self.assertEmpty(wrong, '\n' + '\n'.join(wrong))
+    self.assertEmpty(invalid, '\n' + '\n'.join(invalid))
 
   def test_messages_on_error_page_exist_in_the_library(self):
     strings = set()

@@ -292,16 +292,16 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
   def test_functions_accept_urls_or_require_local_disk(self):
     folder = 'ram://path_arguments'
     _make_folder(folder)
-    at = lambda name: f'{folder}/{name}'
-    self._check_all(at, folder, _READERS, _WRITERS)
+    path_of = lambda name: f'{folder}/{name}'
+    self._check_all(path_of, folder, _READERS, _WRITERS)
     for name, (function, _) in {**_LOCAL_READERS, **_LOCAL_WRITERS}.items():
       with self.subTest(name):
         with self.assertRaisesRegex(ValueError, 'must be on the local disk'):
-          function(at)
+          function(path_of)
     _make_folder(self._home)
     with self.assertRaisesRegex(ValueError, 'checkpoint_root must be on the'):
       rlds2reverb.restore_reverb_server(
-          f'{self._home}/checkpoint', checkpoint_root=at('root')
+          f'{self._home}/checkpoint', checkpoint_root=path_of('root')
       )
 
   @parameterized.parameters(
@@ -310,10 +310,10 @@ class PathArgumentsTest(parameterized.TestCase, tf.test.TestCase):
       (pathlib.Path('gs://bucket'), ValueError),
   )
   def test_unreachable_paths_raise(self, folder, error):
-    at = lambda name: os.path.join(folder, name)
+    path_of = lambda name: os.path.join(folder, name)
     for name, (function, _) in {**_READERS, **_WRITERS}.items():
       with self.subTest(name), self.assertRaises(error):
-        function(at)
+        function(path_of)
 
   def test_every_function_with_a_path_argument_is_tested(self):
     actual = set()

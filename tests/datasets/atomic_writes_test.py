@@ -174,13 +174,13 @@ class NewFolderTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(os.listdir(self._parent), ['file'])
 
   def test_umask_sets_permissions(self):
-    before = os.umask(0o027)
+    original_umask = os.umask(0o027)
     try:
       _write(self._target, 'old')
       _write(self._target, 'new', replace=True)
       files.write_text(os.path.join(self._target, 'text'), 'text')
     finally:
-      os.umask(before)
+      os.umask(original_umask)
     mode = lambda path: stat.S_IMODE(os.stat(path).st_mode)
     self.assertEqual(mode(self._target), 0o750)
     for name in *_FILES, 'text':

@@ -112,14 +112,14 @@ class LoadEpisodesTest(parameterized.TestCase, tf.test.TestCase):
   )
   @pytest.mark.few(1)
   def test_an_iterator_can_be_saved(self, make):
-    made = make(loading.load_episodes(_RECORDED))
-    iterator = iter(made)
+    dataset = make(loading.load_episodes(_RECORDED))
+    iterator = iter(dataset)
     next(iterator)
     path = self.create_tempfile().full_path
     tf.train.Checkpoint(iterator=iterator).write(path)
-    restored = iter(made)
+    restored = iter(dataset)
     tf.train.Checkpoint(iterator=restored).read(path).assert_consumed()
-    left = made.skip(1).as_numpy_iterator()
+    left = dataset.skip(1).as_numpy_iterator()
     for actual_value, expected_value in itertools.zip_longest(restored, left):
       tree.map_structure(self.assertAllEqual, actual_value, expected_value)
 

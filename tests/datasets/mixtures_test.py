@@ -184,21 +184,21 @@ class MixDatasetsTest(tf.test.TestCase, parameterized.TestCase):
     )
 
   def test_next_batch_uses_updated_priorities(self):
-    own = rlds2reverb.open_replay_buffer(
+    buffer = rlds2reverb.open_replay_buffer(
         golden.stacked([golden.COMPLETE, golden.TRUNCATED]),
         sampler=local.Prioritized(),
     )
-    data = own.as_dataset(2, single_deterministic_pass=True)
+    data = buffer.as_dataset(2, single_deterministic_pass=True)
     keys = np.concatenate([info.key[:, 0] for _, info in data])
     other = tf.data.Dataset.from_tensors(next(iter(data)))
     iterator = iter(
         mixtures.mix_datasets(
-            {'own': own.as_dataset(2), 'other': other}, batch_size=4
+            {'own': buffer.as_dataset(2), 'other': other}, batch_size=4
         )
     )
     next(iterator)
     for chosen in keys:
-      own.update_priorities(keys, (keys == chosen).astype(np.float64))
+      buffer.update_priorities(keys, (keys == chosen).astype(np.float64))
       _, info = next(iterator).element
       self.assertAllEqual(info.key[:2, 0], [chosen] * 2)
 

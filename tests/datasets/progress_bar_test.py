@@ -107,19 +107,19 @@ class ProgressBarTest(parameterized.TestCase):
   def test_no_estimate_while_workers_start(self, seconds):
     # A job of 78 seconds whose workers need some of them to start.
     found = self._estimates(lambda second: max(second - seconds, 0) * 10, 78)
-    known = {at: one for at, one in found.items() if one is not None}
-    self.assertGreater(min(known), seconds)
-    self.assertIn(77, known)
-    for second, estimate in known.items():
+    estimates = {at: one for at, one in found.items() if one is not None}
+    self.assertGreater(min(estimates), seconds)
+    self.assertIn(77, estimates)
+    for second, estimate in estimates.items():
       self.assertBetween(estimate, 0.6 * (78 - second), 1.6 * (78 - second))
 
   def test_estimates_of_tasks_that_end_at_once(self):
     # Two workers report tasks of 40 seconds at their ends alone.
     found = self._estimates(lambda second: second // 40 * 2, 400)
-    known = {at: one for at, one in found.items() if one is not None}
-    self.assertGreaterEqual(min(known), 80)
-    self.assertLess(max(known) - min(known), 400)
-    for second, estimate in known.items():
+    estimates = {at: one for at, one in found.items() if one is not None}
+    self.assertGreaterEqual(min(estimates), 80)
+    self.assertLess(max(estimates) - min(estimates), 400)
+    for second, estimate in estimates.items():
       self.assertLessEqual(abs(estimate - (400 - second)), 200)
 
   def test_initial_count_is_excluded_from_rate(self):

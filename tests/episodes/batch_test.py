@@ -203,10 +203,10 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
   def test_data_sets_are_not_kept_alive(self):
     gc.freeze()  # Garbage of other tests would take half a minute to collect.
     episodes = episode_dataset.EpisodeDataset(_together(_episodes([1])))
-    held = weakref.ref(episodes)
+    reference = weakref.ref(episodes)
     del episodes
     gc.collect()
-    self.assertIsNone(held())
+    self.assertIsNone(reference())
 
   def test_some_episodes_of_a_batch_and_some_rows(self):
     (batch,) = _together(_episodes([2, 0, 1, 3]))

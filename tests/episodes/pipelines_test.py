@@ -224,7 +224,7 @@ class CachePipelineTest(tf.test.TestCase):
     def numbers():
       yield 5
 
-    kept = _add(
+    dataset = _add(
         (
             tf.data.Dataset.from_generator(
                 numbers, output_signature=tf.TensorSpec([], tf.int32)
@@ -234,7 +234,7 @@ class CachePipelineTest(tf.test.TestCase):
         1,
     ).map(lambda x: 2 * x)
     gc.collect()
-    self.assertAllEqual(list(kept), [12])
+    self.assertAllEqual(list(dataset), [12])
 
   def test_cached_pipeline_keeps_python_functions_alive(self):
 

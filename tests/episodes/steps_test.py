@@ -215,12 +215,12 @@ class StackTest(tf.test.TestCase, parameterized.TestCase):
   def test_lengths(self):
     steps = {'a': tf.zeros([3, 2]), 'b': (tf.zeros([3]), tf.range(3))}
     self.assertIs(steps_lib.stack_steps(steps), steps)
-    wrong = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
+    invalid = {'reward': tf.zeros([3]), 'action': tf.zeros([4])}
     message = 'All fields of an episode must have .* Found action: 4, reward: 3'
     with self.assertRaisesRegex(ValueError, message):
-      steps_lib.stack_episodes(tf.data.Dataset.from_tensors({'steps': wrong}))
+      steps_lib.stack_episodes(tf.data.Dataset.from_tensors({'steps': invalid}))
     with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
-      steps_lib.stack_steps(wrong)
+      steps_lib.stack_steps(invalid)
 
   def test_a_failed_attempt(self):
     actual = pipelines.map_or_else(

@@ -84,9 +84,9 @@ class PrivateTest(parameterized.TestCase):
     self.assertIsInstance(
         iter(tf.data.Dataset.range(1)), tf_private.OwnedIterator
     )
-    before = tf.compat.v1.get_default_graph()
+    original_graph = tf.compat.v1.get_default_graph()
     with tf_private.temporary_default_graph():
-      self.assertIsNot(tf.compat.v1.get_default_graph(), before)
+      self.assertIsNot(tf.compat.v1.get_default_graph(), original_graph)
       self.assertTrue(tf.executing_eagerly())
 
 

@@ -151,8 +151,8 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
   @pytest.mark.few(1)
   def test_all_kinds_of_sources_in_all_forms(self, form, eagerly):
     episodes = [_own_episode(0), *_EPISODES, _own_episode(0)]
-    made = _mapped(_HARD, form, episodes, eagerly)
-    for steps, episode in zip(made, episodes, strict=True):
+    mapped = _mapped(_HARD, form, episodes, eagerly)
+    for steps, episode in zip(mapped, episodes, strict=True):
       contract.assert_equal(self, steps, _expected(episode))
       info = step_mapping.step_policy_info(steps, {})
       self.assertAllEqual(info, steps['policy_info'])
@@ -401,8 +401,10 @@ class StepMappingTest(tf.test.TestCase, parameterized.TestCase):
         **_FLAGS,
     )
     for form, eagerly in (('nested', True), ('batched', False)):
-      made = _mapped(mapping, form, episodes, eagerly)
-      for steps, reward in zip(made, ([0, 0, 1, 0], [7], [5, 0]), strict=True):
+      mapped = _mapped(mapping, form, episodes, eagerly)
+      for steps, reward in zip(
+          mapped, ([0, 0, 1, 0], [7], [5, 0]), strict=True
+      ):
         self.assertAllEqual(steps['reward']['a'], reward)
         self.assertAllEqual(steps['reward']['b'], reward)
         self.assertEqual(steps['reward']['b'].dtype, np.int64)

@@ -170,12 +170,12 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
     self.assertRegex(str(raised.exception), rf'Found at episode {bad}\b')
     self.assertIn(path, str(raised.exception))
 
-    rest = list(data.ignore_errors().as_numpy_iterator())
+    valid_episodes = list(data.ignore_errors().as_numpy_iterator())
     del whole[bad]
-    self.assertLen(rest, len(whole))
+    self.assertLen(valid_episodes, len(whole))
     golden.assert_frames_equal(
         self,
-        [episode['steps'] for episode in rest],
+        [episode['steps'] for episode in valid_episodes],
         [episode['steps'] for episode in whole],
     )
 
@@ -241,11 +241,13 @@ class OneBadEpisodeTest(tf.test.TestCase, parameterized.TestCase):
       f.seek(chunk.byte_offset)
       f.write(bytes(200))
     data = formats.load(path, 'hdf5')
-    rest = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([episode['episode_id'] for episode in rest], [0, 1, 3])
+    valid_episodes = list(data.ignore_errors().as_numpy_iterator())
+    self.assertEqual(
+        [episode['episode_id'] for episode in valid_episodes], [0, 1, 3]
+    )
     golden.assert_frames_equal(
         self,
-        [episode['steps'] for episode in rest],
+        [episode['steps'] for episode in valid_episodes],
         [whole[i]['steps'] for i in (0, 1, 3)],
     )
     with self.assertRaisesRegex(
@@ -412,10 +414,10 @@ class OneBadFileTest(tf.test.TestCase, parameterized.TestCase):
         with open(path, 'wb') as f:
           f.write(damage)
         data = formats.load(folder, form)
-        rest = list(data.ignore_errors().as_numpy_iterator())
+        valid_episodes = list(data.ignore_errors().as_numpy_iterator())
         golden.assert_frames_equal(
             self,
-            [episode['steps'] for episode in rest],
+            [episode['steps'] for episode in valid_episodes],
             [episode['steps'] for episode in good],
         )
         validation = validating.validate(data)
@@ -567,9 +569,9 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
           [episode['steps'] for episode in actual],
           [whole[index]['steps'] for index in indices],
       )
-    for wrong in ([3], [], [0, 0], 1, [True], 'all', [-1], [0.0]):
+    for invalid in ([3], [], [0, 0], 1, [True], 'all', [-1], [0.0]):
       with self.assertRaisesRegex(ValueError, 'episodes must be'):
-        formats.load(path, episodes=wrong)
+        formats.load(path, episodes=invalid)
 
   @parameterized.parameters('v2.0', 'v2.1', 'v3.0')
   def test_a_partial_download(self, version):
@@ -589,8 +591,10 @@ class LerobotEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     )
     # Without the option, the episodes that are not there are faults.
     data = formats.load(path)
-    rest = list(data.ignore_errors().as_numpy_iterator())
-    self.assertEqual([episode['episode_id'] for episode in rest], [1, 2])
+    valid_episodes = list(data.ignore_errors().as_numpy_iterator())
+    self.assertEqual(
+        [episode['episode_id'] for episode in valid_episodes], [1, 2]
+    )
     [problem] = validating.validate(data).problems
     self.assertEqual(problem.episode, 0)
     self.assertRegex(problem.values, f'There is no file {path}/data/.*{number}')

@@ -69,20 +69,20 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
     expected.assert_read(self, python_dicts.from_episodes([episode]), [wanted])
 
   def test_function_is_read_lazily_and_in_order(self):
-    made = []
+    created = []
 
     def collect():
       for index in itertools.count():
-        made.append(index)
+        created.append(index)
         yield _collected(10_000, index, terminal=False)
 
     rlds_data = python_dicts.from_episodes(collect)
-    self.assertEqual(made, [0])
-    made.clear()
+    self.assertEqual(created, [0])
+    created.clear()
     actual = [int(episode['episode_id']) for episode in rlds_data.take(40)]
     self.assertEqual(actual, [*range(40)])
     # 4 MB are 13 episodes, and some batches are read ahead.
-    self.assertLess(len(made), 200)
+    self.assertLess(len(created), 200)
 
   def test_short_episodes_share_batches_and_large_ones_do_not(self):
     large = _collected(400_000, 0, terminal=True)
@@ -102,7 +102,7 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_source_arrays_are_not_modified(self):
     episode = _collected(1000, 0, terminal=True)
-    kept = {key: np.copy(value) for key, value in episode.items()}
+    copies = {key: np.copy(value) for key, value in episode.items()}
     rlds_data = python_dicts.from_episodes([episode])
     for actual in rlds_data.map(
         lambda episode: tf.nest.map_structure(
@@ -110,8 +110,8 @@ class PythonEpisodesTest(tf.test.TestCase, parameterized.TestCase):
             episode['steps']['observation'],
         )
     ):
-      self.assertAllEqual(actual, kept['observation'] + 1)
-    for key, value in kept.items():
+      self.assertAllEqual(actual, copies['observation'] + 1)
+    for key, value in copies.items():
       self.assertAllEqual(episode[key], value)
 
   def test_invalid_episodes_raise(self):

@@ -319,11 +319,13 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
         self.assertEqual(fault.episode, 2)
         message = f'traj_1 of {re.escape(path)}.*{problem}'
         self.assertRegex(fault.values, message)
-        rest = list(actual.ignore_errors().as_numpy_iterator())
-        self.assertEqual([episode['episode_id'] for episode in rest], [0, 1, 3])
+        valid_episodes = list(actual.ignore_errors().as_numpy_iterator())
+        self.assertEqual(
+            [episode['episode_id'] for episode in valid_episodes], [0, 1, 3]
+        )
         golden.assert_frames_equal(
             self,
-            [episode['steps'] for episode in rest],
+            [episode['steps'] for episode in valid_episodes],
             [whole[index]['steps'] for index in (0, 1, 3)],
         )
 
@@ -345,12 +347,14 @@ class SaveTest(parameterized.TestCase, tf.test.TestCase):
       f.seek(chunk.byte_offset)
       f.write(bytes(chunk.size))
     found = torchrl.load_torchrl(folder)
-    rest = list(found.ignore_errors().as_numpy_iterator())
+    valid_episodes = list(found.ignore_errors().as_numpy_iterator())
     good = [index for index in range(3) if index != bad]
-    self.assertEqual([episode['episode_id'] for episode in rest], good)
+    self.assertEqual(
+        [episode['episode_id'] for episode in valid_episodes], good
+    )
     golden.assert_frames_equal(
         self,
-        [episode['steps'] for episode in rest],
+        [episode['steps'] for episode in valid_episodes],
         [whole[index]['steps'] for index in good],
     )
     [fault] = validating.validate(found).problems

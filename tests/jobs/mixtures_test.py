@@ -43,8 +43,8 @@ class MixturesTest(parameterized.TestCase):
     self.mixture = self.create_tempfile('mine.gin', _MIXTURE % config).full_path
 
   def _open(self, **kwargs):
-    made = mixtures.make_sources(self.mixture, self.folder, **kwargs)
-    return [sources.open_source(source) for source in made]
+    data_sources = mixtures.make_sources(self.mixture, self.folder, **kwargs)
+    return [sources.open_source(source) for source in data_sources]
 
   def test_each_data_set_has_its_config_and_the_transforms_of_all(self):
     small, large = self._open()

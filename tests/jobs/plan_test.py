@@ -55,21 +55,21 @@ class PlanTest(absltest.TestCase):
         (100, None, apart, [['5:8', '1:3']]),
         (100, both, 'train', [['0:8'], ['0:5']]),
     ):
-      made = self._make(size, directories, split)
+      new_plan = self._make(size, directories, split)
       self.assertEqual(
-          [list(map(str, task.ranges)) for task in made.tasks],
+          [list(map(str, task.ranges)) for task in new_plan.tasks],
           [[f'train[{each}]' for each in task] for task in expected],
       )
-      sources_of = {task.source for task in made.tasks}
+      sources_of = {task.source for task in new_plan.tasks}
       self.assertLen(sources_of, len(directories or [0]))
 
   def test_weight_that_rounds_to_no_episode_logs_warning(self):
     both = [self.directory, self.other]
     # The 5 episodes of weight 1 allow 0.4 of the 8 episodes of weight 0.08.
     with self.assertLogs(level='WARNING') as logged:
-      made = self._make(100, both, weights=[0.08, 1.0])
-    self.assertEqual({task.source for task in made.tasks}, {1})
-    self.assertEqual(made.num_episodes, 5)
+      new_plan = self._make(100, both, weights=[0.08, 1.0])
+    self.assertEqual({task.source for task in new_plan.tasks}, {1})
+    self.assertEqual(new_plan.num_episodes, 5)
     self.assertIn('gets none of its 8 episodes', logged.output[0])
     self.assertIn('a share of 0.4 episodes', logged.output[0])
     self.assertIn('The 5 episodes of', logged.output[0])
@@ -77,9 +77,9 @@ class PlanTest(absltest.TestCase):
       self._make(100, both, weights=[0.2, 1.0])
 
   def test_json_and_differences(self):
-    made = self._make(2)
-    again = plan.from_json(json.loads(made.to_json()))
-    self.assertEqual((again, again.hash), (made, made.hash))
+    new_plan = self._make(2)
+    again = plan.from_json(json.loads(new_plan.to_json()))
+    self.assertEqual((again, again.hash), (new_plan, new_plan.hash))
     self.assertEqual(again.table_items, [_TABLE])
     other = self._make(2, rules=options_lib.ConversionRules(nan='invalid'))
     self.assertEqual(other.conversion_rules.nan, 'invalid')
@@ -88,15 +88,17 @@ class PlanTest(absltest.TestCase):
         (other, ["rules/nan: 'report' before, 'invalid' now"]),
         (self._make(8), ['number of tasks (--task_mb): 5 before, 1 now']),
     ):
-      self.assertEqual(job.find_differences(made, changed), expected)
+      self.assertEqual(job.find_differences(new_plan, changed), expected)
 
   def test_a_worker_reads_the_plan_from_the_folder(self):
-    made = job.Job(self._make(2), self.create_tempdir().full_path)
+    planned_job = job.Job(self._make(2), self.create_tempdir().full_path)
     with self.assertRaisesRegex(ValueError, 'does not find the plan in'):
-      pickle.loads(pickle.dumps(made))
-    made.begin()
-    moved = pickle.loads(pickle.dumps(made))
-    self.assertEqual((moved.plan, moved.folder), (made.plan, made.folder))
+      pickle.loads(pickle.dumps(planned_job))
+    planned_job.begin()
+    moved = pickle.loads(pickle.dumps(planned_job))
+    self.assertEqual(
+        (moved.plan, moved.folder), (planned_job.plan, planned_job.folder)
+    )
     complete = {
         'input_state': None,
         **dict.fromkeys(('episodes', 'steps', 'num_bytes', 'filtered'), 0),
@@ -104,27 +106,31 @@ class PlanTest(absltest.TestCase):
         **dict.fromkeys(('statistics', 'items', 'output'), {}),
         'skipped': [],
     }
-    for task, hash_ in (0, made.hash), (12, made.hash), (3, 'another'):
+    for task, hash_ in (
+        (0, planned_job.hash),
+        (12, planned_job.hash),
+        (3, 'another'),
+    ):
       moved.write_receipt({'task': task, 'plan': hash_, **complete})
     self.assertSameElements(moved.receipts(), [0, 12])
     moved.remove_receipt(0)
     self.assertSameElements(moved.receipts(), [12])
 
   def test_identity_depends_on_the_data_only(self):
-    made = self._make(2)
+    new_plan = self._make(2)
     other = self._make(
         3,
         split='train[2:]',
         output=plan.Output(plan.SERVER, 'localhost:1'),
         tables=[items.TableItems('experience', windows_lib.Windows(5))],
     )
-    self.assertNotEqual(other.hash, made.hash)
+    self.assertNotEqual(other.hash, new_plan.hash)
     self.assertEqual(
-        other.identity(other.tasks[0]), made.identity(made.tasks[0])
+        other.identity(other.tasks[0]), new_plan.identity(new_plan.tasks[0])
     )
     other = self._make(2, [self.other])
     self.assertNotEqual(
-        other.identity(other.tasks[0]), made.identity(made.tasks[0])
+        other.identity(other.tasks[0]), new_plan.identity(new_plan.tasks[0])
     )
 
   def test_invalid_plans_raise(self):

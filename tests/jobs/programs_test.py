@@ -113,9 +113,9 @@ class FlagsTest(parameterized.TestCase):
     self.assertEqual((num_workers, names), (5, ['b', 'c']))
     with mock.patch.object(flags.FLAGS['num_workers'], 'present', 1):
       self.assertEqual(self._sources(gin_binding=bindings)[1], 1)
-    wrong = ["convert.num_workers = 'many'"]
+    invalid = ["convert.num_workers = 'many'"]
     with self.assertRaisesRegex(app.UsageError, "is bound to 'many'"):
-      self._sources(gin_binding=wrong)
+      self._sources(gin_binding=invalid)
 
 
 class _Deleted:
@@ -135,21 +135,21 @@ class StopSignalsTest(absltest.TestCase):
     self._reports = self.enter_context(mock.patch.object(sys, 'unraisablehook'))
 
   def test_signal_ends_wait_or_raises_keyboard_interrupt(self):
-    before = signal.getsignal(signal.SIGTERM)
+    original_handler = signal.getsignal(signal.SIGTERM)
     with usage.StopSignals() as signals:
       signals.hold()
       os.kill(os.getpid(), signal.SIGTERM)
       self.assertTrue(signals.wait())
-    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+    self.assertEqual(signal.getsignal(signal.SIGTERM), original_handler)
     self.assertIs(sys.unraisablehook, self._reports)
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
         os.kill(os.getpid(), signal.SIGTERM)
-    self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+    self.assertEqual(signal.getsignal(signal.SIGTERM), original_handler)
 
   def test_lost_interrupt_is_raised_again(self):
     stop = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    before = signal.getsignal(signal.SIGALRM)
+    original_handler = signal.getsignal(signal.SIGALRM)
     after_it = []
     with self.assertRaises(KeyboardInterrupt):
       with usage.StopSignals():
@@ -161,7 +161,7 @@ class StopSignalsTest(absltest.TestCase):
         finally:
           _Deleted(lambda: [][0])
     _Deleted(lambda: [][0])
-    self.assertEqual(signal.getsignal(signal.SIGALRM), before)
+    self.assertEqual(signal.getsignal(signal.SIGALRM), original_handler)
     self.assertEmpty(after_it)
     # Python reports the exception that it ignored before.
     [report] = [each.args[0].exc_type for each in self._reports.call_args_list]

@@ -116,17 +116,17 @@ class ServeTest(absltest.TestCase):
 
 class KeptCheckpointsTest(job_testing.JobTestCase):
 
-  def _write(self, kept, count):
+  def _write(self, checkpoints, count):
     """Lets a server write checkpoints of 1, 2, ... items; returns the paths."""
-    start = len(kept.paths())
-    server = kept.restart() or self._new_server(kept.root)
+    start = len(checkpoints.paths())
+    server = checkpoints.restart() or self._new_server(checkpoints.root)
     self.addCleanup(server.stop)
     client = server.localhost_client()
     frame = np.zeros([1], np.float32)
     paths = []
     for _ in range(start, start + count):
       client.insert(frame, {'t': 1.0})
-      paths.append(kept.write(client))
+      paths.append(checkpoints.write(client))
     server.stop()
     return paths
 
@@ -136,45 +136,49 @@ class KeptCheckpointsTest(job_testing.JobTestCase):
         checkpointer=reverb.checkpointers.DefaultCheckpointer(root),
     )
 
-  def _size(self, kept):
-    server = kept.restart()
+  def _size(self, checkpoints):
+    server = checkpoints.restart()
     try:
       return serve.get_status(server)['t'].size
     finally:
       server.stop()
 
   def test_newest_checkpoints_are_kept_and_damaged_ones_set_aside(self):
-    kept = serve.KeptCheckpoints(self.new('root'), count=3)
-    self.assertIsNone(kept.restart())
-    written = self._write(kept, 5)
+    checkpoints = serve.KeptCheckpoints(self.new('root'), count=3)
+    self.assertIsNone(checkpoints.restart())
+    written = self._write(checkpoints, 5)
     names = [os.path.basename(path) for path in reversed(written)]
-    self.assertEqual(list(map(os.path.basename, kept.paths())), names[:3])
-    self.assertEqual(os.listdir(kept.root), names[:1])
-    self.assertLess(kept.age(), 60)
-    self.assertEqual(self._size(kept), 5)
+    self.assertEqual(
+        list(map(os.path.basename, checkpoints.paths())), names[:3]
+    )
+    self.assertEqual(os.listdir(checkpoints.root), names[:1])
+    self.assertLess(checkpoints.age(), 60)
+    self.assertEqual(self._size(checkpoints), 5)
     # A server that dies while it writes leaves a folder without DONE.
-    os.remove(os.path.join(kept.paths()[0], records.DONE))
-    os.remove(os.path.join(f'{kept.root}.kept', names[0], records.DONE))
-    self.assertEqual(self._size(kept), 4)
-    path = os.path.join(kept.paths()[0], records.CHUNKS)
+    os.remove(os.path.join(checkpoints.paths()[0], records.DONE))
+    os.remove(os.path.join(f'{checkpoints.root}.kept', names[0], records.DONE))
+    self.assertEqual(self._size(checkpoints), 4)
+    path = os.path.join(checkpoints.paths()[0], records.CHUNKS)
     os.truncate(path, os.path.getsize(path) // 2)
     # One that is killed while it keeps a checkpoint leaves these.
-    os.makedirs(f'{kept.root}.kept/.2026.unfinished/files')
-    pathlib.Path(f'{kept.root}.kept', '.2026.lock').touch()
-    self.assertEqual(self._size(kept), 3)
-    left = os.listdir(f'{kept.root}.kept')
+    os.makedirs(f'{checkpoints.root}.kept/.2026.unfinished/files')
+    pathlib.Path(f'{checkpoints.root}.kept', '.2026.lock').touch()
+    self.assertEqual(self._size(checkpoints), 3)
+    left = os.listdir(f'{checkpoints.root}.kept')
     self.assertEmpty([name for name in left if name.startswith('.2026')])
     # Folders without DONE: a server died while it removed the checkpoint.
     self.assertNotIn(names[0], left)
 
   def test_checkpoints_older_than_max_hours_are_removed(self):
-    kept = serve.KeptCheckpoints(self.new('root'), count=5, max_hours=1.0)
-    self._write(kept, 2)
+    checkpoints = serve.KeptCheckpoints(
+        self.new('root'), count=5, max_hours=1.0
+    )
+    self._write(checkpoints, 2)
     hour_ago = time.time() - 3700
-    for path in kept.paths():
+    for path in checkpoints.paths():
       os.utime(os.path.join(path, records.DONE), (hour_ago, hour_ago))
-    self._write(kept, 1)
-    self.assertLen(kept.paths(), 1)
+    self._write(checkpoints, 1)
+    self.assertLen(checkpoints.paths(), 1)
 
 
 if __name__ == '__main__':

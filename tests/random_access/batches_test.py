@@ -189,8 +189,8 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     with self.batches(4).iterate(num_threads=1) as iterator:
       next(iterator)
       iterator.load_state_dict(state)
-      rest = itertools.islice(iterator, 5)
-      self.assertEqual(list(map(self.ids, rest)), expected[4:])
+      next_batches = itertools.islice(iterator, 5)
+      self.assertEqual(list(map(self.ids, next_batches)), expected[4:])
     for other in (
         self.batches(4, seed=1),
         self.batches(2),
@@ -425,7 +425,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_positions_are_integers_from_0_up(self):
     batches = self.batches(4)
-    for wrong in -1, 1.5, True, None, '1':
+    for invalid in -1, 1.5, True, None, '1':
       for call in (
           batches.iterate,
           batches.as_dataset,
@@ -435,16 +435,19 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
               {**batches.iterate().state_dict(), 'position': start}
           ),
       ):
-        if wrong is None and call not in (batches.iterate, batches.as_dataset):
+        if invalid is None and call not in (
+            batches.iterate,
+            batches.as_dataset,
+        ):
           continue
         with self.assertRaisesRegex(ValueError, 'integer from 0 up'):
-          call(wrong)
-      for kwargs in dict(seed=wrong), dict(process=(wrong, 2)):
+          call(invalid)
+      for kwargs in dict(seed=invalid), dict(process=(invalid, 2)):
         with self.assertRaisesRegex(ValueError, 'integer from 0 up'):
           self.batches(4, **kwargs)
-    for wrong in 1.5, '1', [1, 2], slice(2), None:
+    for invalid in 1.5, '1', [1, 2], slice(2), None:
       with self.assertRaisesRegex(TypeError, 'index of a batch must be one'):
-        batches[wrong]  # pylint: disable=pointless-statement
+        batches[invalid]  # pylint: disable=pointless-statement
     self.assertAllEqual(self.ids(batches[np.int64(3)]), self.ids(batches[3]))
 
   def test_invalid_arguments_raise(self):

@@ -79,9 +79,9 @@ class ImagesTest(parameterized.TestCase, tf.test.TestCase):
     image_format = images.ImageFormat((2, 3))
     self.assertAllEqual(images.decode(b'', image_format), np.zeros([2, 3, 3]))
     encoded = data.jpeg(data.image(self.rng, 40, 40))
-    for wrong in b'text', encoded[: len(encoded) // 2]:
+    for invalid in b'text', encoded[: len(encoded) // 2]:
       with self.assertRaisesRegex(ValueError, 'cannot be decoded'):
-        images.decode(wrong, image_format)
+        images.decode(invalid, image_format)
     with self.assertRaisesRegex(ValueError, 'must be one of'):
       images.ImageFormat((2, 3), method='nearest')
 

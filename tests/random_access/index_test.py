@@ -247,11 +247,11 @@ class IndexTest(parameterized.TestCase):
 
   def test_invalid_items_and_fields_raise(self):
     items = self.open()
-    for wrong in (17, -18):
+    for invalid in (17, -18):
       with self.assertRaisesRegex(
-          IndexError, f'Item {wrong} is out of range: there are 17 items'
+          IndexError, f'Item {invalid} is out of range: there are 17 items'
       ):
-        items[wrong]  # pylint: disable=pointless-statement
+        items[invalid]  # pylint: disable=pointless-statement
     make = lambda images=None, **kwargs: random_access.Items(
         items.index, random_access.ActionChunks(**kwargs), images=images
     )

@@ -178,9 +178,9 @@ class OpenBatchesTest(parameterized.TestCase, tf.test.TestCase):
     np.testing.assert_array_equal(again, expected)
     with self.assertRaisesRegex(ValueError, 'made with another prepare'):
       first_action(functools.partial(times, factor=3.0))
-    for wrong in functools.partial(times, factor=object()), _Prepare():
+    for invalid in functools.partial(times, factor=object()), _Prepare():
       with self.assertRaisesRegex(ValueError, 'Define a function in a module'):
-        first_action(wrong)
+        first_action(invalid)
 
   def open_one(self, directory, indexes, **kwargs):
     return random_access.open_batches(
@@ -384,12 +384,12 @@ print(batches.identity(), batches[0]['action'].shape)"""
     keep = {0: [(1, 3)], 2: [(0, 2), (4, 6)]}  # Of 4, 1 and 7 steps.
 
     def mask(items):
-      kept = np.zeros(len(items))
+      row_mask = np.zeros(len(items))
       first = np.cumsum(items.index.lengths) - items.index.lengths
       for episode, ranges in keep.items():
         for begin, end in ranges:
-          kept[first[episode] + begin : first[episode] + end] = 1
-      return kept
+          row_mask[first[episode] + begin : first[episode] + end] = 1
+      return row_mask
 
     batches = random_access.open_batches(
         {

@@ -157,14 +157,14 @@ class ContractTest(parameterized.TestCase, tf.test.TestCase):
       with self.assertRaisesRegex(ValueError, 'does not report'):
         buffer.importance_weights(info, 1.0, normalization='table')
 
-    for wrong in -1.0, np.nan, np.inf:
+    for invalid in -1.0, np.nan, np.inf:
       with self.assertRaises(tf.errors.InvalidArgumentError):
         buffer.update_priorities(
-            info.key, tf.constant([wrong] * _BATCH, tf.float64)
+            info.key, tf.constant([invalid] * _BATCH, tf.float64)
         )
-    for wrong in [1.0] * (_BATCH - 1), 1.0, tf.ones([_BATCH, 1]):
+    for invalid in [1.0] * (_BATCH - 1), 1.0, tf.ones([_BATCH, 1]):
       with self.assertRaises(ValueError):
-        buffer.update_priorities(info.key, wrong)
+        buffer.update_priorities(info.key, invalid)
     with self.assertRaisesRegex(ValueError, 'normalization'):
       buffer.importance_weights(info, 1.0, normalization='mean')
     self.check_next_batches(buffer)

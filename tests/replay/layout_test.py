@@ -88,7 +88,7 @@ def _lay_out(blocks, tables, chunk_length, identity, chunks=None, **kwargs):
   """
   source = encoded.source(blocks, tables, identity, chunk_length, **kwargs)
   laid_out = layout.Layout(source)
-  columns_of, kept, dates = {}, set(), []
+  columns_of, kept_keys, dates = {}, set(), []
   found = {table.table_name: [] for table in tables}
   for batch in laid_out.batches():
     read = encoded.read_chunks(batch)
@@ -96,12 +96,12 @@ def _lay_out(blocks, tables, chunk_length, identity, chunks=None, **kwargs):
     columns_of.update(read)
     for item in encoded.read_items(batch):
       for column in encoded.slices(item):
-        assert {key for key, *_ in column} <= kept | read.keys()
+        assert {key for key, *_ in column} <= kept_keys | read.keys()
       content = encoded.content(item, columns_of)
       found[item.table].append((item.key, item.priority, content))
       dates.append(item.inserted_at.ToNanoseconds())
-    assert set(batch.keep_chunk_keys) <= kept | read.keys()
-    kept = set(batch.keep_chunk_keys)
+    assert set(batch.keep_chunk_keys) <= kept_keys | read.keys()
+    kept_keys = set(batch.keep_chunk_keys)
   assert len(set(dates)) == len(dates)
   assert laid_out.num_items == {name: len(i) for name, i in found.items()}
   for key, columns in columns_of.items() if chunks is not None else ():

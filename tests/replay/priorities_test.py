@@ -20,12 +20,12 @@ class ImportanceTest(tf.test.TestCase):
   """Weights themselves are in `contract_test`."""
 
   def test_invalid_priorities_and_settings_raise(self):
-    for field, wrong, message in (
+    for field, invalid, message in (
         ('priority', 0, 'priorities of a table are 0'),
         ('probability', -0.1, 'probability .* must be above 0'),
         ('probability', np.nan, 'probability .* must be above 0'),
     ):
-      values = tf.constant([0.1, wrong, 0.3, 0.4], tf.float64)
+      values = tf.constant([0.1, invalid, 0.3, 0.4], tf.float64)
       for run in _RUNS:
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, message):
           run(priorities.importance_weights)(
@@ -72,9 +72,9 @@ class SequencePrioritiesTest(tf.test.TestCase):
     mask = [[False, True, True, False], [False] * 4]
     masked = priorities.sequence_priority(steps, mask=mask)
     self.assertAllClose(masked, [0.9 * 4 + 0.1 * 3, 0])
-    for wrong in (-0.1, 1.1, float('nan')):
+    for invalid in (-0.1, 1.1, float('nan')):
       with self.assertRaisesRegex(ValueError, 'max_weight must be from 0 to 1'):
-        priorities.sequence_priority([1.0], max_weight=wrong)
+        priorities.sequence_priority([1.0], max_weight=invalid)
 
 
 if __name__ == '__main__':

@@ -167,15 +167,15 @@ class BadCommandsTest(parameterized.TestCase):
   @parameterized.parameters(*_PROGRAMS)
   @pytest.mark.long
   def test_bad_commands_print_one_line_and_set_exit_code(self, program, lines):
-    before = sorted(os.listdir(self.folder))
+    names = sorted(os.listdir(self.folder))
     for flag, module in ('dask_scheduler', 'distributed'), ('runner', ''):
       is_there = importlib.util.find_spec(module or 'apache_beam')
       if bool(is_there) != bool(module):
         lines = re.sub(rf'NEXT --{flag}=.*\n', '', lines)
-    wrong, _, failed = lines.partition('FAILED\n')
+    invalid, _, failed = lines.partition('FAILED\n')
     expected = [
         (*line.split(' => '), code)
-        for code, some in ((2, wrong), (1, failed))
+        for code, some in ((2, invalid), (1, failed))
         for line in some.splitlines()
     ]
     commands = []
@@ -194,7 +194,7 @@ class BadCommandsTest(parameterized.TestCase):
           (line,) = result.stderr.strip().splitlines()
           self.assertEndsWith(line, ' See --help.')
     # Nothing is left behind.
-    self.assertEqual(sorted(os.listdir(self.folder)), before)
+    self.assertEqual(sorted(os.listdir(self.folder)), names)
 
 
 if __name__ == '__main__':

@@ -59,13 +59,13 @@ class ServeTest(absltest.TestCase):
       (unit,) = re.findall(r'```ini\n(.*?)```', f.read(), re.DOTALL)
     with open('docs/compose.yaml', encoding='utf-8') as f:
       command = yaml.safe_load(f)['services']['replay']['command']
-    known = programs.run('serve', '--help').stdout
+    help_text = programs.run('serve', '--help').stdout
     for text in unit, command:
       used = re.findall(r' (--\w+)', text)
       self.assertLen(used, 7)
       for flag in used:
         self.assertRegex(
-            known, rf'(?m)^  --(\[no\])?{flag.removeprefix("--")}:'
+            help_text, rf'(?m)^  --(\[no\])?{flag.removeprefix("--")}:'
         )
     path = os.path.join(self._folder, 'replay.service')
     with open(path, 'w', encoding='utf-8') as f:
@@ -137,7 +137,7 @@ class ServeTest(absltest.TestCase):
   @pytest.mark.long
   def test_signals_to_the_group_while_checkpoints_are_written(self):
     root = os.path.join(self._folder, 'root')
-    kept = serve.KeptCheckpoints(root, 2)
+    checkpoints = serve.KeptCheckpoints(root, 2)
     for number in signal.SIGTERM, signal.SIGINT:
       server, port = self._start(
           '--dataset=data',
@@ -157,7 +157,7 @@ class ServeTest(absltest.TestCase):
       self.assertEqual(server.wait(10), 0)
       self.assertLess(time.monotonic() - start, 10)
       self.assertEndsWith(printed, 'Stopped.\n')
-      paths = kept.paths()
+      paths = checkpoints.paths()
       self.assertBetween(len(paths), 1, 3)
       for path in paths:
         self.assertLen(records.read_index(path).items, 6)
@@ -275,7 +275,7 @@ with mock.patch.object(serve, '_start', start):
         f'{self._folder}/checkpoint',
         items.TableItems('pairs'),
     )
-    wrong = (
+    invalid = (
         ('--max_size=pairs=5', 1, 'max_size is 5, and the data has 6'),
         ('--sampler=piars=fifo', 1, 'piars'),
         ('--max_size=0', 2, '--max_size=0 is not valid: expected an integer'),
@@ -284,10 +284,10 @@ with mock.patch.object(serve, '_start', start):
     )
     results = in_process.run(
         'serve',
-        [['--checkpoint_dir=checkpoint', flag] for flag, *_ in wrong],
+        [['--checkpoint_dir=checkpoint', flag] for flag, *_ in invalid],
         BUILD_WORKING_DIRECTORY=self._folder,
     )
-    for (flag, code, message), result in zip(wrong, results, strict=True):
+    for (flag, code, message), result in zip(invalid, results, strict=True):
       self.assertEqual(result.code, code, flag)
       self.assertIn(message, result.stderr)
       self.assertNotIn('Traceback', result.stderr)

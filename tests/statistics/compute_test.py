@@ -194,8 +194,8 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(one.fields['action'].count, [0, 0])
 
   def test_an_episode_of_unequal_lengths(self):
-    wrong = {**call_modes.THREE, 'unused': np.zeros(1)}
-    data = golden.batched([{**call_modes.FIVE, 'unused': np.zeros(6)}, wrong])
+    invalid = {**call_modes.THREE, 'unused': np.zeros(1)}
+    data = golden.batched([{**call_modes.FIVE, 'unused': np.zeros(6)}, invalid])
     for one in data, data.map(lambda episode: episode):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError,
@@ -252,9 +252,9 @@ class CachedStatisticsTest(parameterized.TestCase, tf.test.TestCase):
     (name,) = self._files(directory)
     path = os.path.join(directory, name)
     with open(path) as f:
-      kept = f.read()
+      content = f.read()
     with open(path, 'w') as f:
-      f.write(kept.replace('15.0', '16.0'))  # would not be there if computed
+      f.write(content.replace('15.0', '16.0'))  # would not be there if computed
     self.assertEqual(read().returns.mean, 16)
     # Whatever differs is computed again.
     for scale in (1.0, 100.0):

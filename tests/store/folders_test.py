@@ -125,22 +125,24 @@ class FoldersTest(parameterized.TestCase):
     with open(path, 'rb') as f:
       data = bytearray(f.read())
     kind = rng.choice(['flip', 'byte', 'cut', 'longer', 'zeros', 'gone'])
-    at = int(rng.integers(len(data)))
+    position = int(rng.integers(len(data)))
     if kind == 'flip':
-      data[at] ^= 1 << rng.integers(8)
+      data[position] ^= 1 << rng.integers(8)
     elif kind == 'byte':
-      data[at] = rng.integers(256)
+      data[position] = rng.integers(256)
     elif kind == 'zeros':
-      data[at : at + 20] = bytes(len(data[at : at + 20]))
+      data[position : position + 20] = bytes(
+          len(data[position : position + 20])
+      )
     elif kind == 'cut':
-      del data[at:]
+      del data[position:]
     elif kind == 'longer':
       data += rng.bytes(int(rng.integers(1, 9)))
     os.remove(path)
     if kind != 'gone':
       with open(path, 'wb') as f:
         f.write(data)
-    return kind, name, at
+    return kind, name, position
 
   @parameterized.parameters(8, 200)
   @pytest.mark.few(1)

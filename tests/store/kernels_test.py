@@ -274,9 +274,9 @@ class KernelsTest(parameterized.TestCase):
       items = rng.integers(first, first + num_slots, 2 * num_slots)
       new = rng.integers(0, 5, len(items)).astype(float)
       new[-1] = 2
-      for wrong in -1.0, np.nan, np.inf, 30.0:
+      for invalid in -1.0, np.nan, np.inf, 30.0:
         refused = new.copy()
-        refused[len(new) // 2] = wrong
+        refused[len(new) // 2] = invalid
         self.check(update_tree, *arguments, items, refused, first, num_slots)
       self.check(update_tree, *arguments, items, new, first + 1, num_slots - 2)
       # Few items change few nodes, many items change all of them.

@@ -87,7 +87,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_invalid_updates_change_nothing(self):
     sampler, draw = self.make([1, 4, 9])
-    before = sampler.serialize()
+    state = sampler.serialize()
     for items, priorities, message in (
         ([0, 1], [5, -1], 'number from 0 up'),
         ([0, 1], [5, np.nan], 'number from 0 up'),
@@ -98,7 +98,7 @@ class PrioritizedTest(parameterized.TestCase, tf.test.TestCase):
     ):
       with self.assertRaisesRegex(ValueError, message):
         self.update(sampler, items, priorities)
-    self.assertEqual(sampler.serialize(), before)
+    self.assertEqual(sampler.serialize(), state)
     self.check_frequencies(draw, [1, 4, 9])
 
   @parameterized.product(

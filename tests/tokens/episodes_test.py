@@ -34,10 +34,10 @@ class MakeTest(parameterized.TestCase, tf.test.TestCase):
 
   @parameterized.parameters(_make, _mapped)
   def test_observation_of_all_tokens(self, make):
-    made = make(score=2.0, penalty=[0.125, -0.25], max_length=6, pad_id=-1)
+    episode = make(score=2.0, penalty=[0.125, -0.25], max_length=6, pad_id=-1)
     contract.assert_equal(
         self,
-        tf.nest.map_structure(lambda leaf: leaf.numpy(), made),
+        tf.nest.map_structure(lambda leaf: leaf.numpy(), episode),
         {
             'prompt_ids': _PROMPT,
             'steps': {

@@ -384,8 +384,8 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
         rlds2reverb.convert_rlds_to_trajectories,
         rlds2reverb.open_replay_buffer,
     ):
-      for wrong in (_RULES, {'rules': _RULES}, 'skip', {}, False):
-        no_type('is no ConversionOptions. Write', call, data, options=wrong)
+      for invalid in (_RULES, {'rules': _RULES}, 'skip', {}, False):
+        no_type('is no ConversionOptions. Write', call, data, options=invalid)
     no_type(
         r'is no ConversionRules\. ' + _OPTIONS + 'rules=rlds2reverb.Conv',
         _options,
@@ -394,14 +394,16 @@ class OptionsTest(tf.test.TestCase, parameterized.TestCase):
     for call in (
         rlds2reverb.convert_rlds_to_trajectories,
         rlds2reverb.create_trajectory_data_spec,
-        lambda data, wrong: rlds2reverb.push_rlds_to_reverb(data, print, wrong),
+        lambda data, invalid: rlds2reverb.push_rlds_to_reverb(
+            data, print, invalid
+        ),
     ):
-      for wrong in (_RULES, _options()):
+      for invalid in (_RULES, _options()):
         no_type(
             'policy_info_fn must be .* is Conversion.*\\. Rules of a conv',
             call,
             data,
-            wrong,
+            invalid,
         )
     no_type("but is 'reward'", _call, data, 'reward')
     no(

@@ -118,14 +118,14 @@ class ComposeTest(tf.test.TestCase, parameterized.TestCase):
     array, number = np.float32([1, 2]), np.ones(())
     transforms = [_AddReward(array), fields.ClipField('reward', high=[number])]
     hashes = [hash(transform) for transform in transforms]
-    made = applying.transform_episodes(_STACKED, transforms)
+    transformed = applying.transform_episodes(_STACKED, transforms)
     array[:] = number[...] = 7
     self.assertEqual([hash(transform) for transform in transforms], hashes)
     transforms.append(_KEEP(min_length=99))
-    for episode in made:
+    for episode in transformed:
       reward = np.minimum(call_modes.FIVE['reward'] + 3, 1)
       self.assertAllEqual(episode['steps']['reward'], reward)
-    self.assertLen(list(applying.transform_episodes(made, iter([]))), 1)
+    self.assertLen(list(applying.transform_episodes(transformed, iter([]))), 1)
 
 
 class BatchesTest(tf.test.TestCase, parameterized.TestCase):
@@ -153,14 +153,14 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
   @pytest.mark.few(1)
   def test_batches_equal_single_episodes(self, transforms, count):
     episodes = [call_modes.FIVE, call_modes.THREE, call_modes.FIVE]
-    made, expected = (
+    transformed, expected = (
         applying.transform_episodes(form(episodes), transforms)
         for form in (
             functools.partial(golden.batched, batch_size=2),
             golden.stacked,
         )
     )
-    actual = golden.assert_batches_hold(self, made)
+    actual = golden.assert_batches_hold(self, transformed)
     self.assertLen(actual, count)
     for actual_value, expected_value in zip(
         actual, expected.as_numpy_iterator()
@@ -171,13 +171,13 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
 
   def test_episodes_without_steps(self):
     none = tf.nest.map_structure(lambda leaf: leaf[:0], call_modes.FIVE)
-    made = applying.transform_episodes(
+    transformed = applying.transform_episodes(
         golden.batched(
             [none, call_modes.FIVE, call_modes.THREE, none], batch_size=4
         ),
         [_AddReward(1.0), filters.FrameSkip(2), _KEEP(max_length=2)],
     )
-    self.assertLen(golden.assert_batches_hold(self, made), 3)
+    self.assertLen(golden.assert_batches_hold(self, transformed), 3)
 
   @parameterized.parameters(
       ([call_modes.FIVE, _WRONG], [fields.SelectFields(exclude=['action'])]),
@@ -185,8 +185,10 @@ class BatchesTest(tf.test.TestCase, parameterized.TestCase):
       ([call_modes.FIVE], [_EverySecond(), filters.FrameSkip(2)]),
   )
   def test_unequal_lengths(self, episodes, transforms):
-    made = applying.transform_episodes(golden.batched(episodes), transforms)
-    for found in made, episode_dataset.batches_of(made):
+    transformed = applying.transform_episodes(
+        golden.batched(episodes), transforms
+    )
+    for found in transformed, episode_dataset.batches_of(transformed):
       with self.assertRaisesRegex(
           tf.errors.InvalidArgumentError, 'must have the same number of steps'
       ):
@@ -199,16 +201,20 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
     episodes = golden.make_episodes([3, 1, 5, 2, 1, 4, 6])
     data = golden.batched(episodes).repeat(2)
     compose = _COMPOSE([_SCALE(2.0), _Draw()])
-    made = applying.transform_episodes(data, [_KEEP(min_length=1), compose])
-    actual = [e['steps'] for e in golden.assert_batches_hold(self, made)]
-    kept = [e for e in episodes if len(e['reward']) > 1] * 2
-    for index, (steps, given) in enumerate(zip(actual, kept, strict=True)):
+    transformed = applying.transform_episodes(
+        data, [_KEEP(min_length=1), compose]
+    )
+    actual = [e['steps'] for e in golden.assert_batches_hold(self, transformed)]
+    kept_episodes = [e for e in episodes if len(e['reward']) > 1] * 2
+    for index, (steps, given) in enumerate(
+        zip(actual, kept_episodes, strict=True)
+    ):
       reward = 2 * given['reward']
       self.assertAllEqual(steps['index'], [index] * len(reward))
       self.assertAllEqual(steps['next'], [*reward[1:], reward[-1]])
     # The index counts the episodes that reach the transform, and the draws are
     # equal to those of a call with one episode. Repeated episodes draw again.
-    alone = _COMPOSE([_Draw()])({'steps': kept[2]}, 2)['steps']
+    alone = _COMPOSE([_Draw()])({'steps': kept_episodes[2]}, 2)['steps']
     self.assertAllEqual(alone['one'], actual[2]['one'])
     numbers = np.concatenate([[*s['one'], *s['other']] for s in actual])
     self.assertLen(set(numbers), len(numbers))
@@ -252,10 +258,10 @@ class UserTransformTest(tf.test.TestCase, parameterized.TestCase):
       return {'steps': {**episode['steps'], **odd}, 'data': numbers, **odd}
 
     data = golden.stacked([call_modes.FIVE, call_modes.FIVE]).map(add)
-    made = applying.transform_episodes(
+    transformed = applying.transform_episodes(
         data, [_AddReward(1.0), _KeepFirst(0.0), lambda episode: episode]
     )
-    actual = [*made, *made.take(1), *mapping_lib.map_fields(data)]
+    actual = [*transformed, *transformed.take(1), *mapping_lib.map_fields(data)]
     self.assertLen(actual, 5)
     for episode in actual:
       self.assertAllEqual(list(episode['data']), range(5))

@@ -99,10 +99,10 @@ class GoalsFromOtherEpisodesTest(tf.test.TestCase):
 
   def test_fraction_and_source_of_goals_match_arguments(self):
     data = _episodes()
-    own = _read(data)
+    original = _read(data)
     actual = _read(goals.draw_goals_from_other_episodes(data, 0.3, seed=2))
     replaced, places, drawn = [], set(), []
-    for number, (steps, before) in enumerate(zip(actual, own)):
+    for number, (steps, before) in enumerate(zip(actual, original)):
       length = golden.length_of(steps)
       self.assertAllEqual(steps['observation'], before['observation'])
       new = steps['goal_step'] == length
@@ -113,7 +113,7 @@ class GoalsFromOtherEpisodesTest(tf.test.TestCase):
       others, place = goal[new] // 100, goal[new] % 100
       self.assertLessEqual(len(set(others)), 1)
       for other in others[:1]:
-        self.assertAllLess(place, golden.length_of(own[int(other)]))
+        self.assertAllLess(place, golden.length_of(original[int(other)]))
         replaced.append(other != number)
       places |= set(place)
       drawn += list(new)
@@ -123,16 +123,16 @@ class GoalsFromOtherEpisodesTest(tf.test.TestCase):
 
   def test_draws_repeat_by_seed_and_differ_between_passes(self):
     data = _episodes(5)
-    made = goals.draw_goals_from_other_episodes(data, 0.5, seed=3)
+    relabeled = goals.draw_goals_from_other_episodes(data, 0.5, seed=3)
     passes = goals.draw_goals_from_other_episodes(data.repeat(2), 0.5, seed=3)
     never = goals.draw_goals_from_other_episodes(data, 0.0)
-    first, again, both, kept, own = (
+    first, repeated, two_passes, unchanged, original = (
         np.concatenate([steps['goal'] for steps in _read(one)])
-        for one in (made, made, passes, never, data)
+        for one in (relabeled, relabeled, passes, never, data)
     )
-    self.assertAllEqual(first, again)
-    self.assertNotAllEqual(*np.split(both, 2))
-    self.assertAllEqual(kept, own)
+    self.assertAllEqual(first, repeated)
+    self.assertNotAllEqual(*np.split(two_passes, 2))
+    self.assertAllEqual(unchanged, original)
     for probability, goal in ((2.0, 'goal'), (0.5, 'target')):
       with self.assertRaisesRegex(ValueError, 'probability must be|target'):
         goals.draw_goals_from_other_episodes(data, probability, goal=goal)
@@ -328,11 +328,11 @@ class HindsightTest(tf.test.TestCase, parameterized.TestCase):
     ]
     for make in golden.FORMS_AND_BATCHES.values():
       data = make(_EPISODES)
-      for made in (
+      for relabeled in (
           applying.transform_episodes(data, [relabel]),
           data.enumerate().map(lambda i, e: relabel(e, i)),
       ):
-        golden.assert_frames_equal(self, _read(made), expected)
+        golden.assert_frames_equal(self, _read(relabeled), expected)
 
   @pytest.mark.long
   def test_random_strategy_is_equal_in_all_forms(self):

@@ -56,10 +56,10 @@ def _episode(rng, length, has_action):
 def _episodes(has_action):
   rng = np.random.default_rng(8)
   lengths = [4, 1, 2, 12, 1, 3, 7, 2, 5]
-  made = [_episode(rng, length, has_action) for length in lengths]
+  episodes = [_episode(rng, length, has_action) for length in lengths]
   # The first row of a batch opens the gripper, which is nothing to the others.
-  made[3]['action'][0, 2] = made[3]['x'][0] = -1
-  return made
+  episodes[3]['action'][0, 2] = episodes[3]['x'][0] = -1
+  return episodes
 
 
 def _assert_near(test, actual, expected):
@@ -113,12 +113,12 @@ def _thin(keep):
 def _drop_end(steps):
   count = max(_acting(steps), 1)
   length = len(steps['x'])
-  made = octo.take(steps, range(count))
+  result = octo.take(steps, range(count))
   for name in 'is_last', 'is_terminal':
-    made[name][-1] = steps[name][-1]
+    result[name][-1] = steps[name][-1]
   has = steps.get('has_action', np.arange(length) < length - 1)[:count].copy()
   has[-1] |= count < length
-  return {**made, 'has_action': has}
+  return {**result, 'has_action': has}
 
 
 def _mark_padding(steps):
@@ -368,8 +368,8 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
   def test_transform_equals_loop(self, name):
     transform, oracle, *undoes = _TABLE[name]
     for has_action in {True, name not in _OF_LAST_ACTIONS}:
-      made = map(transform.transform_batch, self.batches[has_action])
-      actual = [steps for batch in made for steps in _steps_of(batch)]
+      transformed = map(transform.transform_batch, self.batches[has_action])
+      actual = [steps for batch in transformed for steps in _steps_of(batch)]
       for steps, given in zip(actual, _episodes(has_action), strict=True):
         _assert_near(self, steps, oracle(given))
         if undoes:
@@ -387,9 +387,9 @@ class OracleTest(tf.test.TestCase, parameterized.TestCase):
     for found, given in zip(data, episodes, strict=True):
       for name, (_, oracle, *_) in _TABLE.items():
         with self.subTest(name):
-          made = found[name]['steps']
+          transformed = found[name]['steps']
           expected = oracle(given)
-          _assert_near(self, made, expected)
+          _assert_near(self, transformed, expected)
           tf.nest.map_structure(
               lambda spec, leaf: self.assertEqual(
                   spec.shape.as_list(), [None, *leaf.shape[1:]]
@@ -506,8 +506,8 @@ class ErrorsTest(tf.test.TestCase, parameterized.TestCase):
     errors = (ValueError, tf.errors.InvalidArgumentError)
     with self.assertRaisesRegex(errors, message):
       by_name = isinstance(arguments, dict)
-      made = make(**arguments) if by_name else make(*arguments)
-      made({'steps': _CASE}, 0)
+      transform = make(**arguments) if by_name else make(*arguments)
+      transform({'steps': _CASE}, 0)
 
   def test_invalid_steps_of_frame_skip_and_scale_raise(self):
     thin = transforms.FrameSkip(2)
@@ -562,8 +562,8 @@ class SpecialCasesTest(tf.test.TestCase):
       )
       steps = {'state': state, 'action': np.zeros([12, 1], np.float32)}
       steps = first.invert(first.transform(steps))  # of unit length
-      made = transform.transform(steps)
-      reached = transform.target(made)[:-1]
+      transformed = transform.transform(steps)
+      reached = transform.target(transformed)[:-1]
       self.assertAllClose(reached, steps['state'][1:], 1e-5, 1e-5)
 
   def test_common_width_of_a_mixture(self):

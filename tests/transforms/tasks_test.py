@@ -44,14 +44,17 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
 
   def _apply(self, transform, episodes):
     """Returns the steps that come out."""
-    made = transforms.transform_episodes(golden.batched(episodes), [transform])
+    transformed = transforms.transform_episodes(
+        golden.batched(episodes), [transform]
+    )
     return [
-        episode['steps'] for episode in golden.assert_batches_hold(self, made)
+        episode['steps']
+        for episode in golden.assert_batches_hold(self, transformed)
     ]
 
   def test_exactly_one_of_goal_and_instruction_is_kept(self):
     drop = transforms.DropConditioning(instruction='words', seed=3)
-    kept = []
+    has_goals = []
     for steps, given in zip(self._apply(drop, _EPISODES * 40), _EPISODES * 40):
       has_goal = steps['goal']['image'].any((1, 2, 3))
       self.assertAllEqual(
@@ -60,11 +63,11 @@ class TasksTest(tf.test.TestCase, parameterized.TestCase):
       last = golden.length_of(given) - 1
       self.assertAllEqual(steps['goal_step'], np.where(has_goal, 1, last))
       if given['words'][0]:
-        kept += list(has_goal)
+        has_goals += list(has_goal)
       else:
         self.assertTrue(has_goal.all())
-    self.assertAllClose(np.mean(kept), 0.5, rtol=0, atol=0.1)
-    self.assertNotAllEqual(kept[:6], kept[6:12])
+    self.assertAllClose(np.mean(has_goals), 0.5, rtol=0, atol=0.1)
+    self.assertNotAllEqual(has_goals[:6], has_goals[6:12])
 
   def test_goal_is_kept_with_probability_1_and_0(self):
     for keep, words in ((1.0, b''), (0.0, b'pick')):

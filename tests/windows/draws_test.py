@@ -210,12 +210,12 @@ class ConcatenatedFramesTest(tf.test.TestCase):
         shape[axis] *= 3
         spec = in_map.element_spec['observation']['image']
         self.assertEqual(spec.shape[1:], shape)
-        for made in in_map:
-          observation = made['observation']
+        for result in in_map:
+          observation = result['observation']
           self.assertAllEqual(observation['image'], expected)
           self.assertAllEqual(observation['v'][0], expected)
           self.assertAllEqual(
-              made['observation_mask'],
+              result['observation_mask'],
               [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]],
           )
 
@@ -223,12 +223,12 @@ class ConcatenatedFramesTest(tf.test.TestCase):
     rows = windows.transition_rows(
         {**contract.A, 'observation': np.arange(6.0)[:, None]}
     )
-    made = windows.stack_and_chunk(rows, 2, frame_axis=0).columns
+    result = windows.stack_and_chunk(rows, 2, frame_axis=0).columns
     self.assertAllEqual(
-        made['observation'], [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+        result['observation'], [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
     )
     self.assertAllEqual(
-        made['next_observation'], [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
+        result['next_observation'], [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]
     )
 
   def test_invalid_frame_arguments_raise(self):

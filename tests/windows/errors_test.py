@@ -268,11 +268,11 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       )
 
   @parameterized.parameters(*_IN_A_GRAPH)
-  def test_in_a_graph(self, message, function, signature, right, wrong):
+  def test_in_a_graph(self, message, function, signature, right, invalid):
     in_graph = tf.function(function, signature, autograph=False)
     in_graph(*map(tf.cast, right, [spec.dtype for spec in signature]))
     with self.assertRaisesRegex(_LATER, message):
-      in_graph(*map(tf.cast, wrong, [spec.dtype for spec in signature]))
+      in_graph(*map(tf.cast, invalid, [spec.dtype for spec in signature]))
 
   @parameterized.parameters(
       lambda given: _n_step(given, 2, 0.5),
@@ -291,7 +291,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
       from_steps = _rows(from_steps)
     self.assertEqual(type(from_rows), type(from_steps))
     tf.nest.map_structure(self.assertAllEqual, from_rows, from_steps)
-    for wrong, message in (
+    for invalid, message in (
         (rows.columns, "'next_observation' already.*TransitionRows"),
         (rows._asdict(), "'next_observation' already.*TransitionRows"),
         (windows.unroll(rows, _CUT), 'It is a Chunks'),
@@ -301,7 +301,7 @@ class ErrorsTest(parameterized.TestCase, tf.test.TestCase):
         ({'steps': _A}, 'is an episode.*its steps are needed'),
     ):
       with self.subTest(message), self.assertRaisesRegex(ValueError, message):
-        function(wrong)
+        function(invalid)
 
   @parameterized.parameters(
       ('reward_to_go', lambda steps, **names: _to_go(steps, 0.5, **names)),

@@ -27,13 +27,13 @@ def _n_step(n):
     for row in rows:
       reward += discount * row['reward']
       discount *= _GAMMA * row['discount']
-    made = {
+    transition = {
         name: rows[-1][name]
         for name in ('next_observation', 'is_last', 'is_terminal')
     }
     return {
         **rows[0],
-        **made,
+        **transition,
         'reward': reward,
         'discount': np.float32(discount),
         'steps': np.int32(len(rows)),
@@ -60,7 +60,7 @@ def _returns(lambda_):
   def expected(steps):
     values = steps['state']['h'][:, 0].astype(np.float64)
     to_go, advantage, target = 0.0, 0.0, values[-1]
-    made = []
+    result = []
     for t, row in reversed(list(enumerate(contract.transitions(steps)))):
       reward, discount = row['reward'], _GAMMA * row['discount']
       to_go = reward + discount * to_go
@@ -68,7 +68,7 @@ def _returns(lambda_):
       advantage = error + discount * lambda_ * advantage
       ahead = (1 - lambda_) * values[t + 1] + lambda_ * target
       target = reward + discount * ahead
-      made.append(
+      result.append(
           {
               **row,
               'reward_to_go': to_go,
@@ -76,7 +76,7 @@ def _returns(lambda_):
               'td_lambda_return': target,
           }
       )
-    return made[::-1]
+    return result[::-1]
 
   return call, expected
 
@@ -91,11 +91,11 @@ def _unroll(length, stride, end):
     after = end
     if end != 'repeat_last' and rows:
       after = {**contract.zero_like(rows[0]), 'is_last': np.bool_(True)}
-    made = []
+    result = []
     for start in contract.window_starts(len(rows), length, stride, end):
       places = range(start, start + length)
       state = rows[start]['state']
-      made.append(
+      result.append(
           {
               'columns': contract.window(
                   rows, places, None, 'repeat' if after == end else after
@@ -104,7 +104,7 @@ def _unroll(length, stride, end):
               'initial_state': state if start else contract.zero_like(state),
           }
       )
-    return made
+    return result
 
   return call, expected
 
@@ -121,7 +121,7 @@ def _stacked(num_frames, num_actions, before, fill):
     actions = [one['action'] for one in step[:-1]]
     # The last action of an episode of one step is repeated.
     shown = actions or [step[0]['action']]
-    made = []
+    result = []
     for t, one in enumerate(step):
       frames = list(range(t - (num_frames or 1) + 1, t + 1))
       ahead = [max(frame, 0) + np.arange(num_actions or 1) for frame in frames]
@@ -150,8 +150,8 @@ def _stacked(num_frames, num_actions, before, fill):
         ]
         one['action'] = contract.stack(chunks) if num_frames else chunks[0]
         one['action_mask'] = mask if num_frames else mask[0]
-      made.append(one)
-    return made
+      result.append(one)
+    return result
 
   return call, expected
 
@@ -191,7 +191,7 @@ def _views(fill, repeat=1, start=0, stop=None):
     rows = contract.transitions(steps)
     first = min(start, len(rows))
     end = max(len(rows) - (stop or 0), first)
-    made = []
+    result = []
     for t in range(first, end, repeat):
       row = dict(rows[t]) if stop is None and repeat == 1 else {}
       for path, (_, shifts) in _SHIFTS.items():
@@ -212,8 +212,8 @@ def _views(fill, repeat=1, start=0, stop=None):
           shown, mask = tf.nest.map_structure(lambda x: x[0], (shown, mask))
         row[names[path]] = shown
         row[f'{names[path]}_mask'] = mask
-      made.append(row)
-    return made
+      result.append(row)
+    return result
 
   return call, expected
 

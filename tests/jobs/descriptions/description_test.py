@@ -280,17 +280,17 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     # The range grows from block to block.
     numbers = np.sort(np.random.default_rng(2).exponential(size=3000))
     numbers[7] = np.nan
-    kept = np.zeros(0)
+    sample = np.zeros(0)
     for block in np.array_split(numbers, 40):
-      kept = np.append(kept, block)
-      kept = np.sort(kept[reading.spread(kept)])
+      sample = np.append(sample, block)
+      sample = np.sort(sample[reading.spread(sample)])
     finite = np.sort(numbers[np.isfinite(numbers)])
-    self.assertLessEqual(len(kept), 2 * reading.NUM_BARS + 8)
-    self.assertAllEqual(kept[:3], finite[:3])
-    self.assertAllEqual(kept[-3:], finite[-3:])
+    self.assertLessEqual(len(sample), 2 * reading.NUM_BARS + 8)
+    self.assertAllEqual(sample[:3], finite[:3])
+    self.assertAllEqual(sample[-3:], finite[-3:])
     edges = np.linspace(finite[0], finite[-1], reading.NUM_BARS + 1)
     self.assertAllEqual(
-        np.histogram(finite, edges)[0] > 0, np.histogram(kept, edges)[0] > 0
+        np.histogram(finite, edges)[0] > 0, np.histogram(sample, edges)[0] > 0
     )
 
   def test_images_and_instructions(self):

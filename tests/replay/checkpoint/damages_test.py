@@ -76,17 +76,17 @@ def _damage_bytes(rng, path):
   """Damages the bytes of a file."""
   with open(path, 'rb') as f:
     content = bytearray(f.read())
-  at = rng.randrange(len(content))
+  position = rng.randrange(len(content))
   change = rng.choice(
       [
-          (1, bytes([content[at] ^ 1 << rng.randrange(8)])),
+          (1, bytes([content[position] ^ 1 << rng.randrange(8)])),
           (16, rng.randbytes(16)),
           (len(content), b''),
           (rng.randrange(1, 100), b''),
           (0, rng.randbytes(8)),
       ]
   )
-  content[at : at + change[0]] = change[1]
+  content[position : position + change[0]] = change[1]
   with open(path, 'wb') as f:
     f.write(content)
 
@@ -94,15 +94,15 @@ def _damage_bytes(rng, path):
 def _damage_records(rng, directory, file):
   """Damages a file, but no record of it."""
   contents = checkpoints.records_of(directory, file)
-  at = rng.randrange(len(contents))
-  one, other = contents[at], rng.choice(contents)
+  record_index = rng.randrange(len(contents))
+  one, other = contents[record_index], rng.choice(contents)
   damaged = rng.choice(
       [
-          contents[:at] + contents[at + 1 :],
-          contents[:at],
+          contents[:record_index] + contents[record_index + 1 :],
+          contents[:record_index],
           contents[::2],
-          contents[:at] + [other, one] + contents[at + 1 :],
-          contents[:at] + [other] + contents[at + 1 :],
+          contents[:record_index] + [other, one] + contents[record_index + 1 :],
+          contents[:record_index] + [other] + contents[record_index + 1 :],
       ]
   )
   checkpoints.rewrite(directory, file, damaged)

@@ -197,9 +197,9 @@ class JoinTest(checkpoints.CheckpointTestCase):
         content = f.read()
       cut, changed = content[:-9], bytearray(content)
       changed[len(content) // 2] ^= 4
-      for wrong in cut, changed, content[:5], b'':
+      for invalid in cut, changed, content[:5], b'':
         with open(damaged, 'wb') as f:
-          f.write(wrong)
+          f.write(invalid)
         with self.assertRaisesRegex(
             records.CheckpointError, f'{part} is damaged: {file} cannot be read'
         ):

@@ -34,8 +34,8 @@ class WriteTest(checkpoints.CheckpointTestCase):
         max_size=500,
         rate_limiter=reverb.rate_limiters.MinSize(1),
     )
-    for wrong in priority, lambda item: tf.constant(priority, tf.float64):
-      items = items_lib.TableItems(reverb_testing.TABLE, priority=wrong)
+    for invalid in priority, lambda item: tf.constant(priority, tf.float64):
+      items = items_lib.TableItems(reverb_testing.TABLE, priority=invalid)
       with self.assertRaisesRegex(ValueError, 'Scale the priorities'):
         self.write(checkpoints.episodes([9]), items, reverb_tables=[table])
 

@@ -267,7 +267,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
   def test_frames_of_other_specs_raise(self):
     buffer = self.make(capacity=9)
     [frames] = self.frames([1])
-    for wrong in (
+    for invalid in (
         frames._replace(reward=frames.reward.astype(np.float64)),
         frames._replace(reward=frames.reward[:, np.newaxis]),
         frames._replace(observation=frames.observation[:, :1]),
@@ -276,7 +276,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
         frames._replace(reward=1.0),
     ):
       with self.assertRaisesRegex(ValueError, 'appended one by one'):
-        buffer.add_batch(wrong)
+        buffer.add_batch(invalid)
     self.assertEqual(int(buffer.num_frames()), 0)
     # An error names the environment, and how many there must be.
     buffer = self.make(capacity=9, batch_size=3)
@@ -479,16 +479,16 @@ class DriverTest(parameterized.TestCase, tf.test.TestCase):
       return b' '.join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves)
 
     step_types = tf.nest.pack_sequence_as(spec, leaves).step_type
-    kept = range(max(num_frames - max_length, 0), num_frames)
+    kept_frames = range(max(num_frames - max_length, 0), num_frames)
     rows = {
         (t, e): row_of([leaf[t, e] for leaf in leaves])
-        for t in kept
+        for t in kept_frames
         for e in range(num_environments)
     }
     for buffer, (length, end) in zip(buffers, settings):
       expected = []
       for e in range(num_environments):
-        for t in kept[: len(kept) - length + 1]:
+        for t in kept_frames[: len(kept_frames) - length + 1]:
           is_last = step_types[t : t + length - 1, e] == ts.StepType.LAST
           if end == 'cross' or not is_last.any():
             expected.append([rows[t + k, e] for k in range(length)])

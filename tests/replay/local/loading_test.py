@@ -63,10 +63,10 @@ class EpisodesTest(parameterized.TestCase, tf.test.TestCase):
       self.assertEqual(expected, actual if actual is None else actual.tolist())
 
   @parameterized.parameters(np.inf, np.nan, -1.0)
-  def test_priorities_that_cannot_be_drawn_by(self, wrong):
-    function = lambda frames: tf.where(frames.reward[0] == 20.0, wrong, 1.0)
+  def test_priorities_that_cannot_be_drawn_by(self, invalid):
+    function = lambda frames: tf.where(frames.reward[0] == 20.0, invalid, 1.0)
     data = golden.stacked(replay_testing.episodes_of([4]))
-    message = f"'items' returned {wrong} for the item that starts at frame"
+    message = f"'items' returned {invalid} for the item that starts at frame"
     with self.assertRaisesRegex(ValueError, message):
       loading.load_frames(data, _items(priority=function))
 
@@ -115,8 +115,8 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
     load = lambda: loading.load_frames(
         episodes_lib.load_episodes(directory), _items(), folder
     )
-    before = load().num_frames
-    self.assertEqual(load().num_frames, before)
+    num_frames = load().num_frames
+    self.assertEqual(load().num_frames, num_frames)
     grown = golden.stacked(replay_testing.episodes_of([5, 3, 4]))
     shutil.rmtree(directory)
     saving.save_episodes(grown, directory)

@@ -80,9 +80,9 @@ class OnePassTest(parameterized.TestCase, tf.test.TestCase):
         replay_testing.items_of_pass(buffer),
         replay_testing.cut_items(episodes, 4, 3, 'tile'),
     )
-    for wrong in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
+    for invalid in windows_lib.Windows(3), windows_lib.Windows(2, end='pad'):
       with self.assertRaisesRegex(ValueError, 'may only have a priority'):
-        _Buffer(found, wrong)
+        _Buffer(found, invalid)
     with self.assertRaisesRegex(ValueError, 'No frames can be appended'):
       _Appendable(found, 20)
 
@@ -403,9 +403,9 @@ class BadInputTest(parameterized.TestCase, tf.test.TestCase):
     make_ring = lambda data, *args, **kw: _Appendable(data, 9, *args, **kw)
     data = golden.stacked(episodes)
     for make in _Buffer, make_ring:
-      for wrong in golden.stacked([broken]), data.take(0):
+      for invalid in golden.stacked([broken]), data.take(0):
         with self.assertRaisesRegex(ValueError, 'no frames in the data set'):
-          make(wrong, options=options)
+          make(invalid, options=options)
       with self.assertRaisesRegex(ValueError, 'than 5 frames.*longest has 4'):
         make(data, windows_lib.Windows(5))
     pads = windows_lib.Windows(5, end='pad')

@@ -202,8 +202,8 @@ class FailuresTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_interrupts(self):
     # A shell starts what runs in the background with Ctrl-C ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    self.addCleanup(signal.signal, signal.SIGINT, before)
+    original_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    self.addCleanup(signal.signal, signal.SIGINT, original_handler)
     data, parent = _large_data(), self.parent()
     with _interrupt_before_segment(2), self.assertRaises(KeyboardInterrupt):
       self.write(data, parent)

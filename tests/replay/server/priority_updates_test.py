@@ -145,9 +145,9 @@ class PriorityUpdatesTest(parameterized.TestCase, tf.test.TestCase):
     message = (
         rf'{reverb_testing.TABLE}.* samples by priority \*\* .* be 0 or in \['
     )
-    for wrong in priority, lambda item: tf.constant(priority, tf.float64):
+    for invalid in priority, lambda item: tf.constant(priority, tf.float64):
       with self.assertRaisesRegex(ValueError, message):
-        write(wrong)
+        write(invalid)
     observer = reverb_utils.ReverbAddTrajectoryObserver(
         reverb.Client(f'localhost:{server.port}'),
         reverb_testing.TABLE,

@@ -90,23 +90,23 @@ class PushTest(parameterized.TestCase, tf.test.TestCase):
   def test_an_observer_can_be_used_after_an_error(
       self, method, kind, fault, message
   ):
-    wrong = [golden.SINGLE_TRUNCATED, golden.SINGLE_TERMINAL, golden.COMPLETE]
+    invalid = [golden.SINGLE_TRUNCATED, golden.SINGLE_TERMINAL, golden.COMPLETE]
     right, settings = golden.SINGLE_TRUNCATED, {'max_sequence_length': 3}
     items_of = _frames_of
     if fault:
-      wrong = [golden.COMPLETE, golden.TRUNCATED, _FAULTS[fault].episode]
+      invalid = [golden.COMPLETE, golden.TRUNCATED, _FAULTS[fault].episode]
       right, settings, items_of = golden.COMPLETE, {}, _pairs
-    expected = items_of(wrong[:2]) + items_of([right])
+    expected = items_of(invalid[:2]) + items_of([right])
     if kind is _SEQUENCES:
-      expected.insert(3, [_frames_of(wrong[:2])[0][-1], expected[3][0]])
-    with _observed(golden.stacked(wrong), kind, **settings) as (
+      expected.insert(3, [_frames_of(invalid[:2])[0][-1], expected[3][0]])
+    with _observed(golden.stacked(invalid), kind, **settings) as (
         client,
         observer,
     ):
       with self.assertRaisesRegex(
           (ValueError, tf.errors.InvalidArgumentError), message
       ):
-        _push(method, golden.stacked(wrong), observer)
+        _push(method, golden.stacked(invalid), observer)
       _push(method, golden.stacked([right]), observer)
       _check_items(self, client, expected)
 

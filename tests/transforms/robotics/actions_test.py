@@ -15,10 +15,10 @@ def _motions(rotation, frame='base'):
 
 def _matrices(poses, rotation):
   """Returns poses as matrices `[N, 4, 4]`."""
-  made = np.tile(np.eye(4), [len(poses), 1, 1])
-  made[:, :3, :3] = rotations.to_matrix(poses[:, 3:], rotation)
-  made[:, :3, 3] = poses[:, :3]
-  return made
+  matrices = np.tile(np.eye(4), [len(poses), 1, 1])
+  matrices[:, :3, :3] = rotations.to_matrix(poses[:, 3:], rotation)
+  matrices[:, :3, 3] = poses[:, :3]
+  return matrices
 
 
 class PosesTest(tf.test.TestCase):

@@ -88,8 +88,8 @@ class RotationsTest(tf.test.TestCase, parameterized.TestCase):
     ):
       self.assertAllClose(rotations.from_matrix(matrix, form), expected)
     # Zhou et al., equation 15: Gram-Schmidt for the output of a network.
-    given = np.array([0.0, 2.0, 0.0, -3.0, 7.0, 0.0])
-    self.assertAllClose(rotations.to_matrix(given, 'rotation_6d'), matrix)
+    six_numbers = np.array([0.0, 2.0, 0.0, -3.0, 7.0, 0.0])
+    self.assertAllClose(rotations.to_matrix(six_numbers, 'rotation_6d'), matrix)
 
   def test_numbers_that_are_not_orthonormal(self):
     for given, form, expected in (
