@@ -209,7 +209,7 @@ def _split(batch, dtype):
 
 def _drawing(columns, length, size, batches):
   """Returns a run that draws, copies and updates windows by the kernels."""
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
   windows, dtype = _windows(columns, length)
   count = len(windows)
@@ -230,7 +230,7 @@ def _cpprb(columns, size, batches):
   """Returns cpprb's ways to sample transitions, if it is installed."""
   if not importlib.util.find_spec('cpprb'):
     return {}
-  import cpprb  # pylint: disable=g-import-not-at-top
+  import cpprb
 
   arrays = {
       'obs': columns.observation,
@@ -266,7 +266,6 @@ def _flashbax(columns, size, batches):
   """Returns flashbax's ways to sample pairs in a compiled loop."""
   if not importlib.util.find_spec('flashbax'):
     return {}
-  # pylint: disable=g-import-not-at-top
   import flashbax
   import jax
 

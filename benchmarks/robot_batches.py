@@ -51,9 +51,9 @@ def _data_of(source: str) -> str:
 
 def _write() -> None:
   """Writes the data sets."""
-  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+  import tensorflow_datasets as tfds
 
-  from tests import tfds_files  # pylint: disable=g-import-not-at-top
+  from tests import tfds_files
 
   rng = np.random.default_rng(0)
   # Images are repeated, because encoding takes most of the time.
@@ -96,9 +96,9 @@ def _write() -> None:
 
 def _index():
   """Returns the MB/s of building the indexes, and of only reading records."""
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
-  from rlds2reverb import random_access  # pylint: disable=g-import-not-at-top
+  from rlds2reverb import random_access
 
   paths = [
       os.fspath(path)
@@ -129,7 +129,7 @@ def _index():
 
 
 def _random_access():
-  from rlds2reverb import random_access  # pylint: disable=g-import-not-at-top
+  from rlds2reverb import random_access
 
   items = {
       source: random_access.Items(
@@ -197,7 +197,6 @@ def _openvla():
 
 def _decoding():
   """Decodes and resizes the images of a batch: the limit."""
-  # pylint: disable-next=g-import-not-at-top
   from rlds2reverb.random_access import images as images_lib
 
   rng = np.random.default_rng(0)

@@ -54,7 +54,7 @@ def _write_robomimic(folder, num_episodes):
 def _read_hdf5(folder):
   def read(_, node):
     if isinstance(node, h5py.Dataset):
-      node[()]  # pylint: disable=pointless-statement
+      node[()]
 
   with h5py.File(os.path.join(folder, 'demo.hdf5'), 'r') as file:
     file.visititems(read)

@@ -74,7 +74,7 @@ def train_eval(
       time_step_spec.observation, action_spec, fc_layer_params=layers
   )
 
-  def compute_loss(experience, training):  # pylint: disable=redefined-outer-name
+  def compute_loss(experience, training):
     output, _ = network(
         experience.observation, experience.step_type, training=training
     )

@@ -194,7 +194,6 @@ def _plan(sources: list[sources_lib.Source]) -> plan_lib.Plan:
 
 def _distributed(options: Sequence[str]) -> processes.Engine | None:
   """Returns the engine that the flags select, or None for this machine."""
-  # pylint: disable=g-import-not-at-top
   if FLAGS.dask_scheduler is not None:
     usage.refuse_ignored(['runner', 'num_workers'], 'with --dask_scheduler')
   try:

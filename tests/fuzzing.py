@@ -477,7 +477,7 @@ def _craft_records(compression: str):
 
 
 def _craft_array_record(rng: random.Random, path: pathlib.Path) -> None:
-  from array_record.python import array_record_module  # pylint: disable=g-import-not-at-top
+  from array_record.python import array_record_module
 
   reader = array_record_module.ArrayRecordReader(os.fspath(path))
   contents = reader.read_all()
@@ -956,7 +956,7 @@ class Child:
     if is_crafted:
       try:
         FORMATS[name].craft(rng, copy, pattern)
-      except Exception:  # pylint: disable=broad-exception-caught
+      except Exception:
         # The library of the format refuses to write some values.
         changed = change_randomly(rng, copy, pattern)
     else:
@@ -970,7 +970,7 @@ class Child:
           'outcome': ERROR if is_clear else FAULT,
           'details': f'{changed}: {type(error).__name__}: {text}',
       }
-    except BaseException as error:  # pylint: disable=broad-exception-caught
+    except BaseException as error:
       return {
           'outcome': FAULT,
           'details': f'{changed}: {type(error).__name__}: {error}',

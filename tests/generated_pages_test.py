@@ -100,7 +100,7 @@ class GeneratedPagesTest(absltest.TestCase):
     # The last block, which is right above the table.
     *_, imports = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
     names = {}
-    exec(imports, names)  # pylint: disable=exec-used
+    exec(imports, names)
     rows = re.findall(r'^\| `(\w+)` \|.*\| (.*?) \| `(.*)` \|$', text, re.M)
     configs = [path.stem for path in (_ROOT / 'configs').glob('*.gin')]
     self.assertCountEqual([config for config, _, _ in rows], configs)
@@ -123,7 +123,7 @@ class GeneratedPagesTest(absltest.TestCase):
         self.assertEqual(ast.literal_eval(outer.args[1]), config)
         fields.load_mapping(config)
         for name, args in calls:
-          self.assertTrue(callable(eval(name.split('(')[0], names)))  # pylint: disable=eval-used
+          self.assertTrue(callable(eval(name.split('(')[0], names)))
           places.append((config, name, args))
     builders = {}
     for config, name, args in places:

@@ -110,7 +110,7 @@ def drain(client, table=TABLE):
   """Samples all items of a table, oldest first, as lists of frames."""
   return [
       [
-          tree.map_structure(lambda leaf: leaf[step], sample.data)  # pylint: disable=cell-var-from-loop
+          tree.map_structure(lambda leaf: leaf[step], sample.data)
           for step in range(len(sample.data.step_type))
       ]
       for sample in client.sample(

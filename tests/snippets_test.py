@@ -81,7 +81,7 @@ class SnippetsTest(parameterized.TestCase):
         # The lines above make a traceback name the line of the page.
         code = '\n' * (block.line - 1) + block.code
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-          exec(compile(code, page, 'exec'), namespace)  # pylint: disable=exec-used
+          exec(compile(code, page, 'exec'), namespace)
         if block.output is not None:
           expected = re.escape(block.output).replace(re.escape('...'), '.*')
           self.assertRegex(

@@ -143,7 +143,7 @@ class UserCodeTest(parameterized.TestCase):
   @parameterized.parameters(_COMPOSED, _KeepGood(), _MAPPING)
   def test_function_disabled_by_the_user_is_not_converted(self, function):
     disabled = tf.autograph.experimental.do_not_convert(
-        lambda episode: function(episode)  # pylint: disable=unnecessary-lambda
+        lambda episode: function(episode)
     )
     with self.assertRaises(tf.errors.OperatorNotAllowedInGraphError):
       golden.stacked([call_modes.FIVE]).map(disabled)

@@ -121,7 +121,6 @@ def write_data(folder: str) -> None:
 
 def _octo(folder: str, name: str) -> Any:
   """Yields the trajectories that Octo's pipeline makes."""
-  # pylint: disable=g-import-not-at-top
   from octo.data import dataset as dataset_lib
   from octo.data.oxe import oxe_standardization_transforms as functions
   from octo.utils import spec
@@ -155,7 +154,6 @@ def _octo(folder: str, name: str) -> Any:
 
 def _openvla(folder: str, name: str) -> Any:
   """Yields the trajectories that OpenVLA's pipeline makes."""
-  # pylint: disable=g-import-not-at-top
   from prismatic.vla.datasets.rlds import dataset as dataset_lib
   from prismatic.vla.datasets.rlds.oxe import transforms
   from prismatic.vla.datasets.rlds.utils import data_utils

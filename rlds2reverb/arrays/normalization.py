@@ -157,7 +157,7 @@ class Scaling(NamedTuple):
     return xp.where(mask, scaled, leaf)
 
 
-def to_unit_range(low: Any, high: Any, clip: bool, mask: Mask) -> Scaling:  # pylint: disable=redefined-outer-name
+def to_unit_range(low: Any, high: Any, clip: bool, mask: Mask) -> Scaling:
   """Returns the scaling of the range from `low` to `high` to [-1, 1]."""
   bound = 1.0 if clip else None
   return Scaling(
@@ -170,7 +170,7 @@ def to_unit_range(low: Any, high: Any, clip: bool, mask: Mask) -> Scaling:  # py
 
 
 def make_scaling(
-    kind: str, statistics: Mapping[str, Any], clip: bool, mask: Mask  # pylint: disable=redefined-outer-name
+    kind: str, statistics: Mapping[str, Any], clip: bool, mask: Mask
 ) -> Scaling:
   """Returns the scaling of a kind of normalization.
 

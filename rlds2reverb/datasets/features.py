@@ -308,7 +308,7 @@ def _restore(feature: Any, read: Any, lengths: Sequence[Any] = ()) -> Any:
     InvalidArgumentError: when it runs, if a sequence has another length.
   """
   if isinstance(feature, tfds.features.Sequence):
-    length = feature._length  # pylint: disable=protected-access
+    length = feature._length
     return _restore(feature.feature, read, [*lengths, length])
   if isinstance(feature, tfds.features.FeaturesDict):
     read = {} if read is None else read

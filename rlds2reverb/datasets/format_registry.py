@@ -288,7 +288,7 @@ def _detect_folder(path: str) -> str:
 
 def _detect_hdf5(path: str) -> str:
   """Returns the format of an HDF5 file by the names in it."""
-  import h5py  # pylint: disable=g-import-not-at-top
+  import h5py
 
   try:
     with h5py.File(path, 'r') as file:
@@ -308,7 +308,7 @@ def _detect_hdf5(path: str) -> str:
 
 def _names_in(file: Any) -> list[str]:
   """Returns the names at the top of an HDF5 file, and below `data`."""
-  import h5py  # pylint: disable=g-import-not-at-top
+  import h5py
 
   names = list(file)
   # A link to another file is not followed.
@@ -336,7 +336,7 @@ def _is_rllib(path: str) -> bool:
   """Returns whether RLlib has written a local file; False if it is damaged."""
   try:
     if path.endswith(_PARQUET):
-      from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+      from pyarrow import parquet
 
       names = parquet.read_schema(path).names
       return names == _RLLIB_EPISODES or _RLLIB_COLUMNS <= {*names}

@@ -291,7 +291,7 @@ def align(
   def aligned(source: int, dataset: tf.data.Dataset) -> tf.data.Dataset:
     def fill(*element):
       # `map` passes the parts of a plain tuple one by one.
-      if type(spec) is not tuple:  # pylint: disable=unidiomatic-typecheck
+      if type(spec) is not tuple:
         [element] = element
       filled = _fill(element, fields[source], spec)
       facts = tf.constant(source), {

@@ -55,7 +55,7 @@ class ProgressBar:
       description: text at the start of the line.
     """
     self._total, self._initial, self._unit = total, initial, unit
-    self._description = f'{description}: ' * bool(description)
+    self._description = f'{description}: ' if description else ''
     self._note = ''
     self.done = initial
     self._stream = sys.stderr
@@ -154,7 +154,7 @@ class ProgressBar:
         self.write(self._text(_LINE))
 
   def _text(self, bar_format: str, columns: int | None = None) -> str:
-    notes = [self._note] * bool(self._note)
+    notes = [self._note] if self._note else []
     remaining = self.remaining_seconds()
     if remaining is not None and self.done < self._total:
       notes.append(f'{tqdm.tqdm.format_interval(remaining)} to go')

@@ -431,7 +431,7 @@ def _describe_error(function: Callable[..., Any], episode: Any) -> tf.Tensor:
       with tf_private.autograph_enabled():
         for _ in function(tf.constant(0, tf.int64), data):
           pass
-    except Exception as e:  # pylint: disable=broad-exception-caught
+    except Exception as e:
       name = f'{type(e).__name__}: '
       cause = tf_private.autograph_cause(e)
       if not isinstance(e, tf.errors.OpError):

@@ -20,7 +20,7 @@ import tree
 from rlds2reverb.episodes import checks
 
 with epy.lazy_imports():
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
 Path = str | Sequence[Any]
 KeyPath = tuple[Any, ...]

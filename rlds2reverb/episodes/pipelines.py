@@ -198,7 +198,7 @@ def _make_dataset(op, data, spec, arguments):
   dataset = tf.data.experimental.from_variant(variant, spec)
   # Sources of a data set, such as a generator, live as long as its Python
   # object.
-  dataset._source, dataset._function = data, arguments['f']  # pylint: disable=protected-access
+  dataset._source, dataset._function = data, arguments['f']
   return dataset
 
 
@@ -322,7 +322,7 @@ def cache_pipeline(build: Callable[..., tf.data.Dataset]) -> Callable[..., Any]:
     )
     # Sources of a data set, such as a generator, live as long as its Python
     # object.
-    result._sources = inputs, pipeline  # pylint: disable=protected-access
+    result._sources = inputs, pipeline
     return result
 
   return call

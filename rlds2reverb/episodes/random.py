@@ -12,7 +12,7 @@ from etils import epy
 import numpy as np
 
 with epy.lazy_imports():
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
 # SplitMix64: the increment, which is 2**64 divided by the golden ratio; and the
 # shifts and factors of the mixer. See Steele, Lea and Flood, "Fast Splittable

@@ -16,8 +16,6 @@ import types
 from typing import Any, cast, TypeVar
 
 import tensorflow as tf
-
-# pylint: disable=g-direct-tensorflow-import
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.data.ops import iterator_ops
@@ -32,8 +30,6 @@ from tensorflow_datasets.core import reader
 from tensorflow_datasets.core.utils import read_config as read_config_lib
 
 from rlds2reverb.episodes import errors
-
-# pylint: disable=protected-access
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
@@ -390,6 +386,5 @@ def cycle_length_of(
 
 def id_prefixes_of(instructions: Sequence[Any]) -> list[str]:
   """Returns the prefix of the `tfds_id`s of the records of each file."""
-  # pylint: disable-next=protected-access
   prefixes = reader._get_tfds_id_prefixes(instructions)
   return [prefixes[part.filename] for part in instructions]

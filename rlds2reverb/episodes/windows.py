@@ -18,9 +18,9 @@ import numpy as np
 from rlds2reverb.episodes import checks
 
 with epy.lazy_imports():
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf
 
-  from rlds2reverb.episodes import rows as rows_lib  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.episodes import rows as rows_lib
 
 
 class EndOfEpisode(str, enum.Enum):

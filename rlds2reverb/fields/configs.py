@@ -205,7 +205,7 @@ def _naming_file(path: str) -> Iterator[None]:
     raise ValueError(
         f'{path} cannot be parsed: its values are nested too deeply.'
     ) from e
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     if isinstance(e, ValueError) and path in str(e):
       raise
     # Gin adds lines with the values of the program's config.
@@ -270,7 +270,7 @@ def load_known_features(config: str) -> dict[str, Any]:
     A dict from names of data sets, such as `d4rl_mujoco_ant/v2-medium`, to the
     `FeaturesDict` of an episode. It is empty if no features are known.
   """
-  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+  import tensorflow_datasets as tfds
 
   folder = os.path.join(get_config_folder(), 'features', config)
   features = {}

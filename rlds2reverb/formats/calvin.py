@@ -85,7 +85,9 @@ def load_calvin(
   columns_lib.check_exclude(place, like, exclude)
   columns_lib.check_has(place, [_ACTIONS], like)
   names = {
-      name: f'{rlds.OBSERVATION}/' * name.startswith(_OBSERVATIONS) + name
+      name: f'{rlds.OBSERVATION}/{name}'
+      if name.startswith(_OBSERVATIONS)
+      else name
       for name in like
       if name not in exclude
   }
@@ -230,7 +232,7 @@ def _values_of(rows: Any, kind: type[Any]) -> Iterator[list[Any]]:
         for value in row
     ]
     for value in values:
-      if type(value) is not kind:  # pylint: disable=unidiomatic-typecheck
+      if type(value) is not kind:
         raise ValueError(
             f'it has a {type(value).__name__} where {kind.__name__} is expected'
         )

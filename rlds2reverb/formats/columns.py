@@ -198,7 +198,7 @@ def check_exclude(
 
 def check_has(
     place: str, required: Iterable[str], names: Iterable[str], help: str = ''
-) -> None:  # pylint: disable=redefined-builtin
+) -> None:
   """Raises a ValueError if a required name is missing from `names`."""
   missing = [name for name in required if name not in names]
   if missing:

@@ -86,6 +86,25 @@ _NO_ENDS = (
 _MAX_LISTED = 5
 
 
+class StepColumn(NamedTuple):
+  """The name and the values, `[N]`, of a column that orders rows."""
+
+  name: str
+  values: np.ndarray
+
+
+class _Flags(NamedTuple):
+  """The flags of rows, bool `[N]` each."""
+
+  terminals: np.ndarray
+  timeouts: Any
+  starts: np.ndarray
+
+  def find_ends(self) -> np.ndarray:
+    """Returns the rows that end an episode, bool `[N]`."""
+    return self.terminals | self.timeouts | np.append(self.starts[1:], True)
+
+
 class FlatLayout(NamedTuple):
   """The columns of step fields, and the rows of the episodes.
 
@@ -218,10 +237,12 @@ def find_layout(
         f'There are no rows: {", ".join(sorted(columns))} are empty. A row must'
         ' be a transition.'
     )
-  flags = [
-      _flag(columns, name, num_rows)
-      for name in (_TERMINALS, _TIMEOUTS, _STARTS)
-  ]
+  flags = _Flags(
+      *[
+          _flag(columns, name, num_rows)
+          for name in (_TERMINALS, _TIMEOUTS, _STARTS)
+      ]
+  )
   order, is_cut = None, np.zeros(num_rows, bool)
   step = None
   if ids is not None:
@@ -231,11 +252,11 @@ def find_layout(
         ids,
         step,
         # Values of a default column may repeat for later episodes.
-        None if options.episode_column else _ends(*flags),
+        None if options.episode_column else flags.find_ends(),
         must_sort=options.step_column is not None,
     )
   if order is not None:
-    flags = [flag[order] for flag in flags]
+    flags = _Flags(*[flag[order] for flag in flags])
     columns = _reorder(columns, order, num_rows)
   fields = columns_lib.below(rlds.OBSERVATION, names) if has_next else ()
   observations = {names[field]: specs[field] for field in fields}
@@ -244,11 +265,11 @@ def find_layout(
     # Restart the count after an unreadable file.
     is_end[[gap - 1 for gap in files.gaps if gap]] = True
   bounds = _find_bounds(is_end, options.max_episode_steps)
-  terminals, timeouts, starts = flags
+  is_closed = flags.terminals | flags.timeouts
   if options.max_episode_steps is None:
     if not has_ends and not jumps.any():
       raise ValueError(_NO_ENDS)
-    is_marked = ids is not None or (terminals | timeouts)[-1]
+    is_marked = ids is not None or is_closed[-1]
     if num_rows > 1 and len(bounds) == 2 and not is_marked:
       logging.warning(
           'No row ends an episode, so all %d rows are read as one episode. %s',
@@ -258,14 +279,19 @@ def find_layout(
   _warn_of_jumps(jumps, late, bounds, options.max_episode_steps)
   is_partial = None
   if files.gaps:
-    is_closed = terminals | timeouts
     is_full = np.diff(bounds) == (options.max_episode_steps or 0)
     is_closed[bounds[1:][is_full] - 1] = True
     first_steps = _first_steps(step, bounds, order)
     is_partial = _find_partial(
-        bounds, order, files, is_closed, starts, first_steps, ids is not None
+        bounds,
+        order,
+        files,
+        is_closed,
+        flags.starts,
+        first_steps,
+        ids is not None,
     )
-  is_terminal = terminals[bounds[1:] - 1]
+  is_terminal = flags.terminals[bounds[1:] - 1]
   return FlatLayout(
       names, specs, has_next, bounds, is_terminal, order, is_partial
   )
@@ -285,7 +311,7 @@ def _first_steps(step, bounds, order) -> np.ndarray | None:
   if step is None:
     return None
   first_rows = bounds[:-1] if order is None else order[bounds[:-1]]
-  return step[1][first_rows]
+  return step.values[first_rows]
 
 
 def _find_fields(
@@ -336,13 +362,13 @@ def _find_specs(
 
 
 def _find_ends(
-    columns, flags: Sequence[np.ndarray], is_cut: np.ndarray, observations
+    columns, flags: _Flags, is_cut: np.ndarray, observations
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Finds the last rows of episodes.
 
   Args:
     columns: the columns.
-    flags: the terminals, timeouts and starts, bool `[N]` each.
+    flags: the flags of all rows.
     is_cut: bool `[N]`: the last rows according to episode ids.
     observations: the specs of the columns with next observations, if any.
 
@@ -350,16 +376,17 @@ def _find_ends(
     bool `[N]` each: the last rows; those that only discontinuous observations
     mark; and the timeouts that are one row late.
   """
-  terminals, timeouts, starts = flags
-  jumps = late = np.zeros(len(terminals), bool)
+  jumps = late = np.zeros(len(flags.terminals), bool)
   if observations:
     differs = _find_jumps(columns, observations)
-    jumps = differs & ~_ends(*flags) & ~is_cut
+    jumps = differs & ~flags.find_ends() & ~is_cut
     # A timeout one row after such an end is late: it belongs to this end.
-    other_ends = _ends(terminals, np.False_, starts) | is_cut
-    late = timeouts & ~other_ends & ~differs & np.append(False, jumps[:-1])
-  is_end = _ends(terminals, timeouts & ~late, starts) | is_cut | jumps
-  return is_end, jumps, late
+    no_timeouts = flags._replace(timeouts=np.False_)
+    other_ends = no_timeouts.find_ends() | is_cut
+    is_next = np.append(False, jumps[:-1])
+    late = flags.timeouts & ~other_ends & ~differs & is_next
+  on_time = flags._replace(timeouts=flags.timeouts & ~late)
+  return on_time.find_ends() | is_cut | jumps, jumps, late
 
 
 def _find_bounds(
@@ -434,7 +461,7 @@ def _find_partial(
 def group_rows(
     column: str,
     ids: np.ndarray,
-    step: tuple[str, np.ndarray] | None = None,
+    step: StepColumn | None = None,
     is_end: np.ndarray | None = None,
     *,
     must_sort: bool = False,
@@ -444,7 +471,7 @@ def group_rows(
   Args:
     column: the name of the column of ids, for errors.
     ids: `[N]`: the episode id of each row.
-    step: the name and the values, `[N]`, of the step column, if it exists.
+    step: the step column, if it exists.
     is_end: bool `[N]`: the rows that end an episode. An id that repeats after
       such a row begins another episode. By default ids are unique.
     must_sort: whether to sort all rows by the step column, even if the rows of
@@ -509,11 +536,6 @@ def _text(value: object) -> str:
   )
 
 
-def _ends(terminals, timeouts, starts) -> np.ndarray:
-  """Returns the rows that end an episode according to flags, bool `[N]`."""
-  return terminals | timeouts | np.append(starts[1:], True)
-
-
 def _missing(
     missing: list[str], columns: Iterable[str], names: list[str]
 ) -> str:
@@ -526,9 +548,9 @@ def _missing(
   )
   if name == _TERMINALS and _TIMEOUTS not in columns:
     return f'{text} {_NO_ENDS}'
-  return text + f' If there is none, pass column_names={{{name!r}: None}}.' * (
-      name in OPTIONAL
-  )
+  if name in OPTIONAL:
+    text += f' If there is none, pass column_names={{{name!r}: None}}.'
+  return text
 
 
 def _lacks_reward(columns: Mapping[str, columns_lib.AnyColumn]) -> bool:
@@ -638,17 +660,15 @@ def _find_ids(
   return name, _values(columns[name])
 
 
-def _find_steps(
-    columns, num_rows: int, name: str | None
-) -> tuple[str, np.ndarray] | None:
-  """Returns the name and the values of the step column, if it exists."""
+def _find_steps(columns, num_rows: int, name: str | None) -> StepColumn | None:
+  """Returns the step column, if it exists."""
   if name is not None:
     checks.check_known('The data', 'column', name, columns)
   for candidate in _STEP_COLUMNS if name is None else (name,):
     column = columns.get(candidate)
     if column is not None and _is_scalar(column, num_rows):
       if column.dtype.kind in 'iuf':
-        return candidate, _values(column)
+        return StepColumn(candidate, _values(column))
   if name is not None:
     raise ValueError(
         f'The column {name} must have a number for each of {num_rows} rows,'
@@ -706,22 +726,30 @@ def _warn_of_jumps(
   if not is_jump.any():
     return
   rows = ', '.join(map(str, ends[is_jump][:_MAX_LISTED].tolist()))
+  num_jumps, num_late = np.count_nonzero(is_jump), np.count_nonzero(late)
+  if num_jumps > _MAX_LISTED:
+    rows += ', ...'
+  notes = ''
+  if num_late:
+    notes += (
+        f' {num_late} {_TIMEOUTS} are one row late, and end no other episode.'
+    )
+  if num_jumps > len(jumps) // 2:
+    notes += (
+        ' Most rows are discontinuous: they may be shuffled, or have next'
+        ' observations several steps ahead.'
+    )
   logging.warning(
       '%d of %d episodes end without a flag: %s%s of the row are not the %s of'
       ' the next row. These episodes are truncated. They end in the rows'
-      ' %s%s.%s%s',
-      np.count_nonzero(is_jump),
+      ' %s.%s',
+      num_jumps,
       len(ends),
       NEXT,
       _OBSERVATIONS,
       _OBSERVATIONS,
       rows,
-      ', ...' * (np.count_nonzero(is_jump) > _MAX_LISTED),
-      f' {np.count_nonzero(late)} {_TIMEOUTS} are one row late, and end no'
-      ' other episode.' * bool(late.any()),
-      ' Most rows are discontinuous: they may be shuffled, or have next'
-      ' observations several steps ahead.'
-      * (np.count_nonzero(is_jump) > len(jumps) // 2),
+      notes,
   )
 
 

@@ -226,7 +226,7 @@ class GroupLayout(NamedTuple):
     numbers = {
         int(number): name
         for name in names
-        for prefix, number in [name.rsplit('_', 1)] * ('_' in name)
+        for prefix, _, number in [name.rpartition('_')]
         if prefix == self.prefix and number.isdecimal()
     }
     return {numbers[number]: number for number in sorted(numbers)}
@@ -325,7 +325,7 @@ def _find_skipped(file, layout, groups, prepare) -> list[str]:
   for group in first_groups(file, groups):
     try:
       columns = prepare(group.name, columns_lib.leaves(group))
-    except Exception:  # pylint: disable=broad-exception-caught
+    except Exception:
       continue  # The fault is reported when the episode is read.
     length = len(columns.get(layout.terminal, ())) or len(
         columns.get(layout.names[rlds.ACTION], ())

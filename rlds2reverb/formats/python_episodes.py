@@ -122,7 +122,7 @@ def attempt(
   place = place or file
   try:
     return function(*args)._replace(place=place, file=file)
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     return to_fault(e, place, file)
 
 
@@ -408,7 +408,7 @@ def _form_of(episode: Episode) -> _Form | errors.Fault:
         lambda path, column: _check(episode, path, column), episode.steps
     )
     fields = tf.nest.map_structure(columns_lib.row_spec, episode.fields)
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     return to_fault(e, episode.place, episode.file)
   return _Form(steps, fields, _name_of(episode))
 
@@ -433,7 +433,7 @@ def _batches(
     while True:
       try:
         episode = next(stream, None)
-      except Exception as e:  # pylint: disable=broad-exception-caught
+      except Exception as e:
         error, episode = e, None  # The episodes before it come first.
       is_fault = isinstance(episode, errors.Fault)
       length = 0

@@ -83,7 +83,6 @@ def load(
       files, or if the reader does not have an option; see also the reader. The
       message contains the actual format of the files.
   """
-  # pylint: disable=redefined-builtin
   if not isinstance(data, (str, os.PathLike)):
     format = format or ('arrays' if isinstance(data, Mapping) else 'episodes')
     checks.check_choice('The format of data in memory', format, IN_MEMORY)
@@ -134,7 +133,6 @@ def load(
 
 def _missing(data: str, local: str, format: str | None) -> str:
   """Returns an error message for a path that does not exist."""
-  # pylint: disable=redefined-builtin
   message = f'There is no file or folder {local}.{files.hint(local)}'
   if format is None and not data.startswith(('/', '~', '.')):
     message += (

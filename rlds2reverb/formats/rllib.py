@@ -225,7 +225,7 @@ def _read_episodes(
       if not isinstance(batch, Exception):
         try:
           cuts = list(_cut(batch, place))
-        except Exception as e:  # pylint: disable=broad-exception-caught
+        except Exception as e:
           cuts = e
       if isinstance(cuts, Exception):
         affected = [e for e in unfinished.values() if not e.is_lost]
@@ -350,7 +350,7 @@ def _batch_of(content: Any, policy: str | None, place: str) -> _Batches:
         for name, column in content.items()
         if name not in (_TYPE, 'infos')
     }
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     yield place, e
     return
   yield place, columns
@@ -427,7 +427,7 @@ def _batch_of_state(packed: Any, place: str) -> _Batches:
         packed, object_hook=_array_of, raw=False, strict_map_key=False
     )
     columns = _columns_of_state(state)
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     yield place, ValueError(
         f'{place} is not an episode of RLlib: {e or type(e).__name__}.'
     )

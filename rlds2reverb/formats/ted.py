@@ -97,10 +97,11 @@ def check_rows(place: str, columns, capacity: int, num_episodes: int) -> None:
   for name, column in columns.items():
     is_of_steps = flat and len(column) >= capacity + num_episodes
     if len(column) != capacity and not is_of_steps:
+      expected = (
+          f'{capacity} or {capacity + num_episodes}' if flat else capacity
+      )
       raise ValueError(
-          f'{name} of {place} has {len(column)} rows, but must have {capacity}'
-          + f' or {capacity + num_episodes}' * flat
-          + '.'
+          f'{name} of {place} has {len(column)} rows, but must have {expected}.'
       )
 
 

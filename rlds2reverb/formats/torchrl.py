@@ -186,7 +186,7 @@ def _find_breaks(
         ' transitions are kept, and these episodes have no last step.',
         count,
         path,
-        rows + ' ...' * (count > 10),
+        f'{rows} ...' if count > 10 else rows,
         names,
     )
   elif first is None:
@@ -203,7 +203,7 @@ def _find_breaks(
 def save_torchrl(
     rlds_data: tf.data.Dataset,
     directory: files.PathLike,
-    format: str = torchrl_files.FLAT,  # pylint: disable=redefined-builtin
+    format: str = torchrl_files.FLAT,
     *,
     overwrite: bool = False,
 ) -> int:

@@ -91,7 +91,7 @@ class Groups(NamedTuple):
   faults: dict[int, errors.Fault]
 
 
-def marker_of(format: str) -> str:  # pylint: disable=redefined-builtin
+def marker_of(format: str) -> str:
   """Returns the name of a file that every complete storage has."""
   return _HDF5_FILE if format == HDF5 else _LENGTH_FILE
 
@@ -194,7 +194,7 @@ def find_groups(path: str) -> Groups:
       place = f'{group} of {path}'
       try:
         forms[group], ends[group] = _read_form(file, group, place)
-      except Exception as e:  # pylint: disable=broad-exception-caught
+      except Exception as e:
         faults[index] = python_episodes.to_fault(e, place, path)
     length = int(file['_len'][()])
   if not forms:
@@ -307,8 +307,8 @@ def _difference(form: _Form, expected: _Form, like: str) -> str:
     return f'has the fields {sorted(form)}, but {like} has {sorted(expected)}.'
   name = next(name for name in form if form[name] != expected[name])
   texts = [
-      f'{dtype} {list(shape)}' + ' of steps' * more
-      for more, shape, dtype in (form[name], expected[name])
+      f'{dtype} {list(shape)}{" of steps" if of_steps else ""}'
+      for of_steps, shape, dtype in (form[name], expected[name])
   ]
   return f'has rows of {name} that are {texts[0]}, but {texts[1]} in {like}.'
 
@@ -403,7 +403,7 @@ def _read_column(
 def write(
     folder: str,
     episodes: Iterable[dict[str, np.ndarray]],
-    format: str,  # pylint: disable=redefined-builtin
+    format: str,
 ) -> int:
   """Writes transitions in one of the formats.
 

@@ -143,7 +143,6 @@ def _open(path: str) -> tuple[list[int], dict[str, Any]]:
   # An ImportError is not an error of the data.
   open_group, open_zip = zarr.open_group, zarr.storage.ZipStore
   with contextlib.suppress(ImportError):
-    # pylint: disable-next=g-import-not-at-top
     from imagecodecs import numcodecs as image_codecs
 
     image_codecs.register_codecs(verbose=False)
@@ -228,7 +227,6 @@ def _check_chunks(path: str, array: Any, rows: range) -> None:
     if hasattr(metadata, 'encode_chunk_key'):
       name = metadata.encode_chunk_key(place)
     else:
-      # pylint: disable-next=protected-access
       name = array._dimension_separator.join(map(str, place))
     file = os.path.join(path, array.path, name)
     if not os.path.isfile(file):

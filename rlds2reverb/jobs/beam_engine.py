@@ -244,7 +244,7 @@ def _run(
     results.clear()
     return '' if state == runner_lib.PipelineState.DONE else f'it is {state}'
   # Every runner has its own error types.
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except Exception as error:
     logging.debug('The pipeline has failed:', exc_info=True)
     last_line = str(error).strip().rpartition('\n')[-1]
     return last_line.rstrip('.') or type(error).__name__

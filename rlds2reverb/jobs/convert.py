@@ -392,7 +392,8 @@ def _describe_failures(failures: Mapping[int, Exception]) -> Iterator[str]:
   for message, tasks in tasks_of.items():
     listed = ', '.join(map(str, tasks[:_MAX_LISTED_TASKS]))
     more = len(tasks) - _MAX_LISTED_TASKS
-    listed += f' and {more} more' * (more > 0)
+    if more > 0:
+      listed += f' and {more} more'
     yield f'  {"tasks" if len(tasks) > 1 else "task"} {listed}: {message}'
 
 

@@ -79,7 +79,7 @@ class DaskEngine(processes.Engine):
       except tasks_lib.TaskError:
         raise
       # A worker died, or lacks a package.
-      except Exception as e:  # pylint: disable=broad-exception-caught
+      except Exception as e:
         outcome = processes.WorkerDiedError(f'{type(e).__name__}: {e}')
       yield number, outcome
 

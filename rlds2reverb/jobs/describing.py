@@ -94,9 +94,11 @@ def describe(
     opened = sources_lib.open_source(data)
     total, index = opened.num_episodes, sources_lib.EPISODE_INDEX
     count = min(sample or total, total)
+    place = f'{opened.name}, split {data.split}'
+    if data.config:
+      place += f', mapped by {data.config}'
     attributes = {
-        'source': f'{opened.name}, split {data.split}'
-        + f', mapped by {data.config}' * bool(data.config),
+        'source': place,
         'about': _describe_data_set(opened),
         'num_available': total,
         'is_sample': count < total,

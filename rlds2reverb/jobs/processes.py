@@ -251,7 +251,7 @@ def _work(pipe: connections.Connection, num_tasks: int) -> None:
       outcome = runner(number, lambda progress: pipe.send((False, progress)))
       pipe.send((True, outcome))
   finally:
-    os._exit(1)  # pylint: disable=protected-access
+    os._exit(1)
 
 
 def _return_free_memory() -> None:

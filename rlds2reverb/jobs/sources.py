@@ -197,7 +197,6 @@ def make_source(
     ValueError: if the config or format does not exist, if its reader has no
       such option, or if a binding is of an unknown name.
   """
-  # pylint: disable=redefined-builtin
   dataset = os.fspath(dataset)
   path = files.expand(dataset)
   if format != _PYTHON and files.exists(path):

@@ -197,7 +197,9 @@ def to_text(summary: Mapping[str, Any], quarantine: str) -> str:
       f'{name:<{width}}  ' + (f'{value:,}' if isinstance(value, int) else value)
       for name, value in rows.items()
   ]
-  return '\n'.join([*lines, *[_EXISTED] * bool(num_existing), *warnings])
+  if num_existing:
+    lines.append(_EXISTED)
+  return '\n'.join([*lines, *warnings])
 
 
 def explain_empty(

@@ -139,7 +139,7 @@ class JobRunner(NamedTuple):
         return function()
     except CommonError as error:
       return error
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except Exception as error:
       problem = find_output_problem(error, self.job, self.job.folder)
       if problem:
         return CommonError(problem)

@@ -201,7 +201,7 @@ class StopSignals:
       elif now - self._signaled_at < _SECONDS_OF_ONE_SIGNAL:
         return
       else:
-        os._exit(_INTERRUPTED)  # pylint: disable=protected-access
+        os._exit(_INTERRUPTED)
     if self._is_held:
       self._stop.set()
     else:

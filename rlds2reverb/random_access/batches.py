@@ -161,7 +161,6 @@ class Batches(batches_lib.Batches):
     Raises:
       ValueError: if an argument is not an integer in its range.
     """
-    # pylint: disable=g-import-not-at-top
     import tensorflow as tf
 
     from rlds2reverb.episodes import pipelines

@@ -97,7 +97,10 @@ class ChunkReader:
             f' {sorted(structure)}. Map the fields in the function prepare of'
             ' build_index.'
         )
-    for name in [_ACTION_MASK] + [_OBSERVATION_MASK] * (chunks.num_frames > 1):
+    masks = [_ACTION_MASK]
+    if chunks.num_frames > 1:
+      masks.append(_OBSERVATION_MASK)
+    for name in masks:
       if name in structure:
         raise ValueError(f'There is a field {name} already. Rename it.')
     self._first_row = np.cumsum(lengths) - lengths

@@ -81,7 +81,6 @@ class IndexedData:
 
   def map_episodes(self, episodes: Any) -> Any:
     """Returns the data set of the episodes that are indexed."""
-    # pylint: disable=g-import-not-at-top
     from rlds2reverb import fields
     from rlds2reverb import transforms
 
@@ -190,7 +189,6 @@ def open_index(folder: str, source: IndexedData, num_processes: int) -> Index:
   identity = source.identity()
   if not os.path.exists(marker):
     require_tensorflow(f'{folder} has no index yet, and building it')
-    # pylint: disable=g-import-not-at-top
     from rlds2reverb.datasets import files
     from rlds2reverb.random_access import building
 

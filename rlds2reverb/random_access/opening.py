@@ -160,7 +160,7 @@ def _open_normalizer(
         f'{path} has no statistics of {", ".join(missing)} yet, and computing'
         ' them'
     )
-    from rlds2reverb.datasets import files  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.datasets import files
 
     with files.one_at_a_time(path):
       # Another process may have computed them in the meantime.
@@ -186,7 +186,6 @@ def _compute_statistics(
     index: index_lib.Index, fields: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
   """Returns the statistics of fields, as lists of numbers."""
-  # pylint: disable=g-import-not-at-top
   import tensorflow as tf
 
   from rlds2reverb.episodes import rlds

@@ -139,7 +139,7 @@ class FrameSource(NamedTuple):
     for batch in batches:
       splits = np.arange(len(batch.step_type) + 1) * self.chunk_length
       frames = tf.nest.map_structure(
-          lambda leaf: leaf.reshape(splits[-1], *leaf.shape[2:]),  # pylint: disable=cell-var-from-loop
+          lambda leaf: leaf.reshape(splits[-1], *leaf.shape[2:]),
           batch,
       )
       ids = [None] * (len(splits) - 1)

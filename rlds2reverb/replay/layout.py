@@ -576,6 +576,6 @@ def _compute_priorities(function, items, positioned) -> np.ndarray:
     starts = items.start[chosen] - positioned.begin
     index = windows_lib.window_index(starts, length)
     priorities[chosen] = function(
-        tf.nest.map_structure(lambda leaf: leaf[index], positioned.rows)  # pylint: disable=cell-var-from-loop
+        tf.nest.map_structure(lambda leaf: leaf[index], positioned.rows)
     )
   return priorities

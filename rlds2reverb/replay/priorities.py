@@ -11,7 +11,7 @@ from rlds2reverb.episodes import checks
 from rlds2reverb.episodes import errors
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 _NORMALIZATIONS = ('batch', 'table', 'none')
 _IMPOSSIBLE = 'The probability of a sample must be above 0. Found:'

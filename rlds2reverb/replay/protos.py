@@ -30,9 +30,9 @@ from typing import Any
 from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message_factory
-from google.protobuf import timestamp_pb2  # pylint: disable=unused-import  # noqa: F401
-from tensorflow.core.framework import tensor_pb2  # pylint: disable=unused-import  # noqa: F401
-from tensorflow.core.protobuf import struct_pb2  # pylint: disable=unused-import  # noqa: F401
+from google.protobuf import timestamp_pb2  # noqa: F401
+from tensorflow.core.framework import tensor_pb2  # noqa: F401
+from tensorflow.core.protobuf import struct_pb2  # noqa: F401
 
 _POOL = descriptor_pool.Default()
 _PATH = pathlib.Path(__file__).with_name('reverb_protos.binpb')

@@ -93,7 +93,6 @@ class ArrayRecordFile:
 
 def _import_module() -> Any:
   try:
-    # pylint: disable-next=g-import-not-at-top
     from array_record.python import array_record_module
   except ModuleNotFoundError as e:
     raise ModuleNotFoundError(

@@ -23,7 +23,7 @@ from rlds2reverb.episodes import windows as windows_lib
 from rlds2reverb.store import rows as store_rows
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 
 class SamplingError(ValueError):

@@ -35,7 +35,7 @@ from rlds2reverb.store import folders
 from rlds2reverb.store import strings as strings_lib
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 # The kinds of rows that a folder can hold.
 FRAMES, INDEX = 'prepared frames', 'index for random access'
@@ -253,7 +253,7 @@ class RowLayout:
 def numpy_dtype(name: str) -> np.dtype:
   """Returns a dtype by its name."""
   if name == 'bfloat16':
-    import ml_dtypes  # pylint: disable=g-import-not-at-top
+    import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16)
   return np.dtype(name)

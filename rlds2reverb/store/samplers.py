@@ -23,7 +23,7 @@ from rlds2reverb.episodes import random as random_lib
 from rlds2reverb.store import items as store_items
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 # Four rounds of a Feistel network make a random permutation of many items. A
 # permutation of a few items needs more rounds.

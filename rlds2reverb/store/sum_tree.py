@@ -16,7 +16,7 @@ from rlds2reverb.store import memory
 from rlds2reverb.store import samplers
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 # The largest weight and the smallest sum that are not rescaled. Sums neither
 # overflow nor lose digits between them.

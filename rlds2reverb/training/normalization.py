@@ -125,7 +125,7 @@ class DenormalizedPolicy(tf_policy.TFPolicy):
       policy: tf_policy.TFPolicy,
       time_step_spec: ts.TimeStep,
       action_spec: Any,
-      normalization: Normalization,  # pylint: disable=redefined-outer-name
+      normalization: Normalization,
   ):
     """Wraps a policy.
 

@@ -182,7 +182,7 @@ class PadField(base.EpisodeTransform):
     if size != width and (width is not None or size > self.width):
       raise ValueError(
           f'{paths.name_of(self.field)} must have {width or self.width} numbers'
-          f'{" at most" * (width is None)}, but has {size}.'
+          f'{" at most" if width is None else ""}, but has {size}.'
       )
     return leaf
 

@@ -440,6 +440,6 @@ def _is_array_like(node: Any) -> bool:
   """Returns whether `node` is a (nested) list of numbers or strings."""
   return (
       isinstance(node, (list, range))
-      and len(node) > 0  # pylint: disable=g-explicit-length-test
+      and len(node) > 0
       and all(isinstance(e, _SCALARS) or _is_array_like(e) for e in node)
   )

@@ -206,7 +206,7 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
     self.assertEqual(steps_lib.default_block_length(spec), expected)
 
   def test_names_equal_those_of_rlds(self):
-    import rlds as original  # pylint: disable=g-import-not-at-top
+    import rlds as original
 
     names = [
         name

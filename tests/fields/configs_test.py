@@ -111,7 +111,7 @@ class ConfigsTest(parameterized.TestCase):
       # gin has no public way to take a registration back.
       others = [f'another.library.{name}' for name in _NAMESAKES]
       for selector in *others, 'one.twice', 'other.twice':
-        gin.config._REGISTRY.pop(selector)  # pylint: disable=protected-access
+        gin.config._REGISTRY.pop(selector)
     gin.parse_config("StepMapping.action = 'a'")  # Unambiguous again.
     self.assertEqual(step_mapping.StepMapping().action, 'a')
 

@@ -120,7 +120,7 @@ def _write_parquet_episodes(folder, count):
 
 
 def _write_zarr(folder, count):
-  import zarr  # pylint: disable=g-import-not-at-top
+  import zarr
 
   rows = _flat(count)['observations']
   root = zarr.open_group(folder, mode='w')
@@ -135,7 +135,7 @@ def _write_zarr(folder, count):
 
 
 def _write_lerobot(folder, count):
-  import av  # pylint: disable=g-import-not-at-top
+  import av
 
   for name in ('meta', 'data/chunk-000', 'videos/chunk-000/a'):
     os.makedirs(os.path.join(folder, name))
@@ -294,7 +294,7 @@ def _peak():
 
 def _measure(name, small, large):
   """Prints by how much the peak of memory grows as a large one is read."""
-  from rlds2reverb import formats  # pylint: disable=g-import-not-at-top
+  from rlds2reverb import formats
 
   form = name.split('_', maxsplit=1)[0]
   for path in (*[small] * 4, large):

@@ -68,7 +68,6 @@ def main(argv):
       buffer = data.ReplayBuffer(
           storage=data.LazyTensorStorage(capacity), batch_size=1
       )
-      # pylint: disable-next=protected-access
       buffer._storage.checkpointer = checkpointer()
       for episode in episodes[: 3 if with_unfinished else 2]:
         if name == 'ring_alike':

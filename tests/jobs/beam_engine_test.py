@@ -105,7 +105,7 @@ class BeamEngineTest(job_testing.JobTestCase):
 
   def run_on_beam(self, plan, *options, **kwargs):
     """Does a plan on Beam; returns the summary."""
-    from rlds2reverb.jobs import beam_engine  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.jobs import beam_engine
 
     engine = beam_engine.BeamEngine(options)
     return self.convert(plan, engine=engine, **kwargs)
@@ -139,7 +139,7 @@ class BeamEngineTest(job_testing.JobTestCase):
   )
   @pytest.mark.long
   def test_runners_that_retry_tasks(self, retries, *options):
-    from rlds2reverb.jobs import beam_engine  # pylint: disable=g-import-not-at-top
+    from rlds2reverb.jobs import beam_engine
 
     class FailingEngine(beam_engine.BeamEngine):
 

@@ -59,10 +59,10 @@ def _fork(function, *args) -> int:
   try:
     function(*args)
     code = 0
-  except BaseException as e:  # pylint: disable=broad-exception-caught
+  except BaseException as e:
     print(f'{type(e).__name__}: {e}', file=sys.stderr, flush=True)
   finally:
-    os._exit(code)  # pylint: disable=protected-access
+    os._exit(code)
 
 
 def _is_over(pid: int) -> bool:

@@ -73,7 +73,7 @@ def _call(program, run_program, arguments) -> Result:
       if isinstance(code, str):  # Python prints it at exit.
         stderr.write(code)
         code = 1
-    except BaseException as e:  # pylint: disable=broad-exception-caught
+    except BaseException as e:
       code = f'{type(e).__name__}: {e}'
   return Result(code or 0, stdout.getvalue(), stderr.getvalue())
 

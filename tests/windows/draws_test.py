@@ -203,7 +203,7 @@ class ConcatenatedFramesTest(tf.test.TestCase):
           expected.append(np.concatenate(frames, axis))
         in_map = tf.data.Dataset.from_tensors(steps).map(
             lambda steps: windows.stack_and_chunk(
-                steps, 3, before=before, frame_axis=axis  # pylint: disable=cell-var-from-loop
+                steps, 3, before=before, frame_axis=axis
             )
         )
         shape = list(images.shape[1:])

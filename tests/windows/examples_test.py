@@ -338,7 +338,7 @@ class ExamplesTest(parameterized.TestCase, tf.test.TestCase):
     steps['reward'] = steps['reward'].astype(np.float32)
     batch = contract.stack(
         [
-            tf.nest.map_structure(lambda leaf: leaf[t : t + n + 1], steps)  # pylint: disable=cell-var-from-loop
+            tf.nest.map_structure(lambda leaf: leaf[t : t + n + 1], steps)
             for t in range(count - n)
         ]
     )

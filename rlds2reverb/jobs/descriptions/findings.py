@@ -80,7 +80,7 @@ OF_STEPS = {
         ' into that step, by --gin_binding or a config (docs/robotics.md, "The'
         ' last step")'
     ),
-    'left_out_reward': (
+    'dropped_reward': (
         'the last transition is dropped, because its next observation is not'
         ' in the data; the last step has its reward, which no learner sees'
     ),
@@ -426,5 +426,5 @@ def _find_constant_cameras(reading) -> Iterator[Finding]:
 
 
 def _join(texts) -> str:
-  more = ['...'] * (len(texts) > _MAX_LISTED)
+  more = ['...'] if len(texts) > _MAX_LISTED else []
   return ', '.join([*texts[:_MAX_LISTED], *more])

@@ -26,11 +26,13 @@ HEADS = ('', *_NUMBERS[:-1], 'NaN, inf')
 def to_text(description: description_lib.Description) -> str:
   """Returns a description as lines of text."""
   lines = [description.source, '']
-  for label, value in about_rows(description.about):
+  for name, value in about_rows(description.about):
+    label = f'{name}:'
     for line in value.strip().splitlines():
-      lines.append(f'{label + ":" * bool(label):<13} {line}')
+      lines.append(f'{label:<13} {line}')
       label = ''
-  lines += [''] * bool(description.about)
+  if description.about:
+    lines.append('')
   lines += count_lines(description)
   for table in description.tables:
     head, *rows = table_rows(table)
@@ -137,7 +139,9 @@ def field_rows(description: description_lib.Description) -> list[list[str]]:
     if field['shape'] is not None:
       dims = ['?' if dim is None else str(dim) for dim in field['shape']]
       shape = f'({", ".join(dims)})'
-    kind = field['dtype'] + ' image' * (field['kind'] == 'image')
+    kind = field['dtype']
+    if field['kind'] == 'image':
+      kind += ' image'
     ends = number(field['min']), number(field['max'])
     rows.append([field['path'], kind, shape, *ends])
   return rows

@@ -178,7 +178,7 @@ def _assemble_episodes(
   starts = np.flatnonzero(steps[rlds.IS_FIRST] | is_after_gap).tolist()
   bounds = sorted({0, *starts, len(common)})
   for begin, end in zip(bounds, bounds[1:]):
-    yield tf.nest.map_structure(lambda leaf: leaf[begin:end], steps)  # pylint: disable=cell-var-from-loop
+    yield tf.nest.map_structure(lambda leaf: leaf[begin:end], steps)
 
 
 def _to_steps(

@@ -344,42 +344,9 @@ class Validator:
         values.astype(np.uint32).view(np.int32).astype(np.int64)
         for values in (offsets, lengths, tensors)
     )
-    # All columns often have slices of the same chunks: one lookup suffices.
-    unique_keys = chunk_keys
-    slices_per_column = len(columns) // num_columns
-    if len(columns) == slices_per_column * num_columns:
-      by_column = chunk_keys.reshape(len(rows), num_columns, slices_per_column)
-      if (by_column == by_column[:, :1]).all():
-        unique_keys = by_column[:, 0]
-    places = np.searchsorted(self._sorted_keys, unique_keys)
-    places = np.minimum(places, max(len(self._sorted_keys) - 1, 0))
-    if (
-        not len(self._sorted_keys)
-        or (self._sorted_keys[places] != unique_keys).any()
-    ):
-      raise ValueError(
-          'chunks that its items refer to are not in chunks.tfrecord'
-      )
-    chunks = self._order[places]
-    if unique_keys is not chunk_keys:
-      chunks = np.tile(chunks, num_columns)
-    begins, ends = self._tensor_starts[chunks], self._tensor_starts[chunks + 1]
-    tensor_indices = begins + tensors
-    bad = np.flatnonzero(((tensors < 0) | (tensor_indices >= ends)).any(1))
-    if len(bad):
-      raise ValueError(
-          f'item {keys[bad[0]]} refers to a tensor that its chunk does not have'
-      )
-    num_rows = self._num_rows[tensor_indices]
-    is_bad = (offsets < 0) | (lengths < 1) | (offsets + lengths > num_rows)
-    bad = np.flatnonzero(is_bad.any(1))
-    if len(bad):
-      first = bad[0]
-      raise ValueError(
-          f'item {keys[first]} has slices beyond their chunks: offsets'
-          f' {offsets[first].tolist()}, lengths {lengths[first].tolist()}, and'
-          f' {num_rows[first].tolist()} rows'
-      )
+    chunks = self._find_chunks(chunk_keys, num_columns)
+    tensor_indices = self._find_tensors(keys, chunks, tensors)
+    self._check_bounds(keys, offsets, lengths, tensor_indices)
     for column in form.squeezed:
       if (lengths[:, columns == column].sum(1) != 1).any():
         raise ValueError(
@@ -403,6 +370,59 @@ class Validator:
         tensors.ravel(),
         np.full(chunks.size, table),
     )
+
+  def _find_chunks(
+      self, chunk_keys: np.ndarray, num_columns: int
+  ) -> np.ndarray:
+    """Returns the indices of the chunks of slices, by their keys `[N, S]`."""
+    unique_keys = chunk_keys
+    # All columns often have slices of the same chunks: one lookup suffices.
+    num_items, num_slices = chunk_keys.shape
+    if num_slices % num_columns == 0:
+      by_column = chunk_keys.reshape(
+          num_items, num_columns, num_slices // num_columns
+      )
+      if (by_column == by_column[:, :1]).all():
+        unique_keys = by_column[:, 0]
+    places = np.searchsorted(self._sorted_keys, unique_keys)
+    places = np.minimum(places, max(len(self._sorted_keys) - 1, 0))
+    if (
+        not len(self._sorted_keys)
+        or (self._sorted_keys[places] != unique_keys).any()
+    ):
+      raise ValueError(
+          'chunks that its items refer to are not in chunks.tfrecord'
+      )
+    chunks = self._order[places]
+    if unique_keys is not chunk_keys:
+      chunks = np.tile(chunks, num_columns)
+    return chunks
+
+  def _find_tensors(
+      self, keys: np.ndarray, chunks: np.ndarray, tensors: np.ndarray
+  ) -> np.ndarray:
+    """Returns the indices of slices' tensors among all tensors, `[N, S]`."""
+    indices = self._tensor_starts[chunks] + tensors
+    is_bad = (tensors < 0) | (indices >= self._tensor_starts[chunks + 1])
+    bad = np.flatnonzero(is_bad.any(1))
+    if len(bad):
+      raise ValueError(
+          f'item {keys[bad[0]]} refers to a tensor that its chunk does not have'
+      )
+    return indices
+
+  def _check_bounds(self, keys, offsets, lengths, tensor_indices) -> None:
+    """Raises a ValueError if a slice is not within the rows of its tensor."""
+    num_rows = self._num_rows[tensor_indices]
+    is_bad = (offsets < 0) | (lengths < 1) | (offsets + lengths > num_rows)
+    bad = np.flatnonzero(is_bad.any(1))
+    if len(bad):
+      first = bad[0]
+      raise ValueError(
+          f'item {keys[first]} has slices beyond their chunks: offsets'
+          f' {offsets[first].tolist()}, lengths {lengths[first].tolist()}, and'
+          f' {num_rows[first].tolist()} rows'
+      )
 
   def _find_misfit(
       self, signature: Sequence[Any], columns: np.ndarray, row_specs: np.ndarray

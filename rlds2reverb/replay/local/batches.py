@@ -15,7 +15,7 @@ from rlds2reverb.store import batches as store_batches
 from rlds2reverb.store import samplers
 
 with epy.lazy_imports():
-  from rlds2reverb.store import kernels  # pylint: disable=g-import-not-at-top
+  from rlds2reverb.store import kernels
 
 # The dtypes of the fields of Reverb's `SampleInfo`.
 _INFO_DTYPES = tuple(
@@ -95,7 +95,7 @@ class FrameBatches(store_batches.Batches):
   def of_stream(self, data_set: int, stream: int) -> 'FrameBatches':
     """Returns the batches of another stream, which has independent draws."""
     other = copy.copy(self)
-    other._bind(data_set, stream)  # pylint: disable=protected-access
+    other._bind(data_set, stream)
     return other
 
   def identity(self) -> str:

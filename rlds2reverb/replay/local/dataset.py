@@ -256,22 +256,22 @@ class SamplingState(tf.train.experimental.PythonState):
     self.identity = identity
     self.datasets: dict[Any, tf.data.Dataset] = {}
     self.iterators: dict[Any, Any] = {}
-    self._data_sets: list[Streams] = []
+    self._streams: list[Streams] = []
     # The positions of all data sets, also of data sets that are made later.
     self._restored: list[list[int]] = []
 
   def add(self, streams: Streams) -> None:
     """Adds a data set and sets its index."""
-    streams.index = len(self._data_sets)
+    streams.index = len(self._streams)
     if streams.index < len(self._restored):
       streams.restore(self._restored[streams.index])
-    self._data_sets.append(streams)
+    self._streams.append(streams)
 
   def restore(self, positions: list[list[int]]) -> None:
     """Sets the positions of all data sets, also of later ones."""
     self._restored = positions
     self.iterators.clear()
-    for streams, places in zip(self._data_sets, positions):
+    for streams, places in zip(self._streams, positions):
       streams.restore(places)
 
   def seek(self, index: int) -> None:
@@ -309,7 +309,7 @@ class SamplingState(tf.train.experimental.PythonState):
     self.restore(positions)
 
   def _positions(self) -> list[list[int]]:
-    positions = [streams.positions() for streams in self._data_sets]
+    positions = [streams.positions() for streams in self._streams]
     return positions + self._restored[len(positions) :]
 
 
@@ -370,7 +370,7 @@ class _TensorIterator(tf_private.PlainIterator):
     specs = tf.nest.flatten(self._element_spec)
     self._flat_output_types = [spec.dtype for spec in specs]
     self._flat_output_shapes = [spec.shape for spec in specs]
-    self._streams = dataset._streams  # pylint: disable=protected-access
+    self._streams = dataset._streams
     self._numpy_iterator = _NumpyIterator(self._streams)
     # It reads ahead while the graph calls Python, which takes longer.
     self._read = functools.partial(
@@ -407,7 +407,7 @@ class _TensorIterator(tf_private.PlainIterator):
         self._resource_iterator = tf_private.PlainIterator(
             dataset.with_options(_options())
         )
-    return self._resource_iterator._iterator_resource  # pylint: disable=protected-access
+    return self._resource_iterator._iterator_resource
 
 
 def make_dataset(

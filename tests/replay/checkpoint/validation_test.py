@@ -254,7 +254,7 @@ class ValidationTest(checkpoints.CheckpointTestCase):
     for batch in validation.read_records(path):
       for record in batch.records():
         count += 1
-        form = validation._ItemForm(record)  # pylint: disable=protected-access
+        form = validation._ItemForm(record)
         item = protos.PrioritizedItem.FromString(record)
         rows = np.frombuffer(record, np.uint8)[None]
         self.assertEqual(form.read_varints(rows, [form.key]), item.key)

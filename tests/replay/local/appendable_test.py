@@ -63,7 +63,7 @@ def _append(buffer, frames, add=None):
   """Appends frames, a `Trajectory` of arrays `[T, ...]`, one by one."""
   add = add or buffer.add_batch
   for t in range(len(frames.step_type)):
-    add(tf.nest.map_structure(lambda leaf: leaf[t : t + 1], frames))  # pylint: disable=cell-var-from-loop
+    add(tf.nest.map_structure(lambda leaf: leaf[t : t + 1], frames))
 
 
 def _expected(count, lasts, capacity, length, stride, end):
@@ -337,7 +337,7 @@ class AppendedTest(parameterized.TestCase, tf.test.TestCase):
       buffer.gather_all()
     restored = _Appendable(data, capacity=100, batch_size=3)
     restored.clear()
-    restored._items.deserialize(buffer._items.serialize())  # pylint: disable=protected-access
+    restored._items.deserialize(buffer._items.serialize())
     self.assertEqual(_shown(restored), _shown(buffer))
     self.assertEqual(int(restored.num_frames()), 7)
 

@@ -94,7 +94,7 @@ class DirectoryTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_several_prepare_the_same_frames_at_once(self):
     folder, data, items = self.folder(), _known_data(), _items()
-    written, write = [], loading._write  # pylint: disable=protected-access
+    written, write = [], loading._write
     with mock.patch.object(
         loading, '_write', lambda *args: written.append(1) or write(*args)
     ):

@@ -229,7 +229,7 @@ class ResumedTest(parameterized.TestCase, tf.test.TestCase):
     found = []
     for _, info in buffer.as_dataset(batch_size).take(count):
       found.append(info.key[:, 0].numpy().tolist())
-      if isinstance(buffer._sampler, sum_tree.Prioritized):  # pylint: disable=protected-access
+      if isinstance(buffer._sampler, sum_tree.Prioritized):
         number = step + len(found)
         errors = (tf.cast(info.key[:, 0], tf.float32) * 7 + number) % 5 + 1
         buffer.update_priorities(info.key, errors)

@@ -54,7 +54,7 @@ class ThreadsTest(tf.test.TestCase):
       count[0] += size
       frames = replay_testing.make_frames(begin, begin + size)
       action = np.repeat(frames.observation[:, np.newaxis], 400, 1)
-      buffer._items.append(*tf.nest.flatten(frames._replace(action=action)))  # pylint: disable=protected-access
+      buffer._items.append(*tf.nest.flatten(frames._replace(action=action)))
 
     add(400)
 
@@ -98,14 +98,12 @@ class ThreadsTest(tf.test.TestCase):
 
   def check_tree(self, buffer):
     """Checks that items that have gone have no weight, and others have one."""
-    population, sampler = buffer._items, buffer._sampler  # pylint: disable=protected-access
-    priorities = sampler._tree.priorities  # pylint: disable=protected-access
+    population, sampler = buffer._items, buffer._sampler
+    priorities = sampler._tree.priorities
     slots = (population.first + np.arange(population.num_items)) % _CAPACITY
     self.assertTrue((priorities[slots] > 0).all())
     self.assertEqual(np.count_nonzero(priorities), len(slots))
-    self.assertAllClose(
-        sampler._tree.total, (priorities**sampler.alpha).sum()  # pylint: disable=protected-access
-    )
+    self.assertAllClose(sampler._tree.total, (priorities**sampler.alpha).sum())
 
 
 if __name__ == '__main__':

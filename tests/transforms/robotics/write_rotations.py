@@ -28,7 +28,7 @@ def _rotations(spatial):
 
 
 def _write():
-  from scipy import spatial  # pylint: disable=g-import-not-at-top
+  from scipy import spatial
 
   rotations = _rotations(spatial.transform)
   matrices = rotations.as_matrix()
