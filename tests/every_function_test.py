@@ -318,7 +318,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
 
   def test_error_names_the_field_of_unequal_length(self):
     for bad, actual in zip(_BAD, _FOUND):
-      self._assert_refused(lambda: windows.transition_rows(bad), actual)  # pylint: disable=cell-var-from-loop
+      self._assert_refused(lambda: windows.transition_rows(bad), actual)
 
   def test_unequal_static_lengths_raise_when_pipeline_is_built(self):
     data = tf.data.Dataset.from_tensors(
@@ -398,7 +398,7 @@ class UnequalLengthsTest(parameterized.TestCase, tf.test.TestCase):
     self._assert_refused(lambda: mapping(eager), ': 3', 'steps: 4')
     for form in golden.FORMS.values():
       mapped = rlds2reverb.map_fields(form([steps]), mapping)
-      self._assert_refused(lambda: list(mapped), *sources, ': 3', 'steps: 4')  # pylint: disable=cell-var-from-loop
+      self._assert_refused(lambda: list(mapped), *sources, ': 3', 'steps: 4')
 
 
 _PACKAGES = (
@@ -422,7 +422,7 @@ _PACKAGES = (
 def _record_conversions() -> Iterator[list[str]]:
   """Records the functions of the library that AutoGraph converts."""
   converted = []
-  convert = api._convert_actual  # pylint: disable=protected-access
+  convert = api._convert_actual
 
   def record(function, context):
     if f'{function.__module__}.'.startswith('rlds2reverb.'):

@@ -221,7 +221,6 @@ class HostileFilesTest(parameterized.TestCase, tf.test.TestCase):
           Image.fromarray(pixels).save(file, kind)
           encoded.append(file.getvalue())
           sizes.append([height, width])
-    # pylint: disable-next=protected-access
     actual = features_lib._find_sizes(tf.constant(encoded))
     self.assertAllEqual(actual, sizes)
 

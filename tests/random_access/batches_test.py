@@ -418,10 +418,10 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
         ['id'],
     ):
       with self.assertRaises(TypeError, msg=repr(index)):
-        items[index]  # pylint: disable=pointless-statement
+        items[index]
     for index in len(items), -len(items) - 1, [0, len(items)], [2**63]:
       with self.assertRaisesRegex(IndexError, 'is out of range: there are'):
-        items[index]  # pylint: disable=pointless-statement
+        items[index]
 
   def test_positions_are_integers_from_0_up(self):
     batches = self.batches(4)
@@ -447,7 +447,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
           self.batches(4, **kwargs)
     for invalid in 1.5, '1', [1, 2], slice(2), None:
       with self.assertRaisesRegex(TypeError, 'index of a batch must be one'):
-        batches[invalid]  # pylint: disable=pointless-statement
+        batches[invalid]
     self.assertAllEqual(self.ids(batches[np.int64(3)]), self.ids(batches[3]))
 
   def test_invalid_arguments_raise(self):
@@ -489,7 +489,7 @@ class BatchesTest(parameterized.TestCase, tf.test.TestCase):
     ):
       self.items['a'].episode_weights([1.0])
     with self.assertRaisesRegex(IndexError, 'no batch -1'):
-      self.batches(4)[-1]  # pylint: disable=pointless-statement
+      self.batches(4)[-1]
 
 
 if __name__ == '__main__':

@@ -251,7 +251,7 @@ class IndexTest(parameterized.TestCase):
       with self.assertRaisesRegex(
           IndexError, f'Item {invalid} is out of range: there are 17 items'
       ):
-        items[invalid]  # pylint: disable=pointless-statement
+        items[invalid]
     make = lambda images=None, **kwargs: random_access.Items(
         items.index, random_access.ActionChunks(**kwargs), images=images
     )

@@ -69,7 +69,7 @@ class RowLayoutTest(parameterized.TestCase, tf.test.TestCase):
       golden.assert_frames_equal(
           self,
           [tf.nest.pack_sequence_as(frames, actual)],
-          [tf.nest.map_structure(lambda leaf: leaf[numbers], expected)],  # pylint: disable=cell-var-from-loop
+          [tf.nest.map_structure(lambda leaf: leaf[numbers], expected)],
       )
       for leaf in actual:
         if leaf.size and leaf.dtype != object:

@@ -386,7 +386,7 @@ class OracleTest(parameterized.TestCase, tf.test.TestCase):
       self.assertAllEqual(drawn.mask[s], mask)
       if fill == 'ragged':
         places = [at for at, is_real in zip(places, mask) if is_real]
-      actual = tf.nest.map_structure(lambda leaf: leaf[s].numpy(), drawn.rows)  # pylint: disable=cell-var-from-loop
+      actual = tf.nest.map_structure(lambda leaf: leaf[s].numpy(), drawn.rows)
       contract.assert_equal(
           self, actual, contract.window(rows, places, fill, fill)
       )
