@@ -30,7 +30,7 @@ setuptools.setup(
         '__version__'
     ],
     description=(
-        'Recorded reinforcement-learning data into training batches for'
+        'Turns recorded reinforcement-learning data into training batches for'
         ' TF-Agents, PyTorch and JAX'
     ),
     long_description=(_FOLDER / 'README.md').read_text(encoding='utf-8'),
@@ -100,8 +100,8 @@ setuptools.setup(
         f'tensorflow==2.21.0; {_PYTHON_3_13}',
         f'dm-reverb==0.14.0; {_WITH_REVERB}',
         f'tf-agents==0.19.0; {_WITH_REVERB}',
-        # TF-Agents 0.19.0 runs there, but asks for packages that do not. So it
-        # is installed with `--no-deps`, and what it imports is here by name.
+        # TF-Agents 0.19.0 runs on Python 3.12, but requires packages that do
+        # not. So it is installed with `--no-deps`, and these are its imports.
         f'cloudpickle; {_WITHOUT_REVERB}',
         f'pillow; {_WITHOUT_REVERB}',
         f'pygame>=2.5; {_WITHOUT_REVERB}',
@@ -113,18 +113,19 @@ setuptools.setup(
         f'tf-keras==2.21.0; {_PYTHON_3_13}',
         f'typing-extensions; {_WITHOUT_REVERB}',
         f'wrapt; {_WITHOUT_REVERB}',
-        # What TF-Agents' own rlds_to_reverb imports. It imports Reverb.
+        # TF-Agents' own rlds_to_reverb imports rlds, which imports Reverb.
         f'rlds==0.1.8; {_WITH_REVERB}',
         'tensorflow-datasets==4.9.10',
-        # Newer ones are generated for a protobuf that TensorFlow 2.15 and 2.16
-        # exclude, and break `import tensorflow_datasets`. pip does not see it.
+        # Newer releases are generated for a protobuf that TensorFlow 2.15 and
+        # 2.16 exclude, and break `import tensorflow_datasets`. pip does not
+        # know this.
         f'tensorflow-metadata==1.17.3; {_WITH_NUMPY_1}',
         f'protobuf==4.25.9; {_WITH_NUMPY_1}',
-        # What tensorflow-datasets prepares a data set with, and asks for on
-        # Python 3.8 only.
+        # tensorflow-datasets imports it to prepare a data set, but requires it
+        # on Python 3.8 only.
         'importlib_resources',
-        # Newer ones need NumPy 2, which TensorFlow 2.15 and 2.16 exclude. pip
-        # does not see that either.
+        # Newer releases need NumPy 2, which TensorFlow 2.15 and 2.16 exclude.
+        # pip does not know this either.
         f'pyarrow<26; {_WITH_NUMPY_1}',
         f'pyarrow; {_PYTHON_3_13}',
         f'numpy==1.26.4; {_WITH_NUMPY_1}',
@@ -132,13 +133,13 @@ setuptools.setup(
         # Compiles the loops that sample from replay buffers. 0.61 is the first
         # release for Python 3.13, and works with NumPy 1.26.
         'numba>=0.61,<1',
-        # The release that was tried with Reverb's insert stream.
+        # Reverb's insert stream was tested with this release.
         f'grpcio==1.74.0; {_WITH_REVERB}',
         f'grpcio; {_WITHOUT_REVERB}',
         # For recording episodes. 1.1 brought the autoreset modes of vectorized
         # environments.
         'gymnasium>=1.1,<2',
-        # The gym that TF-Agents 0.19.0 imports, for training.
+        # TF-Agents 0.19.0 imports this release, for training.
         'gym==0.23.0',
         'dm-tree',
         'etils[epath]',
@@ -161,8 +162,8 @@ setuptools.setup(
         ],
         # PyAV, for the videos of LeRobot data sets. It takes 120 MB.
         'video': ['av'],
-        # The pages of `describe`: templates, and Vega-Lite, which a page holds
-        # whole. vl-convert takes 85 MB.
+        # For the pages of `describe`: templates, and Vega-Lite, which each page
+        # contains. vl-convert takes 85 MB.
         'page': ['jinja2', 'vl-convert-python'],
         # For `formats.load` of Zarr.
         'zarr': ['zarr'],
@@ -170,8 +171,7 @@ setuptools.setup(
         'rllib': ['msgpack'],
         # For the manual, `bash scripts/manual.sh`: Sphinx with Markdown pages,
         # and notebooks that are run when it is built. Newer releases of IPython
-        # and Sphinx import what the typing-extensions that TF-Agents asks for
-        # do not have.
+        # and Sphinx need a newer typing-extensions than TF-Agents requires.
         'docs': [
             'ipython<8.19',
             'myst-nb',
@@ -185,19 +185,19 @@ setuptools.setup(
             f'tensorflow[and-cuda]==2.16.2; {_PYTHON_3_12}',
             f'tensorflow[and-cuda]==2.21.0; {_PYTHON_3_13}',
         ],
-        # What trains on `random_access`. On 3.10 and 3.11 TF-Agents asks for an
-        # old typing-extensions, with which pip takes PyTorch 2.1; with a newer
-        # one all work together: requirements/frameworks.txt.
+        # For training on `random_access`. On Python 3.10 and 3.11 TF-Agents
+        # requires an old typing-extensions, with which pip chooses PyTorch 2.1.
+        # All work together with a newer one: see requirements/frameworks.txt.
         'torch': ['torch'],
         'jax': ['jax', 'grain'],
-        # What `benchmarks.replay` is measured beside, if it is installed; how
-        # on Python 3.11, is in benchmarks/replay_peers.py.
+        # `benchmarks.replay` is compared with these replay buffers if they are
+        # installed.
         'replay-peers': ['cpprb', 'flashbax', 'torchrl'],
         # For `convert --dask_scheduler`.
         'dask': ['distributed'],
         # For `serve --metrics_port`.
         'metrics': ['prometheus_client'],
-        # For `convert --runner`. It takes 165 MB, and an older pillow.
+        # For `convert --runner`. It takes 165 MB, and requires an older pillow.
         'beam': ['apache-beam==2.77.0'],
         # To record from Atari, the DeepMind Control Suite and
         # Gymnasium-Robotics, on Python 3.10 and 3.11: 370 MB.

@@ -1,4 +1,4 @@
-"""Offline reinforcement-learning data into training: RLDS to Reverb.
+"""Turns recorded reinforcement-learning data into training batches.
 
 This module exports what most users need. The rest is in modules by task:
 `rlds2reverb.datasets`, `formats`, `fields`, `transforms`, `statistics`,

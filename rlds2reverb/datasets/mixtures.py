@@ -59,18 +59,19 @@ def mix_datasets(
 ) -> tf.data.Dataset:
   """Mixes elements, or batches, of several data sets in proportion to weights.
 
-  The elements may be episodes, trajectories, windows or anything else. Each
-  data set gives them in its own order, so shuffle it before. If `a` has 2
-  elements and `b` has 4, and the data sets drawn are a b b a b a b ..., then:
+  The elements may be episodes, trajectories, windows or anything else. Shuffle
+  the data sets before, because each one yields its elements in its own order.
+  If `a` has 2 elements and `b` has 4, and the data sets that are drawn are
+  a b b a b a b ..., then:
 
       (by default)         a0 b0 b1 a1 b2 a0 b3 ...    each data set is repeated
       stop_when="first"    a0 b0 b1 a1 b2              a is drawn after its end
       stop_when="all"      a0 b0 b1 a1 b2 b3           all of them have ended
       subbatch_size=2      [a0 a1] [b0 b1] [b2 b3] [a0 a1] ...
 
-  With `batch_size`, the data sets have batches already, as replay buffers and
-  `sample_reverb_servers` do. Batches of that size are made from these.
-  With weights of 1 and 3, and `batch_size=4`:
+  With `batch_size`, the data sets must yield batches, as replay buffers and
+  `sample_reverb_servers` do. Their elements are mixed into new batches. With
+  weights of 1 and 3, and `batch_size=4`:
 
       (by default)         a b b b   a b b b   a b b b     exactly, in order
       subbatch_size=2      b b a a   b b b b   a a b b     two of one are drawn
@@ -97,8 +98,8 @@ def mix_datasets(
       shorter one is dropped.
     seed: the seed of the draws, an int. They are a function of the seed and of
       the number of the element, sub-batch or batch alone.
-    start: the number of the first one. A trainer that starts again after
-      `n` of them passes `n`, and the same draws continue.
+    start: the index of the first element, sub-batch or batch. A trainer that
+      resumes after `n` of them passes `n`, and the same draws continue.
 
   Returns:
     A data set of `Mixed` elements, sub-batches or batches.

@@ -233,7 +233,7 @@ def write_summaries(
   with writer.as_default(step=0):
     tf.summary.text('description', f'```\n{to_text(description)}\n```')
     findings = [f'- {message}' for message in list_messages(description)]
-    tf.summary.text('what is odd', '\n'.join(findings))
+    tf.summary.text('findings', '\n'.join(findings))
     numbers = {
         'counts': description.counts,
         'returns': description.returns,

@@ -405,7 +405,7 @@ class DescriptionTest(parameterized.TestCase, tf.test.TestCase):
     self.assertEqual(frames[0][1][:2].tolist(), [b'5', b'4'])
     self.assertIn(
         actual.oddities[0]['message'].encode(),
-        values['what is odd'][0][1].item(),
+        values['findings'][0][1].item(),
     )
 
   def test_empty_description_unequal_lengths_and_number_format(self):
