@@ -455,11 +455,11 @@ class TaskEpisodes:
 def make_counts() -> dict[str, Any]:
   """Returns the counts of no episodes, as JSON values.
 
-  `removed_steps` are by the class of the transform or filter that removed them.
+  `removed_steps` has a number for each class of transforms and filters.
   `last_rewards` counts the episodes whose last step has a reward, and sums
-  these rewards; `dropped_rewards` those among them whose reward belongs to a
+  these rewards. `dropped_rewards` does so for rewards that belong to a
   transition after the last step. `length` is the range of the numbers of
-  transitions, and `return` of the sums of rewards.
+  transitions of an episode, and `return` the range of its sum of rewards.
   """
   return {
       'episodes': 0,

@@ -59,9 +59,9 @@ class DrawFn(Protocol):
       num_batches: the maximum number of batches.
 
     Returns:
-      The items of the batches, one batch after another. The last batch of an
-      epoch may be smaller, and is the last one here. After the last batch of
-      all, there are no items.
+      The items of the batches, one batch after another. They end with the
+      epoch, whose last batch may be smaller. After the last epoch there are no
+      items.
     """
 
 

@@ -104,7 +104,7 @@ def _header(name, old, new):
 
   def change(path):
     file = pathlib.Path(path, name)
-    # Of the spaces at the end of a header, fewer are left.
+    # The padding of the header becomes shorter.
     old_text = old + b', }' + b' ' * (len(new) - len(old))
     content = file.read_bytes()
     assert old_text in content

@@ -122,7 +122,7 @@ class ConvertTest(_ConvertTestCase):
     self.interrupt(plan, 1)
     self.interrupt(plan, 2)
     self.assertLen(self.receipts_of(plan), 3)
-    # It is done, and killed while it ends.
+    # The job is done, and its process is killed while it ends.
     for name in 'write_quarantine', 'remove_parts':
       with mock.patch.object(job_lib.Job, name, side_effect=_Interrupted):
         with self.assertRaises(_Interrupted):

@@ -87,7 +87,7 @@ class FrequenciesTest(parameterized.TestCase, tf.test.TestCase):
     chi_square.assert_frequencies(
         self, np.bincount(actual), [1 / 8, 3 / 8, 1 / 2]
     )
-    # Of weights that are all in one item, nothing else is drawn.
+    # If one item has all the weight, only this item is drawn.
     weights = np.eye(1, 1000, 500)[0] * 1e-300
     items = _items([1000], priorities=weights)
     [actual] = _draw(samplers.Weighted(), items, 5000, [0])

@@ -84,7 +84,7 @@ class RelabelGoalsTest(tf.test.TestCase):
 
 
 def _episodes(count=60):
-  """Returns episodes whose observations tell the episode and the step."""
+  """Returns episodes whose observations are numbers of the episode and step."""
   episodes = golden.make_episodes([3 + number % 4 for number in range(count)])
   return applying.transform_episodes(
       golden.stacked(episodes), [goals.RelabelGoals(seed=1)]
