@@ -383,8 +383,8 @@ def _find_ends(
     # A timeout one row after such an end is late: it belongs to this end.
     no_timeouts = flags._replace(timeouts=np.False_)
     other_ends = no_timeouts.find_ends() | is_cut
-    is_next = np.append(False, jumps[:-1])
-    late = flags.timeouts & ~other_ends & ~differs & is_next
+    follows_jump = np.append(False, jumps[:-1])
+    late = flags.timeouts & ~other_ends & ~differs & follows_jump
   on_time = flags._replace(timeouts=flags.timeouts & ~late)
   return on_time.find_ends() | is_cut | jumps, jumps, late
 

@@ -21,8 +21,9 @@ slowly. Short episodes of one segment share chunks:
     episodes        |  0  1  2 |  0  1  P |  0  1 |  0  1  2  3  4 ...
     chunks          |            a                |        b       |  c
 
-A segment is one or several complete episodes, which are laid out together by
-array operations: a Python loop over episodes would be slow.
+A segment is one or several complete episodes, of which only the last one of all
+data may be cut. They are laid out together by array operations: a Python loop
+over episodes would be slow.
 """
 
 import collections
@@ -251,7 +252,8 @@ class KeyMaker:
           self._hash(parts(first)) for first in index[is_new].tolist()
       )
     bases = np.frombuffer(hashes, '<u8')[np.cumsum(is_new) - 1]
-    # Different offsets from one hash always give different keys.
+    # Different offsets from one hash always give different keys, because
+    # `mix_bits` is a bijection.
     steps = offsets.astype(np.uint64) + np.uint64(1)
     return random_lib.mix_bits(bases + steps * np.uint64(random_lib.GOLDEN))
 
@@ -280,16 +282,15 @@ class Layout:
     Args:
       source: the frames, and the tables of their items.
       inserted_at: the time of the first item, in nanoseconds since the epoch.
-        Each further item is a nanosecond younger, because a server orders items
+        Each further item is a nanosecond later, because a server orders items
         by this time. The default is the current time.
-      priority_ranges: the priorities that tables can sample, by the name of the
-        table.
+      priority_ranges: the range of priorities that the sampler of a table
+        accepts, by the name of the table.
 
     Raises:
-      ValueError: if there is no table, if two items of one length are of one
-        table, if items of one table cross episodes between which items of
-        another one are padded, or if the priority of a table is outside of its
-        range.
+      ValueError: if there is no table, if two `TableItems` have one table and
+        one length, if one table's items cross episodes and another's are
+        padded, or if the priority of a table is outside of its range.
     """
     tables = source.tables
     if not tables:
@@ -345,9 +346,9 @@ class Layout:
       ValueError: if an episode is longer than a table accepts; if two episodes
         have the same `episode_id` under an identity; if a priority is not a
         number from 0 up, or outside of the range of its table; or if a chunk is
-        too large for a message. The batches of all earlier episodes come
-        first. Of the episode itself there are none, unless a later chunk of it
-        is too large.
+        too large for a message. The batches of earlier episodes come first.
+        The episode itself has none, except batches before a chunk that is too
+        large.
     """
     try:
       prepared = self._prepare(segment)
@@ -500,6 +501,7 @@ class Layout:
     # Equal frames may be followed by other padding, or by other episodes.
     episodes = list(zip(segment.episode_ids, columns.tolist()))
     # The chunks of one group of episodes share a hash, and differ in position.
+    # This is the index of the first chunk of each chunk's group.
     group = np.searchsorted(first, first)
     return self._key_maker.make_keys(
         lambda k: ['chunk', episodes[first[k] : stop[k]], chunk_length],

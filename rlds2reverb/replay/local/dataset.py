@@ -436,9 +436,8 @@ def make_dataset(
 @pipelines.do_not_convert
 def _graph_dataset(streams: Streams) -> tf.data.Dataset:
   """Returns the batches as a data set that graphs can read."""
-  batches, read = streams.batches, pipelines.weak_method(
-      streams, 'read_next_group'
-  )
+  batches = streams.batches
+  read = pipelines.weak_method(streams, 'read_next_group')
   lead = [None] if batches.group_size > 1 else []
   index = tf.TensorSpec([], tf.int64)
   specs = tuple(
